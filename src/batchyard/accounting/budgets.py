@@ -76,9 +76,8 @@ class BudgetEvaluation(NamedTuple):
     @property
     def boost(self) -> int:
         """The priority boost (zero or negative) that the Budget requires for its Workloads."""
-        return min(
-            (each.get("priorityBoost", _DEFAULT_BOOST) for each in self.reached if each["action"] == DEMOTE), default=0
-        )
+        demoting = [threshold for threshold in self.reached if threshold["action"] == DEMOTE]
+        return min((threshold.get("priorityBoost", _DEFAULT_BOOST) for threshold in demoting), default=0)
 
     def covers(self, queue: str) -> bool:
         """Report whether the Budget covers a LocalQueue of its namespace."""
@@ -128,13 +127,13 @@ def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | No
 
 def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
     """Return the new status of a Budget: amounts, conditions, period and forecast."""
-    limit_amount, verdict = amount_of(budget), evaluate_budget(budget, use.spent)
+    limit, verdict = amount_of(budget), evaluate_budget(budget, use.spent)
     old_status = budget.get("status") or {}
-    is_exceeded = use.spent >= limit_amount
+    is_exceeded = use.spent >= limit
     highest_reached = verdict.reached[-1:]
     reason = _REASONS[highest_reached[0]["action"]] if highest_reached else "WithinBudget"
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
-    message = f"{budget_amount_text(budget, use.spent)} of {budget_amount_text(budget, limit_amount)} {unit} are used"
+    message = f"{budget_amount_text(budget, use.spent)} of {budget_amount_text(budget, limit)} {unit} are used"
     conditions = old_status.get("conditions") or ()
     for kind, holds in (("Within", not is_exceeded), ("Exceeded", is_exceeded)):
         conditions = with_condition(
@@ -146,13 +145,8 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
             now=now,
             generation=budget["metadata"].get("generation"),
         )
-    amounts_by_field = {
-        "spent": use.spent,
-        "running": use.running,
-        "committed": use.committed,
-        "remaining": limit_amount - use.spent,
-    }
-    status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts_by_field.items()}
+    amounts = {"spent": use.spent, "running": use.running, "committed": use.committed, "remaining": limit - use.spent}
+    status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts.items()}
     status["conditions"] = conditions
     if highest_reached:
         status["reachedPercent"] = highest_reached[0]["percent"]
@@ -179,6 +173,12 @@ def budget_amount_text(budget: Obj, amount: int) -> str:
     return f"{sign}{parts // 100}.{parts % 100:02}"
 
 
+def _with_annotations(metadata: Obj, annotations: Obj) -> dict[str, Any]:
+    """Return metadata with other annotations; without the field if there are none."""
+    unannotated = {k: v for k, v in metadata.items() if k != "annotations"}
+    return unannotated | ({"annotations": annotations} if annotations else {})
+
+
 def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
     """Return a LocalQueue with the stopPolicy that Budgets require, or with its previous stopPolicy restored.
 
@@ -197,9 +197,7 @@ def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
         annotations |= {well_known.HELD_BY: names, well_known.STOP_POLICY_BEFORE: previous_policy}
     if required_policy == current_policy and annotations == (metadata.get("annotations") or {}):
         return queue
-    changed = {k: v for k, v in metadata.items() if k != "annotations"} | (
-        {"annotations": annotations} if annotations else {}
-    )
+    changed = _with_annotations(metadata, annotations)
     return {**queue, "metadata": changed, "spec": {**queue["spec"], "stopPolicy": required_policy}}
 
 
@@ -214,9 +212,7 @@ def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetEvaluation]) -> 
     annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != well_known.PRIORITY_BOOST}
     if boost_text is not None:
         annotations[well_known.PRIORITY_BOOST] = boost_text
-    changed = {k: v for k, v in metadata.items() if k != "annotations"} | (
-        {"annotations": annotations} if annotations else {}
-    )
+    changed = _with_annotations(metadata, annotations)
     return {**workload, "metadata": changed}
 
 
@@ -378,10 +374,8 @@ class Budgets:
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
         records = [self._parse_record(key, obj) for key, obj in objects.items()]
-        closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.begun]
-        spans = [
-            _UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed_records
-        ]
+        closed = [each for each in unreplaced_records(records) if each.begin < ledger.begun]
+        spans = [_UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed]
         return [*spans, _UsageSpan(ledger.begun, amounts_of(ledger.used(namespace, now)))]
 
     def _parse_record(self, key: Key, obj: Obj) -> ParsedCostRecord:
@@ -420,9 +414,7 @@ def _affects_costs(event: WatchEvent) -> bool:
     return [each and each["status"] for each in old_conditions] != [each and each["status"] for each in new_conditions]
 
 
-def _threshold_events(
-    budget: Obj, verdict: BudgetEvaluation, period: BudgetPeriod, use: BudgetUse
-) -> list[EventRecord]:
+def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
     """Return an Event for each threshold that a Budget has just reached."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [
@@ -433,7 +425,7 @@ def _threshold_events(
             f"{each['percent']}% is reached: {budget_amount_text(budget, use.spent)} {unit} "
             f"are used ({each['action']})",
         )
-        for each in newly_reached(budget, verdict, period)
+        for each in newly_reached(budget, result, period)
     ]
 
 

@@ -67,11 +67,8 @@ def resume_ledger(
     if changes is None:
         ledger = _new_ledger(reader, last_checkpoint, now)
         if last_checkpoint is not None:
-            _restore_ledger(
-                ledger,
-                last_checkpoint,
-                [each for obj in objects.values() if (each := _object_at(obj, last_checkpoint.through))],
-            )
+            earlier = [_object_at(obj, last_checkpoint.through) for obj in objects.values()]
+            _restore_ledger(ledger, last_checkpoint, [obj for obj in earlier if obj])
         return ledger, [(_added_event(key, obj), now) for key, obj in _in_observation_order(objects)], 0
     relevant_changes = [change for change in changes if change.key.kind in KINDS]
     for change in reversed(relevant_changes):
@@ -83,13 +80,9 @@ def resume_ledger(
     ledger = _new_ledger(reader, last_checkpoint, timed_changes[0][1] if timed_changes else now)
     if last_checkpoint is not None:
         _restore_ledger(ledger, last_checkpoint, objects.values())
-    return (
-        ledger,
-        timed_changes,
-        max(
-            [0 if last_checkpoint is None else last_checkpoint.revision, *(change.revision for change in changes[-1:])]
-        ),
-    )
+    checkpoint_revision = 0 if last_checkpoint is None else last_checkpoint.revision
+    revisions = [checkpoint_revision, *(change.revision for change in changes[-1:])]
+    return ledger, timed_changes, max(revisions)
 
 
 def _new_ledger(reader: Reader, last_checkpoint: ParsedCostRecord | None, now: Instant) -> CostLedger:
@@ -189,12 +182,10 @@ def retention_writes(reader: Reader, now: Instant) -> list[Write]:
             metadata = obj["metadata"]
             if metadata["name"].startswith(prefix) and obj["spec"].get("closed"):
                 groups.setdefault((metadata["namespace"], obj["spec"]["from"][:length]), []).append(obj)
-        due = [
-            (group, merged_objects) for group, merged_objects in groups.items() if _end_of(group[1]) + retention <= now
-        ]
-        for (namespace, text), merged_objects in due[:_MERGED_GROUPS_MAX]:
+        due = [(group, objects) for group, objects in groups.items() if _end_of(group[1]) + retention <= now]
+        for (namespace, text), objects in due[:_MERGED_GROUPS_MAX]:
             writes += _record_merge_writes(
-                reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{text}"), text, merged_objects
+                reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{text}"), text, objects
             )
     return writes
 
@@ -206,11 +197,8 @@ def _record_merge_writes(reader: Reader, key: Key, text: str, merged_objects: Se
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
     span = _begin_of(text), _end_of(text)
-    yield Create(
-        make_cost_record(
-            key.namespace, key.name, span, span[1], combined_spec([parse_cost_record(obj) for obj in merged_objects])
-        )
-    )
+    spec = combined_spec([parse_cost_record(obj) for obj in merged_objects])
+    yield Create(make_cost_record(key.namespace, key.name, span, span[1], spec))
 
 
 def _begin_of(text: str) -> Instant:
@@ -233,7 +221,7 @@ _SIMULATED_WRITE_PERIOD: Final = 10 * MINUTE
 _RETRY_DELAY: Final = 5 * SECOND
 #: The number of attempts after which a record that cannot be written is dropped.
 _TRIES_MAX: Final = 20
-_TIMESTAMP_FIELDS: Final = ("through", "revision")
+_TIME_FIELDS: Final = ("through", "revision")
 
 
 class CostController:
@@ -293,13 +281,11 @@ class CostController:
 
     def totals(self, now: Instant) -> CostTotals:
         """Return the charges and settlements since this process started, summed over Workloads and flavors."""
-        accounts, settled = (
-            {account_key: replace(a) for account_key, a in totals_by_key.items()} for totals_by_key in self._totals
-        )
+        accounts, settled = ({key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals)
         ledger = self.ledger
         if ledger is not None:
             _add_to_sums(accounts, ledger.accounts(now))
-            _add_to_sums(settled, {account_key: account for (_, account_key), account in ledger.settled.items()})
+            _add_to_sums(settled, {key: account for (_, key), account in ledger.settled.items()})
         return CostTotals(accounts, settled)
 
     def _drop_written(self, reader: Reader) -> None:
@@ -395,11 +381,9 @@ def _record_write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
     return Create(obj) if stored is None else Update({**stored, "spec": obj["spec"]})
 
 
-def _has_same_content(stored: Obj | None, new_record: Obj) -> bool:
+def _has_same_content(stored: Obj | None, record: Obj) -> bool:
     """Report whether a stored CostRecord has the wanted content, apart from its timestamps."""
     if stored is None:
         return False
-    stored_spec, new_spec = (
-        {k: v for k, v in obj["spec"].items() if k not in _TIMESTAMP_FIELDS} for obj in (stored, new_record)
-    )
-    return stored_spec == new_spec
+    old_spec, new_spec = ({k: v for k, v in obj["spec"].items() if k not in _TIME_FIELDS} for obj in (stored, record))
+    return old_spec == new_spec

@@ -12,7 +12,7 @@ their objects where these exist, so that a second computation from the same obje
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.accounting import records
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE_MACHINE, AccountKey, CostAccount
@@ -26,6 +26,9 @@ from batchyard.interfaces.client import EventType, Reader, WatchEvent
 
 #: Running time that is older than this, before the open period, is not settled.
 SETTLEMENT_AGE_MAX: Final = 31 * 24 * HOUR
+
+
+_Settlements: TypeAlias = dict[tuple[Instant, AccountKey], CostAccount]
 
 
 class LedgerDetail(NamedTuple):
@@ -109,7 +112,7 @@ class CostLedger:
         #: The part of `spent` that is charged to ended pods, by team and LocalQueue.
         self._ended: dict[str, dict[str, CostAccount]] = {}
         #: Settlements of closed hours: the running time that became done or lost when its pod ended.
-        self.settled: dict[tuple[Instant, AccountKey], CostAccount] = {}
+        self.settled: _Settlements = {}
         #: The begin of the open period.
         self.begun = begun
         #: The latest time up to which machines are charged.
@@ -136,7 +139,7 @@ class CostLedger:
         spent = {account_key: CostAccount(a.time, a.accelerators, a.cost) for account_key, a in self.spent.items()}
         return {**spent, **self.running()}
 
-    def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], dict[tuple[Instant, AccountKey], CostAccount]]:
+    def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _Settlements]:
         """Close the open period and begin the next; return its accounts, and its settlements of earlier periods."""
         accounts, settled = self.accounts(at), self.settled
         self.spent, self.settled, self.begun = {}, {}, at
@@ -145,9 +148,7 @@ class CostLedger:
             pod.spent = CostAccount()
         return accounts, settled
 
-    def resume(
-        self, spent: dict[AccountKey, CostAccount], settled: dict[tuple[Instant, AccountKey], CostAccount]
-    ) -> None:
+    def resume(self, spent: dict[AccountKey, CostAccount], settled: _Settlements) -> None:
         """Restore the accounts and settlements of the open period from a checkpoint."""
         self.spent, self.settled = spent, settled
         self._ended = {}
@@ -222,10 +223,8 @@ class CostLedger:
         node = None if is_gone else node_view(event.obj)
         was_ready, old_accelerators = machine.node is not None and machine.node.ready, machine.accelerators
         is_readiness_changed = node is not None and node.ready != was_ready
-        readiness_changed_at = (
-            self._limit_to_open_period(records.ready_since(event.obj), now) if is_readiness_changed else now
-        )
-        self._charge_unused(machine, max(machine.opened, readiness_changed_at))
+        changed_at = self._limit_to_open_period(records.ready_since(event.obj), now) if is_readiness_changed else now
+        self._charge_unused(machine, max(machine.opened, changed_at))
         if old_accelerators and (node is None or node.allocatable.get(machine.rate.device, 0) != old_accelerators):
             for pod in machine.pods.values():
                 pod.charge(now)
@@ -342,20 +341,14 @@ class CostLedger:
         if elapsed and unused_share:
             is_ready = machine.node is not None and machine.node.ready
             use = IDLE if is_ready else BOOT
-            _charge(
-                self._spent_account(AccountKey(machine.rate.pool, machine.rate.provisioning, "", use)),
-                elapsed,
-                unused_share,
-                machine,
-            )
+            account = self._spent_account(AccountKey(machine.rate.pool, machine.rate.provisioning, "", use))
+            _charge(account, elapsed, unused_share, machine)
 
     def _spent_account(self, account_key: AccountKey) -> CostAccount:
         return self.spent.setdefault(account_key, CostAccount())
 
 
-def _add_settlements(
-    settled: dict[tuple[Instant, AccountKey], CostAccount], pod: _Occupant, saved_time: int, begun: Instant
-) -> None:
+def _add_settlements(settled: _Settlements, pod: _Occupant, saved_time: int, begun: Instant) -> None:
     """Add the settlements of an ended pod for closed hours: its earliest time counts as done, later time as lost."""
     at = max(pod.bound, begun - SETTLEMENT_AGE_MAX)
     saved_time -= (at - pod.bound) * pod.machine_parts

@@ -53,9 +53,7 @@ class RecordedAmount(NamedTuple):
 
     def plus(self, other: "RecordedAmount", times: int = 1) -> "RecordedAmount":
         """Return the sum of this amount and `times` times another amount."""
-        return RecordedAmount(
-            *(own_value + times * other_value for own_value, other_value in zip(self, other, strict=True))
-        )
+        return RecordedAmount(*(value + times * other_value for value, other_value in zip(self, other, strict=True)))
 
     def at_most(self, other: "RecordedAmount") -> "RecordedAmount":
         """Return the minimum of this amount and another one, field by field."""
@@ -115,9 +113,7 @@ def specs_of(
     unpriced: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
     """Return the spec of each namespace's CostRecord; that of kube-system is always included."""
-    specs: dict[str, dict[str, Any]] = {
-        PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced))}
-    }
+    specs: dict[str, Any] = {PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced))}}
     for account_key, amount in sorted(lines.items()):
         if any(amount):
             _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
@@ -135,9 +131,7 @@ def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {**merged_fields, "machines": specs[PLATFORM]["machines"]}
 
 
-def make_cost_record(
-    namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj
-) -> dict[str, Any]:
+def make_cost_record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
     """Return a CostRecord object for a time span, with charges up to `through`."""
     times = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
     return {
@@ -203,18 +197,16 @@ def merge_records(
     """Merge records and apply their settlements for each other; return the lines and the remaining settlements."""
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
-        for account_key, amount in each.lines.items():
-            lines[account_key] = lines.get(account_key, RecordedAmount()).plus(amount)
+        for key, amount in each.lines.items():
+            lines[key] = lines.get(key, RecordedAmount()).plus(amount)
     internal_settlements: list[tuple[AccountKey, RecordedAmount]] = []
     external_settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for each in records:
-        for (hour, account_key), amount in each.settled.items():
+        for (hour, key), amount in each.settled.items():
             if any(other.begin <= hour < other.end for other in records):
-                internal_settlements.append((account_key, amount))
+                internal_settlements.append((key, amount))
             else:
-                external_settlements[hour, account_key] = external_settlements.get(
-                    (hour, account_key), RecordedAmount()
-                ).plus(amount)
+                external_settlements[hour, key] = external_settlements.get((hour, key), RecordedAmount()).plus(amount)
     return apply_settlements(lines, internal_settlements), external_settlements
 
 
@@ -241,19 +233,14 @@ def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
 
 
 def _settled_lines(settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
-    return [
-        {"of": format_time(hour), **_record_line(account_key, amount)}
-        for (hour, account_key), amount in sorted(settled.items())
-    ]
+    return [{"of": format_time(hour), **_record_line(key, amount)} for (hour, key), amount in sorted(settled.items())]
 
 
 def _namespace_spec(specs: dict[str, dict[str, Any]], account_key: AccountKey) -> dict[str, Any]:
     return specs.setdefault(account_key.team or PLATFORM, {})
 
 
-def _machine_totals(
-    lines: Mapping[AccountKey, RecordedAmount], unpriced: frozenset[tuple[str, str]]
-) -> list[dict[str, Any]]:
+def _machine_totals(lines: Mapping[AccountKey, RecordedAmount], unpriced: frozenset[tuple[str, str]]) -> list[Obj]:
     """Return the `machines` field of a CostRecord: the total machine cost of each pool."""
     totals: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
@@ -261,9 +248,7 @@ def _machine_totals(
     return _machine_lines(totals, unpriced)
 
 
-def _machine_lines(
-    totals: Mapping[tuple[str, str], RecordedAmount], unpriced: frozenset[tuple[str, str]]
-) -> list[dict[str, Any]]:
+def _machine_lines(totals: Mapping[tuple[str, str], RecordedAmount], unpriced: frozenset[tuple[str, str]]) -> list[Obj]:
     return [
         {
             "pool": pool[0],
@@ -407,9 +392,7 @@ class CostReport:
     def total(self) -> CostReportRow:
         """The sum of all rows, as a row named `all`."""
         cents = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
-        nodes, devices = (
-            sum(getattr(row, field_name) for row in self.rows) for field_name in ("node_hours", "accelerator_hours")
-        )
+        nodes, devices = (sum(getattr(row, name) for row in self.rows) for name in ("node_hours", "accelerator_hours"))
         return CostReportRow("all", nodes, devices, cents)
 
 
@@ -489,13 +472,8 @@ def percentage(part: int, total: int) -> float:
 def _row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
     hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
     uses = {use: format_dollars(row.cents.get(use, 0)) for use in USES}
-    return {
-        "name": row.name,
-        **hours,
-        **uses,
-        "dollars": format_dollars(row.total),
-        "sharePercent": percentage(row.total, total_cents),
-    }
+    share = percentage(row.total, total_cents)
+    return {"name": row.name, **hours, **uses, "dollars": format_dollars(row.total), "sharePercent": share}
 
 
 def _add_unaccounted_cost(
@@ -513,38 +491,27 @@ def _add_unaccounted_cost(
     completed = dict(lines)
     for pool, amount in unaccounted.items():
         if any(amount):  #  less than a cent is a rounding difference, or a charge that is not recorded yet
-            account_key = (
-                AccountKey(*pool, NO_RECORD, DONE)
-                if amount.microdollars >= _MICRODOLLARS_PER_CENT
-                else AccountKey(*pool, "", IDLE)
-            )
+            is_reportable = amount.microdollars >= _MICRODOLLARS_PER_CENT
+            account_key = AccountKey(*pool, NO_RECORD, DONE) if is_reportable else AccountKey(*pool, "", IDLE)
             completed[account_key] = completed.get(account_key, RecordedAmount()).plus(amount)
     return completed
 
 
-def _row_name(account_key: AccountKey, by: str) -> str:
+def _row_name(key: AccountKey, by: str) -> str:
     """Return the name of the report row that a line belongs to, by the dimension of the report."""
     if by == "pool":
-        return (
-            account_key.pool
-            if account_key.provisioning == "standard"
-            else f"{account_key.pool} ({account_key.provisioning})"
-        )
+        return key.pool if key.provisioning == "standard" else f"{key.pool} ({key.provisioning})"
     if by == "use":
-        return account_key.use
-    if not account_key.team:
+        return key.use
+    if not key.team:
         return UNUSED
-    if by == "team" or account_key.team == NO_RECORD:
-        return account_key.team
+    if by == "team" or key.team == NO_RECORD:
+        return key.team
     if by == "workload":
-        return f"{account_key.team}/{account_key.workload or NOT_NAMED}"
+        return f"{key.team}/{key.workload or NOT_NAMED}"
     if by == "queue":
-        return (
-            f"{account_key.team}/{account_key.local_queue}"
-            if account_key.local_queue
-            else f"{account_key.team}/{NOT_NAMED}"
-        )
-    return (account_key.cluster_queue if by == "clusterqueue" else account_key.flavor) or NOT_NAMED
+        return f"{key.team}/{key.local_queue}" if key.local_queue else f"{key.team}/{NOT_NAMED}"
+    return (key.cluster_queue if by == "clusterqueue" else key.flavor) or NOT_NAMED
 
 
 def _report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:

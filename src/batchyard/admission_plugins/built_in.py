@@ -60,9 +60,7 @@ def admit_pod(pod: meta.Obj, find: Find, default: meta.Obj | None) -> dict[str, 
 def default_class(classes: Iterable[meta.Obj]) -> meta.Obj | None:
     """Return the PriorityClass with globalDefault, the one with the lowest value if there are several, or None."""
     defaults = (priority_class for priority_class in classes if priority_class.get("globalDefault"))
-    return min(
-        defaults, key=lambda priority_class: (priority_class["value"], priority_class["metadata"]["name"]), default=None
-    )
+    return min(defaults, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 
 
 def priority(pod: meta.Obj, find: Find, default: meta.Obj | None) -> meta.Obj:
@@ -90,10 +88,8 @@ def extended_resource_toleration(pod: meta.Obj) -> meta.Obj:
     """Return the Pod with tolerations for taints named after the extended resources that it requests."""
     spec = pod["spec"]
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    requested = {
-        name: None for each in containers for name in (each.get("resources") or {}).get("requests") or () if "/" in name
-    }
-    devices = sorted(name for name in requested if is_extended(name))
+    names = {name: None for c in containers for name in (c.get("resources") or {}).get("requests") or () if "/" in name}
+    devices = sorted(name for name in names if is_extended(name))
     return _add_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
 
 
@@ -265,9 +261,8 @@ def _evaluate_modes(
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
     """Return warnings about existing pods that violate a stricter policy of their Namespace."""
-    new_level, old_level = (
-        pod_security.namespace_policy(obj["metadata"].get("labels") or {}).enforce for obj in (new, old)
-    )
+    labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
+    new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
     is_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
     if is_relaxed or not new_level.strictness:
         return ()

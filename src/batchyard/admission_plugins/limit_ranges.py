@@ -79,11 +79,9 @@ def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
             limits |= limit.get("default") or {}
             requests |= limit.get("defaultRequest") or {}
     spec, descriptions = dict(pod["spec"]), []
-    for field, container_type in _KINDS:
+    for field, kind in _KINDS:
         if spec.get(field):
-            descriptions += [
-                line for c in spec[field] for line in _describe_defaults(c, container_type, requests, limits)
-            ]
+            descriptions += [line for c in spec[field] for line in _describe_defaults(c, kind, requests, limits)]
             spec[field] = [_fill_defaults(container, requests, limits) for container in spec[field]]
     if not descriptions:
         return pod

@@ -137,11 +137,9 @@ def _find_unreferenced_secrets(spec: Mapping[str, Any], account: Obj) -> Iterato
         secret = (volume.get("secret") or {}).get("secretName")
         if secret is not None and secret not in known:
             yield f'volume with secret.secretName="{secret}" is not allowed {reason} secret'
-    for container_type, container, variable, secret in _secrets_of(spec):
+    for kind, container, variable, secret in _secrets_of(spec):
         if secret not in known:
-            subject = (
-                f'{container_type} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
-            )
+            subject = f'{kind} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
             yield f"{subject} is not allowed {reason} secret"
     pull_secret_names = [secret.get("name") for secret in account.get("imagePullSecrets") or ()]
     for i, secret in enumerate(spec.get("imagePullSecrets") or ()):

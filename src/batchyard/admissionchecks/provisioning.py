@@ -204,36 +204,24 @@ def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
 def _check_from_request(case: CheckCase, request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> Check:
     check = case.check
     if meta.is_true(request, provisioning_request_pods.FAILED):
-        return _retry_or_reject(
-            case, config, "Retrying after failure", _condition_message(request, provisioning_request_pods.FAILED)
-        )
+        message = _message(request, provisioning_request_pods.FAILED)
+        return _retry_or_reject(case, config, "Retrying after failure", message)
     if meta.is_true(request, provisioning_request_pods.CAPACITY_REVOKED):
         if not lifecycle.is_active(workload):
             return check
-        return {
-            **check,
-            "state": REJECTED,
-            "message": _condition_message(request, provisioning_request_pods.CAPACITY_REVOKED),
-        }
+        message = _message(request, provisioning_request_pods.CAPACITY_REVOKED)
+        return {**check, "state": REJECTED, "message": message}
     if meta.is_true(request, provisioning_request_pods.BOOKING_EXPIRED):
         if lifecycle.is_admitted(workload):
             return check
-        return _retry_or_reject(
-            case,
-            config,
-            "Retrying after booking expired",
-            _condition_message(request, provisioning_request_pods.BOOKING_EXPIRED),
-        )
+        message = _message(request, provisioning_request_pods.BOOKING_EXPIRED)
+        return _retry_or_reject(case, config, "Retrying after booking expired", message)
     if meta.is_true(request, provisioning_request_pods.PROVISIONED):
         if check["state"] == READY:
             return check
         updates = _pod_set_updates(case, request, config)
-        return {
-            **check,
-            "state": READY,
-            "message": _condition_message(request, provisioning_request_pods.PROVISIONED),
-            "podSetUpdates": updates,
-        }
+        message = _message(request, provisioning_request_pods.PROVISIONED)
+        return {**check, "state": READY, "message": message, "podSetUpdates": updates}
     if meta.is_true(request, provisioning_request_pods.ACCEPTED):
         condition = meta.find_condition(request, provisioning_request_pods.PROVISIONED)
         return check if condition is None else {**check, "state": PENDING, "message": condition.get("message", "")}
@@ -278,7 +266,7 @@ def _without_pod_set_updates(check: Check) -> Check:
     return {field: value for field, value in check.items() if field != "podSetUpdates"}
 
 
-def _condition_message(request: meta.Obj, kind: str) -> str:
+def _message(request: meta.Obj, kind: str) -> str:
     condition = meta.find_condition(request, kind)
     return "" if condition is None else str(condition.get("message", ""))
 
@@ -416,9 +404,8 @@ class _RequestCreator:
         name = request_name(self._workload["metadata"]["name"], case.check["name"], attempt)
         writes: list[Write] = []
         for group in case.groups:
-            key = meta.Key(
-                scheme.POD_TEMPLATE, self._workload["metadata"].get("namespace", ""), template_name(name, group.name)
-            )
+            namespace = self._workload["metadata"].get("namespace", "")
+            key = meta.Key(scheme.POD_TEMPLATE, namespace, template_name(name, group.name))
             try:
                 template_writes = self._template_writes(key, group)
             except InvalidPodSetInfo as error:
@@ -463,10 +450,7 @@ class _RequestCreator:
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
             template = self._reader.get(meta.Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))
-            if (
-                template is not None
-                and (transferred := with_request_owner(template, self._workload, request)) is not template
-            ):
+            if template and (transferred := with_request_owner(template, self._workload, request)) is not template:
                 self._outcome.writes.append(Update(transferred))
 
     def _event(self, kind: str, reason: str, message: str) -> EventRecord:

@@ -154,9 +154,8 @@ def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
 def _may_share_template(first: PodSet, second: PodSet, policy: str) -> bool:
     if policy == "IdenticalPodTemplates":
         return semantic_equality(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", first, second)
-    return policy == "IdenticalWorkloadSchedulingRequirements" and _scheduling_requirements(
-        first
-    ) == _scheduling_requirements(second)
+    ignores_others = policy == "IdenticalWorkloadSchedulingRequirements"
+    return ignores_others and _scheduling_requirements(first) == _scheduling_requirements(second)
 
 
 def _scheduling_requirements(pod_set: PodSet) -> list[Any]:
@@ -227,7 +226,7 @@ def provisioning_request(
     return {
         "apiVersion": "autoscaling.x-k8s.io/v1",
         "kind": "ProvisioningRequest",
-        "metadata": _owned_metadata(workload, name),
+        "metadata": _metadata(workload, name),
         "spec": spec,
     }
 
@@ -237,15 +236,8 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
-            template = meta.with_path(
-                template, ("spec", kind), [_with_default_requests(container) for container in containers]
-            )
-    return {
-        "apiVersion": "v1",
-        "kind": "PodTemplate",
-        "metadata": _owned_metadata(workload, name),
-        "template": template,
-    }
+            template = meta.with_path(template, ("spec", kind), [_with_default_requests(c) for c in containers])
+    return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": _metadata(workload, name), "template": template}
 
 
 def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
@@ -273,14 +265,10 @@ def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj
     return meta.with_metadata(template, ownerReferences=[*other_owners, meta.controller_reference(request)])
 
 
-def _owned_metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
+def _metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
     namespace = workload["metadata"].get("namespace", "")
-    return {
-        "name": name,
-        "namespace": namespace,
-        "labels": _LABELS,
-        "ownerReferences": [meta.controller_reference(workload)],
-    }
+    owners = [meta.controller_reference(workload)]
+    return {"name": name, "namespace": namespace, "labels": _LABELS, "ownerReferences": owners}
 
 
 def _annotated_parameters(workload: meta.Obj) -> dict[str, str]:

@@ -34,15 +34,13 @@ STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a defaulted v1beta1 Configuration to v1beta2."""
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
-    wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
+    wait_settings, sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if wait_settings.pop("enable", False):
         configuration["waitForPodsReady"] = wait_settings
     else:
         configuration["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
-    if fair_sharing.get("enable"):
-        configuration["fairSharing"] = {
-            "preemptionStrategies": fair_sharing.get("preemptionStrategies") or list(STRATEGIES)
-        }
+    if sharing.get("enable"):
+        configuration["fairSharing"] = {"preemptionStrategies": sharing.get("preemptionStrategies") or list(STRATEGIES)}
     if "integrations" in configuration:
         configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
     return {**configuration, "apiVersion": CONFIGURATION_STORAGE_API_VERSION}
@@ -192,11 +190,7 @@ def _cut_times(value: Any, locations: TimeLocations) -> Any:
             old = value.get(field)
             if not old:
                 continue
-            new = (
-                _cut_times(old, inner_locations)
-                if inner_locations or not isinstance(old, str)
-                else _cut_to_seconds(old)
-            )
+            new = _cut_times(old, inner_locations)
             if new is not old:
                 changed = value.copy() if changed is None else changed
                 changed[field] = new

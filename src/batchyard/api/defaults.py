@@ -20,23 +20,18 @@ from batchyard.api.scheme import kind_info
 def jobset_defaults(jobset: Obj) -> Obj:
     """Return the JobSet with defaults for its policies, network and replicated Jobs."""
     spec = jobset.get("spec") or {}
-    defaulted = dict(
-        _fill_missing(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"})
-    )
-    defaulted["network"] = _fill_missing(
-        spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True
-    )
-    defaulted["replicatedJobs"] = [_replicated_job_defaults(each) for each in spec.get("replicatedJobs") or ()]
+    filled = {**_add_missing(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"})}
+
+    filled["network"] = _add_missing(spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True)
+    filled["replicatedJobs"] = [_replicated_job_defaults(each) for each in spec.get("replicatedJobs") or ()]
     if failure := spec.get("failurePolicy"):
-        defaulted["failurePolicy"] = _failure_policy_defaults(failure)
+        filled["failurePolicy"] = _failure_policy_defaults(failure)
     if claims := spec.get("volumeClaimPolicies"):
-        defaulted["volumeClaimPolicies"] = [
-            _fill_missing(each, retentionPolicy={"whenDeleted": "Delete"}) for each in claims
-        ]
-    return jobset if defaulted == spec else {**jobset, "spec": defaulted}
+        filled["volumeClaimPolicies"] = [_add_missing(c, retentionPolicy={"whenDeleted": "Delete"}) for c in claims]
+    return jobset if filled == spec else {**jobset, "spec": filled}
 
 
-def _fill_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
+def _add_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
     """Return the fields, with the given defaults for missing or null ones."""
     missing = {name: value for name, value in defaults.items() if fields.get(name) is None}
     return {**fields, **missing} if missing else fields
@@ -50,21 +45,19 @@ def _replicated_job_defaults(replicated: Mapping[str, Any]) -> Mapping[str, Any]
     pod_spec = pod.get("spec") or {}
     if spec.get("completionMode") is not None and pod_spec.get("restartPolicy"):
         return replicated
-    pod = {**pod, "spec": _fill_missing(pod_spec, restartPolicy="OnFailure")}
-    spec = {**_fill_missing(spec, completionMode="Indexed"), "template": pod}
+    pod = {**pod, "spec": _add_missing(pod_spec, restartPolicy="OnFailure")}
+    spec = {**_add_missing(spec, completionMode="Indexed"), "template": pod}
     return {**replicated, "template": {**template, "spec": spec}}
 
 
 def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
     """Set the defaults of a JobSet's failure policy: the restart strategy and the names of the rules."""
     rules: Sequence[Mapping[str, Any]] = policy.get("rules") or ()
-    filled = _fill_missing(policy, restartStrategy="Recreate")
+    filled = _add_missing(policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
         return filled
-    named_rules = [
-        rule if rule.get("name") else {**rule, "name": f"failurePolicyRule{i}"} for i, rule in enumerate(rules)
-    ]
-    return {**filled, "rules": named_rules}
+    rules = [rule if rule.get("name") else {**rule, "name": f"failurePolicyRule{i}"} for i, rule in enumerate(rules)]
+    return {**filled, "rules": rules}
 
 
 # Defaults of Kueue's own kinds. Source: Kueue's ClusterQueue and ResourceFlavor webhooks.
@@ -107,10 +100,8 @@ def cluster_defaults(cluster: Obj) -> Obj:
     spec = cluster["spec"]
     reservation_zones = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}
     defaulted = {"region": region_of(spec["zones"][0]), **spec}
-    if spec.get("nodePools"):
-        defaulted["nodePools"] = [
-            _with_zones(_pool_defaults(pool), reservation_zones, spec["zones"]) for pool in spec["nodePools"]
-        ]
+    if pools := spec.get("nodePools"):
+        defaulted["nodePools"] = [_with_zones(_pool_defaults(pool), reservation_zones, spec["zones"]) for pool in pools]
     return cluster if defaulted == spec else {**cluster, "spec": defaulted}
 
 

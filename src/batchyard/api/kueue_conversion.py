@@ -95,24 +95,14 @@ def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionP
 
 def old_field_part(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
     """Return the ConversionPart for a field that exists only in the older version, with its default if given."""
-    return ConversionPart(
-        ".".join((*path, name)),
-        MappingFields(path, (name,), defaults),
-        MappingFields(path, ()),
-        _convert_to_nothing,
-        _convert_to_nothing,
-    )
+    old, new = MappingFields(path, (name,), defaults), MappingFields(path, ())
+    return ConversionPart(".".join((*path, name)), old, new, _convert_to_nothing, _convert_to_nothing)
 
 
 def new_field_part(path: tuple[str, ...], name: str) -> ConversionPart:
     """Return the ConversionPart for a field that exists only in the newer version."""
-    return ConversionPart(
-        ".".join((*path, name)),
-        MappingFields(path, ()),
-        MappingFields(path, (name,)),
-        _convert_to_nothing,
-        _convert_to_nothing,
-    )
+    old, new = MappingFields(path, ()), MappingFields(path, (name,))
+    return ConversionPart(".".join((*path, name)), old, new, _convert_to_nothing, _convert_to_nothing)
 
 
 def _convert_to_nothing(_: Fragment) -> Fragment:
@@ -329,9 +319,7 @@ def _encode_values(values: Sequence[str]) -> dict[str, Any]:
 def _common_prefix(values: Sequence[str]) -> str:
     """Return the common prefix of all values, found by comparing the smallest with the largest."""
     smallest, largest = min(values), max(values)
-    length = next(
-        (i for i, pair in enumerate(zip(smallest, largest, strict=False)) if pair[0] != pair[1]), len(smallest)
-    )
+    length = next((i for i, (a, b) in enumerate(zip(smallest, largest, strict=False)) if a != b), len(smallest))
     return smallest[:length]
 
 

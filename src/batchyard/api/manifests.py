@@ -82,11 +82,7 @@ def decode_unvalidated(obj: Any, namespace: str, sound: Obj | None = None) -> De
 def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
     """Return the kind and version of an object, or the errors if they are missing or unknown."""
     if not isinstance(obj, Mapping):
-        return [
-            FieldError(
-                "", f"{format_value(obj)} is not an object", "write the fields apiVersion, kind, metadata and spec"
-            )
-        ]
+        return [FieldError("", f"{format_value(obj)} is not an object", "write apiVersion, kind, metadata and spec")]
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if not isinstance(api_version, str) or not isinstance(kind, str) or not api_version or not kind:
         return _kind_faults(api_version, kind)
@@ -119,10 +115,8 @@ def _unknown_kind(api_version: str, kind: str) -> FieldError:
     """Return the error for an unknown kind or version, with the nearest known one as the remedy."""
     info = _kinds_by_name().get(kind)
     if info is not None:
-        served = " or ".join(info.api_version_for(version) for version in reversed(info.versions))
-        return FieldError(
-            "apiVersion", f"{format_value(api_version)} has no kind {format_value(kind)}", f"use {served}"
-        )
+        remedy = "use " + " or ".join(info.api_version_for(version) for version in reversed(info.versions))
+        return FieldError("apiVersion", f"{format_value(api_version)} has no kind {format_value(kind)}", remedy)
     nearest_kind = find_nearest_name(kind, _kinds_by_name(), STRICT_EDIT_SHARE)
     if nearest_kind:
         remedy = f"did you mean {nearest_kind} ({_kinds_by_name()[nearest_kind].api_version})?"
@@ -168,9 +162,7 @@ def _metadata_faults(obj: Obj, faults: list[FieldError]) -> list[FieldError]:
 
 _KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 #: The pattern can match each line in one way only, which prevents catastrophic backtracking.
-_NAME_LINE: Final = re.compile(
-    r"^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)", re.MULTILINE
-)
+_NAME_LINE: Final = re.compile(r"(?m)^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)")
 
 
 class ManifestFault(NamedTuple):
@@ -261,9 +253,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
             continue
         kind, name = _written_kind(obj), _name_of(obj)
         for error in decoded.faults:
-            located_error = error._replace(
-                path=f"{item_path}.{error.path}" if item_path and error.path else item_path or error.path
-            )
+            located_error = error._replace(path=".".join(filter(None, (item_path, error.path))))
             manifests.faults.append(ManifestFault(source, number, kind, name, located_error))
         for warning in decoded.warnings:
             manifests.odd.append(ManifestFault(source, number, kind, name, FieldError(item_path, warning)))
@@ -274,11 +264,8 @@ def _objects(value: Any) -> Iterator[tuple[Any, str]]:
     if not _is_list(value):
         yield value, ""
         return
-    item_type = (
-        {"apiVersion": value["apiVersion"], "kind": value["kind"].removesuffix("List")}
-        if value["kind"] != "List"
-        else {}
-    )
+    kind = value["kind"]
+    item_type = {"apiVersion": value["apiVersion"], "kind": kind.removesuffix("List")} if kind != "List" else {}
     for index, item in enumerate(value["items"]):
         yield {**item_type, **item} if isinstance(item, Mapping) else item, f"items[{index}]"
 
@@ -328,6 +315,4 @@ def _on_one_line(text: str) -> str:
     """Escape line breaks and other non-printable characters."""
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

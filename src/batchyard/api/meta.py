@@ -383,10 +383,8 @@ def selector(obj: Mapping[str, Any] | None) -> Selector | None:
     if obj is None:
         return None
     equal = [Requirement(key, "In", (value,)) for key, value in sorted((obj.get("matchLabels") or {}).items())]
-    expressions = [
-        Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in obj.get("matchExpressions") or ()
-    ]
-    return Selector((*equal, *expressions))
+    entries = obj.get("matchExpressions") or ()
+    return Selector((*equal, *(Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in entries)))
 
 
 # Ownership of jobs: the chain of Jobs and JobSets above an object.
@@ -464,9 +462,7 @@ _UNLIMITED_FROM: Final = 1 << 98
 _BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
-_GRAMMAR: Final = re.compile(
-    r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII
-)
+_SYNTAX: Final = re.compile(r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII)
 #: The maximum length of a quantity. Kubernetes has none, but no amount needs more than 19 digits and a suffix.
 LENGTH_MAX: Final = 400
 _EXPONENT: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
@@ -480,7 +476,7 @@ def parse_quantity(value: str | int | float) -> int:
     Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
     """
     text = str(value)
-    match = _GRAMMAR.fullmatch(text) if len(text) <= LENGTH_MAX else None
+    match = _SYNTAX.fullmatch(text) if len(text) <= LENGTH_MAX else None
     if match is None or isinstance(value, bool):
         raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
     sign, digits, suffix, exponent = match.groups()

@@ -179,9 +179,7 @@ _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that allow privilege escalation."""
-    names = violating_containers(
-        spec, lambda container: security_context(container).get("allowPrivilegeEscalation") is not False
-    )
+    names = violating_containers(spec, lambda each: security_context(each).get("allowPrivilegeEscalation") is not False)
     detail = f"{noun_with_names('container', names)} must set securityContext.allowPrivilegeEscalation=false"
     return PodSecurityViolation("allowPrivilegeEscalation != false", detail) if names else None
 
@@ -195,21 +193,15 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityV
     def keeps_some(container: Obj) -> bool:
         return "ALL" not in ((security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping_names, adding_names = (
-        violating_containers(spec, keeps_some),
-        violating_containers(spec, lambda container: bool(added(container))),
-    )
+    keeping = violating_containers(spec, keeps_some)
+    adding = violating_containers(spec, lambda container: bool(added(container)))
     details = []
-    if keeping_names:
-        details.append(
-            f'{noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
-        )
-    if adding_names:
+    if keeping:
+        details.append(f'{noun_with_names("container", keeping)} must set securityContext.capabilities.drop=["ALL"]')
+    if adding:
         forbidden = sorted(set().union(*map(added, containers(spec))))
-        field_text = "in securityContext.capabilities.add"
-        details.append(
-            f"{noun_with_names('container', adding_names)} must not include {quote_values(forbidden)} {field_text}"
-        )
+        field = "in securityContext.capabilities.add"
+        details.append(f"{noun_with_names('container', adding)} must not include {quote_values(forbidden)} {field}")
     return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
 
 
@@ -218,17 +210,13 @@ def volume_types_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | 
     volumes = spec.get("volumes") or ()
     forbidden = [volume for volume in volumes if not any(volume.get(field) is not None for field in _VOLUMES)]
     # Kubernetes turns a volume without a source into an emptyDir before the check.
-    forbidden = [
-        volume for volume in forbidden if any(volume[field] is not None for field in volume if field != "name")
-    ]
+    forbidden = [each for each in forbidden if any(each[field] is not None for field in each if field != "name")]
     if not forbidden:
         return None
     types = sorted({_volume_type(volume) for volume in forbidden})
     names = [volume["name"] for volume in forbidden]
-    types_text = f"{pluralize('restricted volume type', len(types))} {quote_values(types)}"
-    return PodSecurityViolation(
-        "restricted volume types", f"{noun_with_names('volume', names)} {verb_uses(len(names))} {types_text}"
-    )
+    usage = f"{verb_uses(len(names))} {pluralize('restricted volume type', len(types))} {quote_values(types)}"
+    return PodSecurityViolation("restricted volume types", f"{noun_with_names('volume', names)} {usage}")
 
 
 def _volume_type(volume: Obj) -> str:
@@ -238,17 +226,12 @@ def _volume_type(volume: Obj) -> str:
 def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that may run as root: neither the pod nor the container sets runAsNonRoot to true."""
     reason, pod_value = "runAsNonRoot != true", security_context(spec).get("runAsNonRoot")
-    setting_false = violating_containers(
-        spec, lambda container: security_context(container).get("runAsNonRoot") is False
-    )
+    setting_false = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is False)
     if subject := violation_subject(setting_false, by_pod=pod_value is False):
         return PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
-    unset = violating_containers(spec, lambda container: security_context(container).get("runAsNonRoot") is None)
-    if pod_value is True or not unset:
-        return None
-    return PodSecurityViolation(
-        reason, f"pod or {noun_with_names('container', unset)} must set securityContext.runAsNonRoot=true"
-    )
+    unset = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is None)
+    detail = f"pod or {noun_with_names('container', unset)} must set securityContext.runAsNonRoot=true"
+    return None if pod_value is True or not unset else PodSecurityViolation(reason, detail)
 
 
 def run_as_user_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:

@@ -114,17 +114,13 @@ SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report AppArmor profiles of other types than RuntimeDefault and Localhost."""
 
-    def bad_type(subject_part: Obj) -> str | None:
-        profile = security_context(subject_part).get("appArmorProfile")
+    def bad_type(part: Obj) -> str | None:
+        profile = security_context(part).get("appArmorProfile")
         profile_type: str = "" if profile is None else profile.get("type") or ""
         return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
 
     names = violating_containers(spec, lambda container: bad_type(container) is not None)
-    types = {
-        profile_type
-        for subject_part in (spec, *containers(spec))
-        if (profile_type := bad_type(subject_part)) is not None
-    }
+    types = {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_type(part)) is not None}
     annotations = sorted(
         f"{name}={_quote_like_go(value)}"
         for name, value in (metadata.get("annotations") or {}).items()
@@ -133,11 +129,7 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
         and not value.startswith(_LOCAL_PROFILE)
     )
     subjects = violation_subject(names, by_pod=bad_type(spec) is not None)
-    subject = " and ".join(
-        subject_part
-        for subject_part in (subjects, annotations and pluralize("annotation", len(annotations)))
-        if subject_part
-    )
+    subject = " and ".join(p for p in (subjects, annotations and pluralize("annotation", len(annotations))) if p)
     if not subject:
         return None
     values = [*sorted(types), *annotations]
@@ -167,10 +159,8 @@ def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
     if not names:
         return None
     used_ports = sorted(set().union(*map(ports, containers(spec))))
-    ports_text = f"{pluralize('hostPort', len(used_ports))} {', '.join(used_ports)}"
-    return PodSecurityViolation(
-        "hostPort", f"{noun_with_names('container', names)} {verb_uses(len(names))} {ports_text}"
-    )
+    usage = f"{verb_uses(len(names))} {pluralize('hostPort', len(used_ports))} {', '.join(used_ports)}"
+    return PodSecurityViolation("hostPort", f"{noun_with_names('container', names)} {usage}")
 
 
 def probe_hosts_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -229,25 +219,19 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
     def flaws(part: Obj) -> Mapping[str, Any]:
         options = security_context(part).get("seLinuxOptions") or {}
-        options_set = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
-        return {
-            field: value for field, value in options_set.items() if (value not in types if field == "type" else value)
-        }
+        fields = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
+        return {field: value for field, value in fields.items() if (value not in types if field == "type" else value)}
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = violating_containers(spec, lambda container: bool(flaws(container)))
         if not names and not flaws(spec):
             return None
         all_flaws = [flaws(part) for part in (spec, *containers(spec))]
-        forbidden_types = sorted({flaw["type"] for flaw in all_flaws if "type" in flaw})
-        details = (
-            [f"{pluralize('type', len(forbidden_types))} {quote_values(forbidden_types)}"] if forbidden_types else []
-        )
+        bad_types = sorted({flaw["type"] for flaw in all_flaws if "type" in flaw})
+        details = [f"{pluralize('type', len(bad_types))} {quote_values(bad_types)}"] if bad_types else []
         details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in all_flaws)]
-        subject = violation_subject(names, by_pod=bool(flaws(spec)))
-        return PodSecurityViolation(
-            "seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(details)}"
-        )
+        problem = f"{violation_subject(names, by_pod=bool(flaws(spec)))} set forbidden securityContext.seLinuxOptions"
+        return PodSecurityViolation("seLinuxOptions", f"{problem}: {'; '.join(details)}")
 
     return check
 
@@ -255,20 +239,14 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report annotations (used before Kubernetes 1.19) that set other seccomp profiles than default and local ones."""
     annotations = metadata.get("annotations") or {}
-    names = {
-        _POD_SECCOMP_ANNOTATION,
-        *(_CONTAINER_SECCOMP_PREFIX + container["name"] for container in containers(spec)),
-    }
+    names = {_POD_SECCOMP_ANNOTATION, *(_CONTAINER_SECCOMP_PREFIX + each["name"] for each in containers(spec))}
     forbidden = sorted(
         f"{name}={_quote_like_go(annotations[name])}"
         for name in names & annotations.keys()
         if annotations[name] not in _SECCOMP_DEFAULTS and not annotations[name].startswith(_LOCAL_PROFILE)
     )
-    if not forbidden:
-        return None
-    return PodSecurityViolation(
-        "seccompProfile", f"forbidden {pluralize('annotation', len(forbidden))} {', '.join(forbidden)}"
-    )
+    detail = f"forbidden {pluralize('annotation', len(forbidden))} {', '.join(forbidden)}"
+    return PodSecurityViolation("seccompProfile", detail) if forbidden else None
 
 
 def forbidden_seccomp_type(pod_or_container: Obj) -> str | None:
@@ -284,17 +262,10 @@ def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation
     subject = violation_subject(names, by_pod=forbidden_seccomp_type(spec) is not None)
     if not subject:
         return None
-    forbidden_types = sorted(
-        {
-            profile_type
-            for part in (spec, *containers(spec))
-            if (profile_type := forbidden_seccomp_type(part)) is not None
-        }
-    )
-    return PodSecurityViolation(
-        "seccompProfile",
-        f"{subject} must not set securityContext.seccompProfile.type to {quote_values(forbidden_types)}",
-    )
+    profile_types = {forbidden_seccomp_type(part) for part in (spec, *containers(spec))}
+    types_text = quote_values(sorted(each for each in profile_types if each is not None))
+    detail = f"{subject} must not set securityContext.seccompProfile.type to {types_text}"
+    return PodSecurityViolation("seccompProfile", detail)
 
 
 def sysctls_check(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:

@@ -119,7 +119,7 @@ def _kubernetes_kind(
 ) -> ServedKind:
     kind, _, group = constant.partition(".")
     names = plural, kind.lower(), short_names
-    categories = ("all",) if constant in _KUBECTL_GET_ALL else ()
+    categories = ("all",) if constant in _GET_ALL else ()
     return ServedKind(constant, kind, group, ("v1",), "v1", *names, namespaced, has_status, categories=categories)
 
 
@@ -156,12 +156,16 @@ def _batchyard_kind(constant: str, *, namespaced: bool = False, has_status: bool
 
 
 #: The kinds that `kubectl get all` lists.
-_KUBECTL_GET_ALL: Final = (
+_GET_ALL: Final = (
     POD,
     SERVICE,
     JOB,
     CRON_JOB,
-    *(DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, REPLICATION_CONTROLLER),
+    DEPLOYMENT,
+    REPLICA_SET,
+    STATEFUL_SET,
+    DAEMON_SET,
+    REPLICATION_CONTROLLER,
 )
 
 #: All kinds, ordered so that each comes after the kinds that it refers to.

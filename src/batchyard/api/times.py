@@ -19,9 +19,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 #: The first and the last instant that can be formatted: the years 1 to 9999.
 _FIRST_INSTANT: Final[Instant] = (datetime.min - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
 _LAST_INSTANT: Final[Instant] = (datetime.max - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
-_RFC3339: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
-)
+_RFC3339: Final = re.compile(r"(?a)(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))")
 _MICRO_TIME: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
 #: The size of the caches: times repeat within short periods only, and every Event has new ones.
 _CACHE_SIZE: Final = 16384

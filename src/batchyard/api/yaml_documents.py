@@ -207,9 +207,7 @@ def _parse_chunk(
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
     """Return the lines of a chunk with their numbers if every line is a JSON object, else None."""
-    lines = [
-        (line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line and not line.isspace()
-    ]
+    lines = [(line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line.strip()]
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
 
@@ -249,10 +247,8 @@ def _reject_duplicate_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def is_too_deep(chunk: str) -> bool:
     """Report whether a JSON text is nested deeper than NESTING_MAX."""
-    return (
-        chunk.count("[") + chunk.count("{") > NESTING_MAX
-        and nesting_depth(chunk.encode(errors="replace")) > NESTING_MAX
-    )
+    brackets = chunk.count("[") + chunk.count("{")
+    return brackets > NESTING_MAX and nesting_depth(chunk.encode(errors="replace")) > NESTING_MAX
 
 
 def nesting_depth(text: bytes) -> int:
@@ -334,33 +330,24 @@ class _DocumentBuilder:
 
     def _open(self, event: yaml.CollectionStartEvent) -> None:
         if len(self._frames) >= NESTING_MAX:
-            raise _LimitExceededError(
-                f"lists and objects are nested more than {NESTING_MAX} levels deep: reduce the nesting"
-            )
+            raise _LimitExceededError(f"values are nested more than {NESTING_MAX} levels deep: reduce the nesting")
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         expected_tag = "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"
         if event.tag not in (None, "!", expected_tag):
             self._fault(event, f"the tag {event.tag} is not supported", "remove the tag")
         if is_mapping and self._frames and self._awaits_key(self._frames[-1]):
-            self._fault(
-                event, "an object cannot be the name of a field", "put the name in quotes if it contains braces"
-            )
+            self._fault(event, "an object cannot be the name of a field", "quote the name if it contains braces")
         self._frames.append(_OpenCollection({} if is_mapping else [], event.anchor))
 
     def _alias(self, event: yaml.AliasEvent) -> tuple[Any, int]:
-        if event.anchor not in self._anchors:
-            self._fault(
-                event,
-                f"the anchor &{event.anchor} is not defined before *{event.anchor}",
-                "define it, or put the text in quotes",
-            )
+        anchor = event.anchor
+        if anchor not in self._anchors:
+            self._fault(event, f"the anchor &{anchor} is not defined before *{anchor}", "define it, or quote the text")
             return "", 1
-        value, size = self._anchors[event.anchor]
+        value, size = self._anchors[anchor]
         self._aliased += size
         if self._aliased > ALIASED_VALUES_MAX:
-            raise _LimitExceededError(
-                f"aliases of anchors expand to more than {ALIASED_VALUES_MAX} values: use fewer aliases"
-            )
+            raise _LimitExceededError(f"aliases expand to more than {ALIASED_VALUES_MAX} values: use fewer aliases")
         return value, size
 
     def _scalar(self, event: yaml.ScalarEvent) -> Any:
@@ -397,15 +384,12 @@ class _DocumentBuilder:
             if value in frame.value:
                 self._fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
             return value
+        name = format_value(value)
         if not isinstance(value, list | dict):
-            self._fault(
-                event,
-                f"the field name {format_value(value)} is not a string",
-                f'put it in quotes: "{format_value(value)}"',
-            )
+            self._fault(event, f"the field name {name} is not a string", f'put it in quotes: "{name}"')
         elif isinstance(value, list):
-            self._fault(event, "a list cannot be the name of a field", "put the name in quotes if it contains brackets")
-        return format_value(value)
+            self._fault(event, "a list cannot be the name of a field", "quote the name if it contains brackets")
+        return name
 
     def _set(self, frame: _OpenCollection, key: str, value: Any, event: yaml.Event) -> None:
         assert isinstance(frame.value, dict)
@@ -416,9 +400,7 @@ class _DocumentBuilder:
             if isinstance(merged_object, dict):
                 frame.merged.update(merged_object)
             else:
-                self._fault(
-                    event, "<< must have objects as its value", "write `<<: *name`, where &name marks an object"
-                )
+                self._fault(event, "<< must have objects as value", "write `<<: *name`, where &name marks an object")
 
     def _fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
         """Record an error with its path and line, up to FAULTS_MAX errors."""

@@ -83,34 +83,22 @@ class ApiServiceStrategy(CustomStrategy):
         """Return the table cells of an APIService."""
         service: Mapping[str, str] = stored["spec"].get("service") or {}
         service_name = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
-        condition = find_condition(stored, _AVAILABLE) or {}
-        return [
-            stored["metadata"]["name"],
-            service_name,
-            str(condition.get("status", "Unknown")),
-            cells.age_text(stored, now),
-        ]
+        status = str((find_condition(stored, _AVAILABLE) or {}).get("status", "Unknown"))
+        return [stored["metadata"]["name"], service_name, status, cells.age_text(stored, now)]
 
 
 def api_service_resource() -> Resource:
     """Return the served resource of APIServices."""
     strategy = ApiServiceStrategy()
-    return Resource(
-        _INFO,
-        strategy,
-        ("status",),
-        merge_schema=strategy.merge_schema,
-        is_native=True,
-        drops_unknown=True,
-        is_adoptable=True,
-    )
+    resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
+    return resource._replace(drops_unknown=True, is_adoptable=True)
 
 
 def provided_services(served: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
     """Return an APIService for each served version of each group."""
     groups = versions_by_group(served)
     return [
-        _build_provided_service(group, version, _PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
+        _provided_service(group, version, _PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
         for group_index, (group, versions) in enumerate(groups.items())
         for version_index, version in enumerate(versions)
     ]
@@ -125,18 +113,12 @@ def with_available_condition(service: Obj, names: Mapping[str, Any], now: Instan
         else ("NotProxied", "batchyard passes no requests on to other servers")
     )
     status = service.get("status") or {}
-    old_conditions = status.get("conditions") or []
-    new_conditions = with_condition(
-        old_conditions, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now
-    )
-    return (
-        service if new_conditions is old_conditions else with_status(service, {**status, "conditions": new_conditions})
-    )
+    old = status.get("conditions") or []
+    conditions = with_condition(old, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now)
+    return service if conditions is old else with_status(service, {**status, "conditions": conditions})
 
 
-def _build_provided_service(
-    group: str, version: str, priority: int, version_priority: int, now: Instant
-) -> dict[str, Any]:
+def _provided_service(group: str, version: str, priority: int, version_priority: int, now: Instant) -> dict[str, Any]:
     name = f"{version}.{group}"
     spec = {"groupPriorityMinimum": priority, "version": version, "versionPriority": version_priority}
     service: Obj = {

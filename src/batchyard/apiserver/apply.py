@@ -224,15 +224,12 @@ def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) 
     fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
         if name not in ("apiVersion", "kind", "metadata"):
-            fields[f"f:{name}"] = _top_level_to_fields_v1(
-                value, schema.field_schema(name), is_marked=name not in ("spec", "status")
-            )
+            is_marked = name not in ("spec", "status")
+            fields[f"f:{name}"] = _top_level_to_fields_v1(value, schema.field_schema(name), is_marked=is_marked)
     if not fields:
         return []
-    manager_entry = FieldManagerEntry(
-        author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY
-    )
-    return [{**manager_entry.entry(), "fieldsV1": dict(sorted(fields.items()))}]
+    entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
+    return [{**entry.entry(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
@@ -293,25 +290,21 @@ def apply_configuration(
     old: Obj = (
         {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _drop_managed_fields(live)
     )
-    manager_entries = _decode_entries((live or {}).get("metadata", {}).get("managedFields") or (), versions)
-    if live is not None and not manager_entries:
+    entries = _decode_entries((live or {}).get("metadata", {}).get("managedFields") or (), versions)
+    if live is not None and not entries:
         first_author = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
-        manager_entries = _entries_after_update(_empty_object(old), old, [], first_author, versions)
+        entries = _entries_after_update(_empty_object(old), old, [], first_author, versions)
     own_entry = FieldManagerEntry(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, schema)
     )
-    last_entry = next(
-        (manager_entry for manager_entry in manager_entries if manager_entry.identity == own_entry.identity), None
-    )
-    other_entries = [manager_entry for manager_entry in manager_entries if manager_entry is not last_entry]
+    last_entry = next((entry for entry in entries if entry.identity == own_entry.identity), None)
+    other_entries = [entry for entry in entries if entry is not last_entry]
     new = _remove_abandoned_fields(merge_applied(old, config, schema), last_entry, [own_entry, *other_entries], schema)
     changes = _VersionedDifferences(old, new, author.api_version, versions)
     conflicts = [(other, conflicting) for other in other_entries if (conflicting := changes.conflicting_fields(other))]
     if conflicts and not force:
         allowed = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else EMPTY
-        conflicts = [
-            (other, remaining) for other, conflicting in conflicts if (remaining := difference(conflicting, allowed))
-        ]
+        conflicts = [(other, remaining) for other, fields in conflicts if (remaining := difference(fields, allowed))]
         if conflicts:
             raise _conflict_error(conflicts)
     if last_entry is not None and old == new and last_entry.fields == own_entry.fields:
@@ -320,25 +313,18 @@ def apply_configuration(
 
 
 def _entries_after_update(
-    old: Obj, new: Obj, manager_entries: Sequence[FieldManagerEntry], author: FieldManager, versions: VersionAccessors
+    old: Obj, new: Obj, entries: Sequence[FieldManagerEntry], author: FieldManager, versions: VersionAccessors
 ) -> list[FieldManagerEntry]:
     if old["metadata"] is not new["metadata"]:
         old, new = _drop_managed_fields(old), _drop_managed_fields(new)
     changes = _VersionedDifferences(old, new, author.api_version, versions)
-    remaining_entries = [
-        remaining for remaining in map(changes.without_lost_fields, manager_entries) if remaining.fields
-    ]
+    remaining_entries = [entry for entry in map(changes.without_lost_fields, entries) if entry.fields]
     owned = changes.fields_owned_by_author()
     if not owned:
         return _merge_oldest_updates(remaining_entries)
     own_entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, owned)
-    own_fields = next(
-        (manager_entry.fields for manager_entry in remaining_entries if manager_entry.identity == own_entry.identity),
-        EMPTY,
-    )
-    other_entries = [
-        manager_entry for manager_entry in remaining_entries if manager_entry.identity != own_entry.identity
-    ]
+    own_fields = next((entry.fields for entry in remaining_entries if entry.identity == own_entry.identity), EMPTY)
+    other_entries = [entry for entry in remaining_entries if entry.identity != own_entry.identity]
     return _merge_oldest_updates([*other_entries, own_entry.with_fields(union(own_fields, owned))])
 
 
@@ -358,29 +344,27 @@ class _VersionedDifferences:
         """Return the changed and added fields, which the author of the write now owns."""
         return difference(union(self._author_differences.modified, self._author_differences.added), _UNOWNED_FIELDS)
 
-    def conflicting_fields(self, manager_entry: FieldManagerEntry) -> FieldSet:
+    def conflicting_fields(self, entry: FieldManagerEntry) -> FieldSet:
         """Return the fields of an entry that the write changed or added."""
-        differences_of_version = self._differences_in(manager_entry.api_version)
-        return intersection(manager_entry.fields, union(differences_of_version.modified, differences_of_version.added))
+        differences_of_version = self._differences_in(entry.api_version)
+        return intersection(entry.fields, union(differences_of_version.modified, differences_of_version.added))
 
-    def without_lost_fields(self, manager_entry: FieldManagerEntry) -> FieldManagerEntry:
+    def without_lost_fields(self, entry: FieldManagerEntry) -> FieldManagerEntry:
         """Return an entry without the fields that the write changed, added or removed."""
-        lost_fields = self._lost_fields.get(manager_entry.api_version)
+        lost_fields = self._lost_fields.get(entry.api_version)
         if lost_fields is None:
-            differences_of_version = self._differences_in(manager_entry.api_version)
-            lost_fields = self._lost_fields[manager_entry.api_version] = union(
+            differences_of_version = self._differences_in(entry.api_version)
+            lost_fields = self._lost_fields[entry.api_version] = union(
                 union(differences_of_version.modified, differences_of_version.added), differences_of_version.removed
             )
-        return manager_entry.with_fields(difference(manager_entry.fields, lost_fields))
+        return entry.with_fields(difference(entry.fields, lost_fields))
 
     def _differences_in(self, api_version: str) -> FieldDifferences:
         if api_version not in self._differences:
             convert = self._versions.convert
             schema = self._versions.merge_schema(api_version)
-            differences_of_version = differences(
-                convert(self._old, api_version), convert(self._new, api_version), schema
-            )
-            self._differences[api_version] = differences_of_version
+            version_differences = differences(convert(self._old, api_version), convert(self._new, api_version), schema)
+            self._differences[api_version] = version_differences
         return self._differences[api_version]
 
 
@@ -394,7 +378,7 @@ def _remove_abandoned_fields(
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
     last_fields = with_named_fields(last_entry.fields, schema)
-    owned = union_of([with_named_fields(manager_entry.fields, schema) for manager_entry in manager_entries])
+    owned = union_of([with_named_fields(entry.fields, schema) for entry in manager_entries])
     present = with_named_fields(fields_of(obj, schema), schema)
     without_last_fields = without_fields(obj, last_fields, schema) or {}
     removable = difference(present, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned))
@@ -421,33 +405,30 @@ def _unchanged_kubectl_fields(live: Obj, schema: MergeSchema) -> FieldSet:
     if not isinstance(last_applied, dict) or last_applied.get("apiVersion") != live["apiVersion"]:
         return EMPTY
     changes = differences(last_applied, live, schema)
-    return difference(
-        difference(difference(fields_of(last_applied, schema), changes.modified), changes.added), changes.removed
-    )
+    kept_fields = difference(fields_of(last_applied, schema), changes.modified)
+    return difference(difference(kept_fields, changes.added), changes.removed)
 
 
 def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> StatusError:
     """Return the conflict error of an apply that changes fields of other managers."""
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {manager_entry.title}", "field": path}
-        for manager_entry, fields in conflicts
+        {"reason": "FieldManagerConflict", "message": f"conflict with {entry.title}", "field": path}
+        for entry, fields in conflicts
         for path in paths(fields)
     ]
     if len(causes) == 1:
         message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         lines: list[str] = []
-        for manager_entry, fields in conflicts:
-            lines += [f"conflicts with {manager_entry.title}:", *(f"- {path}" for path in paths(fields))]
+        for entry, fields in conflicts:
+            lines += [f"conflicts with {entry.title}:", *(f"- {path}" for path in paths(fields))]
         message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
     return StatusError(409, "Conflict", message, {"causes": causes})
 
 
 def _decode_entries(entries: Sequence[ManagedFieldsJson], versions: VersionAccessors) -> list[FieldManagerEntry]:
     """Decode `managedFields` entries, except those in versions that are no longer served."""
-    return [
-        manager_entry for manager_entry in _iterate_entries(entries) if versions.is_served(manager_entry.api_version)
-    ]
+    return [entry for entry in _iterate_entries(entries) if versions.is_served(entry.api_version)]
 
 
 def _iterate_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManagerEntry]:
@@ -473,33 +454,23 @@ def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
 
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
     """Return entries in the JSON form of `managedFields`: applies first, then updates, each sorted by time."""
-    ordered = sorted(
-        manager_entries,
-        key=lambda manager_entry: (manager_entry.operation, manager_entry.time, *manager_entry.identity),
-    )
-    return [manager_entry.entry() for manager_entry in ordered if manager_entry.fields]
+    ordered = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
+    return [entry.entry() for entry in ordered if entry.fields]
 
 
-def _merge_oldest_updates(manager_entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
+def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
     """Merge the oldest update entries into one if there are more than `UPDATE_ENTRIES_MAX`."""
-    updaters = sorted(
-        (manager_entry for manager_entry in manager_entries if manager_entry.operation == UPDATE),
-        key=lambda manager_entry: (manager_entry.time, manager_entry.name),
-    )
+    updaters = [entry for entry in entries if entry.operation == UPDATE]
+    updaters.sort(key=lambda entry: (entry.time, entry.name))
     surplus = len(updaters) - UPDATE_ENTRIES_MAX
     if surplus <= 0:
-        return manager_entries
+        return entries
     oldest = updaters[: surplus + 1]
     newest_merged = oldest[-1]
-    fields = union_of(
-        [manager_entry.fields for manager_entry in oldest if manager_entry.api_version == newest_merged.api_version]
-    )
-    apply_entries = [manager_entry for manager_entry in manager_entries if manager_entry.operation != UPDATE]
-    return [
-        *apply_entries,
-        *updaters[surplus + 1 :],
-        newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource=""),
-    ]
+    fields = union_of([entry.fields for entry in oldest if entry.api_version == newest_merged.api_version])
+    apply_entries = [entry for entry in entries if entry.operation != UPDATE]
+    merged = newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
+    return [*apply_entries, *updaters[surplus + 1 :], merged]
 
 
 def _drop_managed_fields(obj: Obj) -> dict[str, Any]:

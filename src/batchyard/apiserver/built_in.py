@@ -42,13 +42,13 @@ _RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute"
 def go_time_error(text: str, *, is_micro: bool) -> str | None:
     """Return the error of Go's time.Parse for a text; None if it is a valid time of the API."""
     layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
-    remaining, values_by_element = text, dict[str, str]()
+    remaining, values = text, dict[str, str]()
     for name, pattern in layout:
         match = re.compile(pattern, re.ASCII).match(remaining)
         if match is None:
             message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quote(remaining)} as "{name}"'
             return f"parsing time {_quote(text)} as {message}"
-        values_by_element[name] = match[0]
+        values[name] = match[0]
         if name in _RANGES:
             range_name, minimum, maximum = _RANGES[name]
             if not minimum <= int(match[0][:2]) <= maximum:
@@ -56,11 +56,7 @@ def go_time_error(text: str, *, is_micro: bool) -> str | None:
         remaining = remaining[match.end() :]
     if remaining:
         return f"parsing time {_quote(text)}: extra text: {_quote(remaining)}"
-    if (
-        not 1
-        <= int(values_by_element["02"])
-        <= days_in_month(int(values_by_element["2006"]), int(values_by_element["01"]))
-    ):
+    if not 1 <= int(values["02"]) <= days_in_month(int(values["2006"]), int(values["01"])):
         return f"parsing time {_quote(text)}: day out of range"
     return None
 
@@ -99,33 +95,29 @@ _STRING_TYPES: Final = frozenset({"string", "bytes"})
 
 def find_decoding_error(sent: Mapping[str, Any], scope: TypeScope, type_name: str) -> str | None:
     """Return Go's decoding error for the first value of a wrong type in an object; None if all values fit."""
-    return next(_object_decoding_errors(sent, scope, type_name, ()), None)
+    return next(_object_errors(sent, scope, type_name, ()), None)
 
 
-def _object_decoding_errors(
-    value: Mapping[str, Any], scope: TypeScope, type_name: str, path: tuple[str, ...]
-) -> Iterator[str]:
+def _object_errors(value: Mapping[str, Any], scope: TypeScope, type_name: str, path: tuple[str, ...]) -> Iterator[str]:
     fields = scope.fields(type_name)
     for name, child in value.items():
         if name in fields and child is not None:
-            yield from _field_decoding_errors(child, fields[name], scope, (*path, name), type_name)
+            yield from _field_errors(child, fields[name], scope, (*path, name), type_name)
 
 
-def _field_decoding_errors(
-    value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct: str
-) -> Iterator[str]:
+def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct: str) -> Iterator[str]:
     """Yield the decoding errors of a value in a field; elements of lists and maps belong to the same struct."""
     if value is None:
         return
     if field.is_list and isinstance(value, list):
         for item in value:
-            yield from _field_decoding_errors(item, field.element, scope, path, struct)
+            yield from _field_errors(item, field.element, scope, path, struct)
     elif field.is_map and isinstance(value, Mapping):
         for item in value.values():
-            yield from _field_decoding_errors(item, field.element, scope, path, struct)
+            yield from _field_errors(item, field.element, scope, path, struct)
     elif field.is_object and isinstance(value, Mapping):
         nested_scope, type_name = scope.scope_of(field.expression)
-        yield from _object_decoding_errors(value, nested_scope, type_name, path)
+        yield from _object_errors(value, nested_scope, type_name, path)
     elif field.is_list or field.is_map or field.is_object or field.expression in _GO_TYPES:
         if not _has_go_type(value, field):
             location = f"Go struct field {_last_name(struct)}.{'.'.join(path)}"

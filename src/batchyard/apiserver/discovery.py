@@ -107,16 +107,8 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
     for resource in resources:
         info = resource.info
         common_fields = {"namespaced": info.namespaced, "kind": info.kind}
-        name_fields = _short_names_and_categories(info)
-        entries.append(
-            {
-                "name": info.plural,
-                "singularName": info.singular,
-                **common_fields,
-                "verbs": _verbs(resource),
-                **name_fields,
-            }
-        )
+        names, name_fields = {"name": info.plural, "singularName": info.singular}, _short_names_and_categories(info)
+        entries.append({**names, **common_fields, "verbs": _verbs(resource), **name_fields})
         entries += [
             {"name": f"{info.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources

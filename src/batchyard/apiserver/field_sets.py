@@ -116,7 +116,7 @@ def _json(value: Any) -> str:
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _CACHED_STEPS_MAX: Final = 1024
 #: Maximum length in characters of a key value whose path element is cached.
-_CACHED_NAME_LENGTH_MAX: Final = 256
+_CACHED_LENGTH_MAX: Final = 256
 
 
 def merge_applied(live: Any, applied: Any, schema: MergeSchema) -> Any:
@@ -138,22 +138,17 @@ def _merge_lists(live: Mapping[str, Any], applied: Mapping[str, Any], schema: Me
     Where the live order differs, a shared item comes after the shared items that precede it in the applied list.
     """
     result = []
-    remaining_steps, shared_steps = deque(applied), deque(step for step in applied if step in live)
+    remaining, shared_steps = deque(applied), deque(step for step in applied if step in live)
     for step, item in live.items():
         if step not in applied:
             result.append(item)
         elif shared_steps and step == shared_steps[0]:
-            while (step_before := remaining_steps.popleft()) != step:
+            while (step_before := remaining.popleft()) != step:
                 result.append(applied[step_before])
             result.append(merge_applied(item, applied[step], schema))
             shared_steps.popleft()
-    return [
-        *result,
-        *(
-            merge_applied(live[step], applied[step], schema) if step in live else applied[step]
-            for step in remaining_steps
-        ),
-    ]
+    rest = (merge_applied(live[step], applied[step], schema) if step in live else applied[step] for step in remaining)
+    return [*result, *rest]
 
 
 def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
@@ -220,11 +215,7 @@ def step_of(item: Any, schema: MergeSchema) -> str:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):
         raise bad_request("associative list with keys may not have non-map elements")
-    if (
-        len(schema.keys) == 1
-        and type(value := item.get(schema.keys[0])) is str
-        and len(value) <= _CACHED_NAME_LENGTH_MAX
-    ):
+    if len(schema.keys) == 1 and type(value := item.get(schema.keys[0])) is str and len(value) <= _CACHED_LENGTH_MAX:
         return _single_key_step(schema.keys[0], value)
     keys = {}
     for name in schema.keys:

@@ -63,9 +63,8 @@ def _encode_keyword(keyword: str, value: Any) -> Iterator[bytes]:
     if keyword in _STRING_FIELD_NUMBERS:
         yield _encode_text(_STRING_FIELD_NUMBERS[keyword], value)
     elif keyword.startswith("x-"):
-        yield _encode_field(
-            _EXTENSION_FIELD, _encode_text(_NAME_FIELD, keyword) + _encode_field(_VALUE_FIELD, _encode_any(value))
-        )
+        encoded_value = _encode_field(_VALUE_FIELD, _encode_any(value))
+        yield _encode_field(_EXTENSION_FIELD, _encode_text(_NAME_FIELD, keyword) + encoded_value)
     elif keyword == "default":
         yield _encode_field(_DEFAULT_FIELD, _encode_any(value))
     elif keyword == "required":
@@ -74,10 +73,8 @@ def _encode_keyword(keyword: str, value: Any) -> Iterator[bytes]:
         yield from (_encode_field(_ENUM_FIELD, _encode_any(each)) for each in value)
     elif keyword == "additionalProperties":
         is_schema = isinstance(value, Mapping)
-        yield _encode_field(
-            _ADDITIONAL_PROPERTIES_FIELD,
-            _encode_field(1, _encode_schema(value)) if is_schema else _BOOLEAN_TAG + bytes([value]),
-        )
+        content = _encode_field(1, _encode_schema(value)) if is_schema else _BOOLEAN_TAG + bytes([value])
+        yield _encode_field(_ADDITIONAL_PROPERTIES_FIELD, content)
     elif keyword == "type":
         yield _encode_field(_TYPE_FIELD, _encode_text(1, value))
     elif keyword == "items":
@@ -114,7 +111,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 _DOCUMENT_INFO: Final = {"title": "Kubernetes", "version": "v1.32.0"}
-_LIST_PARAMETERS: Final = (
+_LIST_OPTIONS: Final = (
     "labelSelector",
     "fieldSelector",
     "limit",
@@ -203,11 +200,9 @@ class OpenApi:
                 }
             }
         version_path = path.removeprefix("v3/")
-        return (
-            _v3_document(version_path, by_version_path[version_path])
-            if version_path != path and version_path in by_version_path
-            else None
-        )
+        if version_path == path or version_path not in by_version_path:
+            return None
+        return _v3_document(version_path, by_version_path[version_path])
 
 
 def _by_version_path(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
@@ -258,26 +253,20 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     name = schema_name(info, version)
     obj, objs, status = (_reference(each) for each in (name, f"{name}List", _STATUS))
     body = {_JSON: {"schema": obj}}
-    collection_path = (
-        f"/{version_path}/namespaces/{{namespace}}/{info.plural}"
-        if info.namespaced
-        else f"/{version_path}/{info.plural}"
-    )
+    namespace_path = "namespaces/{namespace}/" if info.namespaced else ""
+    collection_path = f"/{version_path}/{namespace_path}{info.plural}"
     handler_paths = _handler_paths(collection_path, resource)
     if "" in resource.answers:
         return handler_paths
     created_responses, changed_responses = {"200": obj, "201": obj, "202": obj}, {"200": obj, "201": obj}
     deleted = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
-    list_operation = _operation("list", kind, _LIST_PARAMETERS, {"200": objs})
+    list_operation = _operation("list", kind, _LIST_OPTIONS, {"200": objs})
     all_namespaces = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
     namespace_parameters = [_path_parameter("namespace")] if info.namespaced else []
-    collection_operations = {
-        "parameters": namespace_parameters,
-        "get": list_operation,
-        "post": _operation("post", kind, _WRITE_PARAMETERS, created_responses, body),
-    }
+    post = _operation("post", kind, _WRITE_PARAMETERS, created_responses, body)
+    collection_operations = {"parameters": namespace_parameters, "get": list_operation, "post": post}
     if resource.supports_deletecollection:
-        collection_operations["delete"] = _operation("deletecollection", kind, _LIST_PARAMETERS, {"200": status})
+        collection_operations["delete"] = _operation("deletecollection", kind, _LIST_OPTIONS, {"200": status})
     patch_bodies = {patch: {"schema": _OBJECT_SCHEMA} for patch in patch_media_types(strategic=resource.is_native)}
     change_operations = {
         "parameters": [_path_parameter("name"), *namespace_parameters],
@@ -286,20 +275,10 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
         "patch": _operation("patch", kind, _WRITE_PARAMETERS, changed_responses, patch_bodies),
     }
     options = ("gracePeriodSeconds", "propagationPolicy")
-    object_operations = {
-        **change_operations,
-        "delete": _operation("delete", kind, options, {"200": deleted, "202": deleted}),
-    }
-    subresource_paths = {
-        f"{collection_path}/{{name}}/{subresource}": change_operations for subresource in resource.subresources
-    }
-    return {
-        **all_namespaces,
-        collection_path: collection_operations,
-        f"{collection_path}/{{name}}": object_operations,
-        **subresource_paths,
-        **handler_paths,
-    }
+    operations = {**change_operations, "delete": _operation("delete", kind, options, {"200": deleted, "202": deleted})}
+    subresource_paths = {f"{collection_path}/{{name}}/{each}": change_operations for each in resource.subresources}
+    own_paths = {collection_path: collection_operations, f"{collection_path}/{{name}}": operations}
+    return {**all_namespaces, **own_paths, **subresource_paths, **handler_paths}
 
 
 def _reference(name: str) -> dict[str, Any]:
@@ -309,25 +288,18 @@ def _reference(name: str) -> dict[str, Any]:
 def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     """Return the OpenAPI paths of subresources and virtual resources, which have their own handlers."""
     namespace_parameters = [_path_parameter("namespace")] if resource.info.namespaced else []
+    object_path, parameters = f"{collection_path}/{{name}}", [_path_parameter("name"), *namespace_parameters]
     paths: dict[str, Any] = {}
     for subresource, answer in resource.answers.items():
         kind = {"group": answer.group, "version": answer.version, "kind": answer.kind}
-        response_schemas = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
-        operations = {
-            method.lower(): _operation(_ACTIONS[method], kind, (), response_schemas) for method in answer.methods
-        }
+        responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
+        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in answer.methods}
         if subresource:
-            paths[f"{collection_path}/{{name}}/{subresource}"] = {
-                "parameters": [_path_parameter("name"), *namespace_parameters],
-                **operations,
-            }
+            paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
             continue
         if "get" in operations:
-            paths[f"{collection_path}/{{name}}"] = {
-                "parameters": [_path_parameter("name"), *namespace_parameters],
-                "get": operations["get"],
-            }
-            operations["get"] = _operation("list", kind, _LIST_PARAMETERS, response_schemas)
+            paths[object_path] = {"parameters": parameters, "get": operations["get"]}
+            operations["get"] = _operation("list", kind, _LIST_OPTIONS, responses)
         if operations:
             paths[collection_path] = {"parameters": namespace_parameters, **operations}
     return paths
@@ -364,10 +336,7 @@ def _v2_document(by_version_path: Mapping[str, Sequence[Resource]]) -> dict[str,
     for version_path, resources in by_version_path.items():
         for resource in resources:
             definitions |= _schemas(version_path, resource)
-            paths |= {
-                path: _convert_operations_to_v2(operations)
-                for path, operations in _paths(version_path, resource).items()
-            }
+            paths |= {path: _convert_operations_to_v2(each) for path, each in _paths(version_path, resource).items()}
     document = {"swagger": "2.0", "info": _DOCUMENT_INFO, "paths": paths, "definitions": definitions}
     converted: dict[str, Any] = _convert_references_to_v2(document)
     return converted
@@ -375,9 +344,7 @@ def _v2_document(by_version_path: Mapping[str, Sequence[Resource]]) -> dict[str,
 
 def _convert_operations_to_v2(operations: Mapping[str, Any]) -> dict[str, Any]:
     shared_parameters = [_convert_parameter_to_v2(parameter) for parameter in operations.get("parameters", ())]
-    converted = {
-        method: _convert_operation_to_v2(each) for method, each in operations.items() if method != "parameters"
-    }
+    converted = {name: _convert_operation_to_v2(each) for name, each in operations.items() if name != "parameters"}
     return {"parameters": shared_parameters, **converted} if shared_parameters else converted
 
 

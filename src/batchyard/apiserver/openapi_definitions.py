@@ -151,7 +151,7 @@ def _type_name(expression: str, type_scope: TypeScope) -> str:
     return f"io.k8s.{type_name}" if scope.name == NATIVE else f"dev.batchyard.{scope.name}.{type_name}"
 
 
-_OMITTED_EXTENSIONS: Final = (
+_OMITTED_KEYS: Final = (
     "x-kubernetes-patch-strategy",
     "x-kubernetes-patch-merge-key",
     "x-kubernetes-group-version-kind",
@@ -198,12 +198,8 @@ def definition_of(info: ServedKind, conversion: ConversionService | None = None)
         service = {"name": conversion.service, "namespace": conversion.namespace, "path": conversion.path}
         webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
         spec["conversion"] = {"strategy": "Webhook", "webhook": webhook}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{info.plural}.{info.group}"},
-        "spec": spec,
-    }
+    type_meta = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**type_meta, "metadata": {"name": f"{info.plural}.{info.group}"}, "spec": spec}
 
 
 def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:
@@ -237,17 +233,13 @@ def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
 
 def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
     """Return a schema with all references replaced by the referenced schemas."""
-    expanded = {
-        keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_EXTENSIONS, "$ref", "allOf")
-    }
+    expanded = {keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_KEYS, "$ref", "allOf")}
     for referring in (schema, *schema.get("allOf", ())):
         if "$ref" in referring:
             expanded = {**schemas[referring["$ref"].removeprefix(REFERENCE)], **expanded}
             expanded.pop("x-kubernetes-group-version-kind", None)
     if "properties" in expanded:
-        expanded["properties"] = {
-            name: _inline_references(each, schemas) for name, each in expanded["properties"].items()
-        }
+        expanded["properties"] = {n: _inline_references(each, schemas) for n, each in expanded["properties"].items()}
     for nested in ("items", "additionalProperties"):
         if nested in expanded:
             expanded[nested] = _inline_references(expanded[nested], schemas)

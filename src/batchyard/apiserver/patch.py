@@ -176,9 +176,7 @@ _RETAIN_KEYS: Final = "$retainKeys"
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def apply_strategic_merge_patch(
-    value: Mapping[str, Any], patch: Mapping[str, Any], merge_schema: MergeSchema
-) -> dict[str, Any]:
+def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchema) -> dict[str, Any]:
     """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
     if _DIRECTIVE in patch:
         return _apply_directive(patch)
@@ -270,11 +268,8 @@ def _merge_items(
     positions = _first_positions(_encode(item.get(key)) for item in merged_items)
     for item in patch_items:
         position = positions.setdefault(_encode_item_key(item, key), len(merged_items))
-        merged_items[position : position + 1] = [
-            apply_strategic_merge_patch(
-                merged_items[position] if position < len(merged_items) else {}, item, merge_schema
-            )
-        ]
+        old_item = merged_items[position] if position < len(merged_items) else {}
+        merged_items[position : position + 1] = [apply_strategic_merge_patch(old_item, item, merge_schema)]
     return patch_items, merged_items
 
 
@@ -314,21 +309,14 @@ def _order_items(items: list[Any], order: Sequence[Any], previous_items: Sequenc
     positions = _first_positions(_encode_item_key(item, key) for item in order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
-    ordered_items = deque(
-        sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]])
-    )
-    other_items = deque(pair for pair in keyed_items if pair[0] not in positions)
+    ordered = deque(sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]]))
+    others = deque(pair for pair in keyed_items if pair[0] not in positions)
     result = []
-    while ordered_items and other_items:
-        ordered_position, other_position = (
-            previous_positions.get(ordered_items[0][0]),
-            previous_positions.get(other_items[0][0]),
-        )
-        is_other_first = (
-            ordered_position is not None and other_position is not None and other_position < ordered_position
-        )
-        result.append((other_items if is_other_first else ordered_items).popleft())
-    return [item for _, item in (*result, *ordered_items, *other_items)]
+    while ordered and others:
+        ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))
+        takes_other = ordered_position is not None and other_position is not None and other_position < ordered_position
+        result.append((others if takes_other else ordered).popleft())
+    return [item for _, item in (*result, *ordered, *others)]
 
 
 def _encode_item_key(item: Any, key: str) -> bytes:
@@ -365,28 +353,21 @@ def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSche
         return apply_json_patch(obj, patch)
     if not isinstance(patch, Mapping):
         raise request.bad_request("a merge patch must be an object")
-    return (
-        apply_merge_patch(obj, patch)
-        if content_type == request.MERGE_PATCH
-        else apply_strategic_merge_patch(obj, patch, merge_schema)
-    )
+    if content_type == request.MERGE_PATCH:
+        return apply_merge_patch(obj, patch)
+    return apply_strategic_merge_patch(obj, patch, merge_schema)
 
 
 def patch_media_types(*, strategic: bool) -> list[str]:
     """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
-    return [
-        request.JSON_PATCH,
-        request.MERGE_PATCH,
-        *([request.STRATEGIC_MERGE_PATCH] if strategic else []),
-        request.APPLY_PATCH,
-    ]
+    strategic_patch = [request.STRATEGIC_MERGE_PATCH] if strategic else []
+    return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_patch, request.APPLY_PATCH]
 
 
 def check_patch_media_type(content_type: str, *, strategic: bool) -> None:
     """Raise StatusError if a media type is not that of a supported patch."""
     accepted = patch_media_types(strategic=strategic)
     if content_type not in accepted:
-        message = f"accepted media types include: {', '.join(accepted)}"
-        raise request.StatusError(
-            415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {message}"
-        )
+        problem = "the body of the request was in an unknown format"
+        message = f"{problem} - accepted media types include: {', '.join(accepted)}"
+        raise request.StatusError(415, "UnsupportedMediaType", message)

@@ -101,13 +101,9 @@ def decode_protobuf_object(body: bytes) -> dict[str, Any]:
     message = _message_name(api_version, kind)
     if message not in _message_tables():
         raise BadMessage(f'no protobuf message is known for {kind} in "{api_version}"; send JSON')
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        **_decode_object(
-            _expect_bytes(envelope.get(2, b"")), message, DecodingLimits(_DEPTH_MAX, FieldBudget(VALUES_MAX))
-        ),
-    }
+    limits = DecodingLimits(_DEPTH_MAX, FieldBudget(VALUES_MAX))
+    content = _decode_object(_expect_bytes(envelope.get(2, b"")), message, limits)
+    return {"apiVersion": api_version, "kind": kind, **content}
 
 
 def _message_name(api_version: str, kind: str) -> str:
@@ -120,12 +116,10 @@ def _message_tables() -> Mapping[str, Mapping[int, _Field]]:
     content = pkgutil.get_data(__package__, "protobuf_messages.json")
     assert content is not None, "the package data file protobuf_messages.json is missing"
     table = msgspec.json.decode(content, type=dict[str, dict[int, str]])
-    return {
-        name: {number: _parse_field_spec(spec) for number, spec in fields.items()} for name, fields in table.items()
-    }
+    return {name: {number: _parse_field(spec) for number, spec in fields.items()} for name, fields in table.items()}
 
 
-def _parse_field_spec(spec: str) -> _Field:
+def _parse_field(spec: str) -> _Field:
     name, _, expression = spec.partition(" ")
     type_spec = expression.removesuffix("*")
     is_list, is_map = type_spec.startswith("["), type_spec.startswith("{")

@@ -178,10 +178,7 @@ def method_not_allowed() -> StatusError:
 
 def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:
     """Convert field errors to the causes of a Status; the start of the problem determines the reason."""
-    return [
-        {"reason": _reason_of(fault.problem), "message": fault.problem, "field": fault.path or "<nil>"}
-        for fault in faults
-    ]
+    return [{"reason": _reason_of(f.problem), "message": f.problem, "field": f.path or "<nil>"} for f in faults]
 
 
 _REASONS: Final = {
@@ -327,10 +324,8 @@ class DeleteOptions(NamedTuple):
         )
         for label, required, actual, likely_cause in preconditions:
             if required and required != actual:
-                message = (
-                    f"the {label} in the precondition ({required}) does not match the {label} in record ({actual})"
-                )
-                return f"{message}. The object might have been {likely_cause}"
+                text = f"the {label} in the precondition ({required}) does not match the {label} in record ({actual})"
+                return f"{text}. The object might have been {likely_cause}"
         return ""
 
 
@@ -372,14 +367,12 @@ def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
     """Parse the options of a delete request; its body overrides its query. Raises StatusError if they are invalid."""
     if not isinstance(body, Mapping):
         raise bad_request("the request body is not a DeleteOptions")
-    query_fields: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query
     }
-    query_fields |= (
-        {"orphanDependents": request.flag("orphanDependents")} if "orphanDependents" in request.query else {}
-    )
-    query_fields |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
-    fields = {name: value for name, value in {**query_fields, **body}.items() if value is not None}
+    options |= {"orphanDependents": request.flag("orphanDependents")} if "orphanDependents" in request.query else {}
+    options |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
+    fields = {name: value for name, value in {**options, **body}.items() if value is not None}
     dry_run, preconditions = fields.get("dryRun", []), fields.get("preconditions", {})
     if not isinstance(dry_run, list) or not isinstance(preconditions, Mapping):
         raise bad_request("the request body is not a DeleteOptions")
@@ -388,13 +381,8 @@ def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
         raise bad_request("the request body is not a DeleteOptions")
     if faults := [*_dry_run_faults(dry_run), *_propagation_faults(fields)]:
         raise _invalid("DeleteOptions", faults)
-    return DeleteOptions(
-        bool(dry_run),
-        _parse_grace_period(fields.get("gracePeriodSeconds")),
-        _propagation(fields),
-        uid,
-        resource_version,
-    )
+    grace_period = _parse_grace_period(fields.get("gracePeriodSeconds"))
+    return DeleteOptions(bool(dry_run), grace_period, _propagation(fields), uid, resource_version)
 
 
 def _propagation_faults(fields: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -433,7 +421,7 @@ def _invalid(kind: str, faults: list[FieldError]) -> StatusError:
 # Sources: k8s.io/apimachinery, pkg/apis/meta/internalversion/validation; k8s.io/apiserver, pkg/storage/interfaces.go.
 
 
-_RESOURCE_VERSION_MATCH: Final = "resourceVersionMatch"
+_VERSION_MATCH: Final = "resourceVersionMatch"
 _SEND_INITIAL_EVENTS: Final = "sendInitialEvents"
 _EXACT: Final = "Exact"
 _NOT_OLDER: Final = "NotOlderThan"
@@ -474,45 +462,33 @@ def limit_of(request: ApiRequest) -> int:
 
 
 def _list_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
-    if match := query.get(_RESOURCE_VERSION_MATCH, ""):
+    if match := query.get(_VERSION_MATCH, ""):
         version = query.get("resourceVersion", "")
         if not version:
-            yield _forbidden(
-                _RESOURCE_VERSION_MATCH, f"{_RESOURCE_VERSION_MATCH} is forbidden unless resourceVersion is provided"
-            )
+            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden unless resourceVersion is provided")
         if query.get("continue"):
-            yield _forbidden(
-                _RESOURCE_VERSION_MATCH, f"{_RESOURCE_VERSION_MATCH} is forbidden when continue is provided"
-            )
+            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
         if match not in (_EXACT, _NOT_OLDER):
             yield _unsupported(match, f'"{_EXACT}", "{_NOT_OLDER}"')
         if match == _EXACT and version == "0":
-            yield _forbidden(
-                _RESOURCE_VERSION_MATCH, f'{_RESOURCE_VERSION_MATCH} "{_EXACT}" is forbidden for resourceVersion "0"'
-            )
+            yield _forbidden(_VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT}" is forbidden for resourceVersion "0"')
     if _SEND_INITIAL_EVENTS in query:
         yield _forbidden(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
 
 
 def _watch_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
-    match, requests_initial_events = query.get(_RESOURCE_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
+    match, requests_initial_events = query.get(_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
     if requests_initial_events and match != _NOT_OLDER:
-        yield _forbidden(
-            _RESOURCE_VERSION_MATCH,
-            f"{_SEND_INITIAL_EVENTS} requires setting {_RESOURCE_VERSION_MATCH} to {_NOT_OLDER}",
-        )
+        yield _forbidden(_VERSION_MATCH, f"{_SEND_INITIAL_EVENTS} requires setting {_VERSION_MATCH} to {_NOT_OLDER}")
     if match:
         if not requests_initial_events:
             yield _forbidden(
-                _RESOURCE_VERSION_MATCH,
-                f"{_RESOURCE_VERSION_MATCH} is forbidden for watch unless {_SEND_INITIAL_EVENTS} is provided",
+                _VERSION_MATCH, f"{_VERSION_MATCH} is forbidden for watch unless {_SEND_INITIAL_EVENTS} is provided"
             )
         if match != _NOT_OLDER:
             yield _unsupported(match, f'"{_NOT_OLDER}"')
         if query.get("continue"):
-            yield _forbidden(
-                _RESOURCE_VERSION_MATCH, f"{_RESOURCE_VERSION_MATCH} is forbidden when continue is provided"
-            )
+            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
 
 
 def _forbidden(field: str, problem: str) -> FieldError:
@@ -520,13 +496,12 @@ def _forbidden(field: str, problem: str) -> FieldError:
 
 
 def _unsupported(match: str, supported: str) -> FieldError:
-    return FieldError(_RESOURCE_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported}')
+    return FieldError(_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported}')
 
 
 def _check_faults(fault_iterator: Iterator[FieldError]) -> None:
     if faults := tuple(fault_iterator):
         faults_text = ", ".join(map(str, faults))
         message = f"ListOptions.meta.k8s.io is invalid: {faults_text if len(faults) == 1 else f'[{faults_text}]'}"
-        raise StatusError(
-            422, "Invalid", message, {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
-        )
+        details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
+        raise StatusError(422, "Invalid", message, details)

@@ -231,9 +231,9 @@ def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
     if not all(parts):
         return None
     if parts[0] == "api" and len(parts) > 2:
-        return _parse_resource_path(resources, ("", parts[1]), parts[2:])
+        return _resource_path(resources, ("", parts[1]), parts[2:])
     if parts[0] == "apis" and len(parts) > 3:
-        return _parse_resource_path(resources, (parts[1], parts[2]), parts[3:])
+        return _resource_path(resources, (parts[1], parts[2]), parts[3:])
     return None
 
 
@@ -254,9 +254,7 @@ def _namespace_in(segments: Sequence[str], *, is_core: bool) -> tuple[str, Seque
     return "", segments
 
 
-def _parse_resource_path(
-    resources: Resources, group_version: tuple[str, str], parts: Sequence[str]
-) -> ResourcePath | None:
+def _resource_path(resources: Resources, group_version: tuple[str, str], parts: Sequence[str]) -> ResourcePath | None:
     """Parse the path segments after group and version; None if they name no served resource."""
     group, version = group_version
     namespace, parts = _namespace_in(parts, is_core=not group)
@@ -297,9 +295,8 @@ def rejected_write_error(error: ApiError, write: Write, path: ResourcePath, name
         case NotFound():
             return not_found_error(path)
         case Conflict() if isinstance(write, Create):
-            return StatusError(
-                409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', object_details(path, name)
-            )
+            message = f'{path.resource.title} "{name}" already exists'
+            return StatusError(409, "AlreadyExists", message, object_details(path, name))
         case Conflict():
             return conflict_error(path, name)
         case InvalidObject():
@@ -311,9 +308,8 @@ def rejected_write_error(error: ApiError, write: Write, path: ResourcePath, name
 
 def not_found_error(path: ResourcePath) -> StatusError:
     """Return the 404 error of a missing object."""
-    return StatusError(
-        404, "NotFound", f'{path.resource.title} "{path.name}" not found', object_details(path, path.name)
-    )
+    message = f'{path.resource.title} "{path.name}" not found'
+    return StatusError(404, "NotFound", message, object_details(path, path.name))
 
 
 _MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"

@@ -82,14 +82,8 @@ def read_json(body: bytes) -> RequestBody:
     # for duplicates necessary.
     if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
         return RequestBody(value)
-    return RequestBody(
-        value,
-        tuple(
-            islice(
-                _duplicate_faults(json.loads(text, object_pairs_hook=_mark_duplicates), ""), yaml_documents.FAULTS_MAX
-            )
-        ),
-    )
+    faults = _duplicate_faults(json.loads(text, object_pairs_hook=_mark_duplicates), "")
+    return RequestBody(value, tuple(islice(faults, yaml_documents.FAULTS_MAX)))
 
 
 def read_yaml(body: bytes) -> RequestBody:
@@ -97,15 +91,13 @@ def read_yaml(body: bytes) -> RequestBody:
     if body.lstrip()[:1] == b"{":
         return read_json(body)
     try:
-        documents = list(
-            islice(yaml_documents.read_documents(body.decode(), yaml_documents.VALUES_MAX), _DOCUMENTS_MAX)
-        )
+        parsed = list(islice(yaml_documents.read_documents(body.decode(), yaml_documents.VALUES_MAX), _DOCUMENTS_MAX))
     except UnicodeDecodeError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
-    if len(documents) != 1:
-        document_count = "none" if not documents else "several"
+    if len(parsed) != 1:
+        document_count = "none" if not parsed else "several"
         raise bad_request(f"error decoding YAML: expected one document, found {document_count}")
-    document = documents[0]
+    document = parsed[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
     return RequestBody(document.value, tuple(f"yaml: {fault.path}: {fault.problem}" for fault in document.faults))
@@ -118,11 +110,7 @@ def _read_protobuf(body: bytes) -> RequestBody:
         raise bad_request(f"the request body cannot be decoded: {error}") from error
 
 
-_BODY_READERS: Final[Mapping[str, Callable[[bytes], RequestBody]]] = {
-    JSON: read_json,
-    YAML: read_yaml,
-    PROTOBUF: _read_protobuf,
-}
+_BODY_READERS: Final = {JSON: read_json, YAML: read_yaml, PROTOBUF: _read_protobuf}
 
 
 def check_size(body: bytes) -> None:
@@ -144,9 +132,8 @@ def check_size(body: bytes) -> None:
 
 
 def _too_many_values() -> StatusError:
-    return StatusError(
-        413, "RequestEntityTooLarge", f"Request entity too large: limit is {yaml_documents.VALUES_MAX} values"
-    )
+    message = f"Request entity too large: limit is {yaml_documents.VALUES_MAX} values"
+    return StatusError(413, "RequestEntityTooLarge", message)
 
 
 def _mark_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -201,9 +188,7 @@ def _prune_value(value: Any, merge_schema: MergeSchema, path: str, faults: list[
     return value if all(new is old for new, old in zip(items, value, strict=True)) else items
 
 
-def _prune_mapping(
-    value: Mapping[str, Any], merge_schema: MergeSchema, path: str, faults: list[str]
-) -> Mapping[str, Any]:
+def _prune_mapping(value: Obj, merge_schema: MergeSchema, path: str, faults: list[str]) -> Obj:
     pruned_fields, is_unchanged = {}, True
     for name, child in value.items():
         if not merge_schema.allows_field(name):
@@ -266,9 +251,7 @@ def name_of(sent: Mapping[str, Any]) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def _decode_known_fields(
-    sent: Mapping[str, Any], path: ResourcePath, valid_obj: Obj | None
-) -> tuple[DecodedObject, Sequence[str]]:
+def _decode_known_fields(sent: Obj, path: ResourcePath, valid_obj: Obj | None) -> tuple[DecodedObject, Sequence[str]]:
     """Decode an object without its unknown fields; return also the strict decoding errors about them."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
@@ -398,16 +381,12 @@ class Representation:
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
         strategy, version = self._path.resource.strategy, self._path.api_version
         columns = strategy.columns(version)
-        column_parsers = [
-            _parse_integer_cell if column.counts else _CELL_PARSERS.get(column.type) for column in columns
-        ]
+        column_parsers = [_parse_integer_cell if each.counts else _CELL_PARSERS.get(each.type) for each in columns]
         parsers = [(i, read) for i, read in enumerate(column_parsers) if read is not None]
 
         def row(obj: Obj) -> dict[str, Any]:
-            return {
-                "cells": _convert_cells(strategy.cells(obj, self._now, version), parsers),
-                **self._embedded_object(obj),
-            }
+            cells = _convert_cells(strategy.cells(obj, self._now, version), parsers)
+            return {"cells": cells, **self._embedded_object(obj)}
 
         rows = [row(stored[0])] if len(stored) == 1 else ConvertedItems(stored, row)
         table_fields = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
@@ -431,10 +410,8 @@ def full_object_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mappin
     has_type = path.resource.has_typed_items
 
     def item(obj: Obj) -> dict[str, Any]:
-        converted = show(obj, version)
-        return (
-            converted if has_type else {field: value for field, value in converted.items() if field not in _TYPE_FIELDS}
-        )
+        shown = show(obj, version)
+        return shown if has_type else {field: value for field, value in shown.items() if field not in _TYPE_FIELDS}
 
     items = ConvertedItems(stored, item)
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
@@ -460,18 +437,14 @@ def accepted_form(request: ApiRequest) -> ResponseForm:
 @lru_cache(maxsize=256)
 def _parse_accept_header(accept: str) -> ResponseForm:
     for accepted in accept.split(","):
-        media_type, *parameters = (part.strip() for part in accepted.split(";"))
+        media_type, *parameter_texts = (part.strip() for part in accepted.split(";"))
         if media_type not in {JSON, "application/*", "*/*", ""}:
             continue
-        parameters_by_name = dict(_parameters(parameters))
-        if "as" not in parameters_by_name:
+        parameters = dict(_parameters(parameter_texts))
+        if "as" not in parameters:
             return ResponseForm.WHOLE
-        if (
-            parameters_by_name.get("g") == "meta.k8s.io"
-            and parameters_by_name.get("v") == "v1"
-            and parameters_by_name["as"] in _FORMS
-        ):
-            return ResponseForm(parameters_by_name["as"])
+        if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and parameters["as"] in _FORMS:
+            return ResponseForm(parameters["as"])
     raise _not_acceptable(f"only the following media types are accepted: {JSON}")
 
 

@@ -185,11 +185,9 @@ class ApiServer:
         finally:
             audited_answer = answer or DEFECT_ERROR.response()
             self._audit(AuditedRequest(known, effective_request, path, audited_answer, is_defect=answer is None))
-        return (
-            answer
-            if not isinstance(answer, DeferredResponse)
-            else self._audit_deferred(answer, AuditedRequest(known, effective_request, path, answer))
-        )
+        if not isinstance(answer, DeferredResponse):
+            return answer
+        return self._audit_deferred(answer, AuditedRequest(known, effective_request, path, answer))
 
     def _audit_deferred(self, deferred: DeferredResponse, audited: AuditedRequest) -> DeferredResponse:
         """Audit a response when it is available."""
@@ -223,18 +221,14 @@ class ApiServer:
             answer = _with_deprecation(self._write_handler.handle(request, path), path)
             if form is not ResponseForm.WHOLE:
                 return convert_to_form(answer, form) if isinstance(answer, Response) else answer
-            if (
-                self._forecast_dry_run is None
-                or not _is_forecast_dry_run(request, path)
-                or not isinstance(answer, Response)
-            ):
+            forecast = self._forecast_dry_run
+            if forecast is None or not _is_forecast_dry_run(request, path) or not isinstance(answer, Response):
                 return answer
-            return self._forecast_dry_run(request, path, answer)
+            return forecast(request, path, answer)
+        handler = self._read_handler
         if path.name:
-            return self._read_handler.get(request, path)
-        return (
-            self._read_handler.watch(request, path) if request.flag("watch") else self._read_handler.list(request, path)
-        )
+            return handler.get(request, path)
+        return handler.watch(request, path) if request.flag("watch") else handler.list(request, path)
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a write is large or changes a large object; deletions never count."""
@@ -246,10 +240,8 @@ class ApiServer:
         self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: write.WriteExecutor
     ) -> DeferredResponse:
         """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
-        user, work = (
-            request.user,
-            partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path)),
-        )
+        user = request.user
+        work = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
@@ -268,11 +260,9 @@ class ApiServer:
         executor.ask(user, work, lambda encoded_write: finish(callbacks[0], 1, encoded_write))
         return DeferredResponse(callbacks.append)
 
-    def _store_prepared(
-        self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
-    ) -> Response | None:
+    def _store_prepared(self, encoded: bytes | StatusError, path: ResourcePath, *, is_last: bool) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
-        prepared = write.decode_prepared_write(encoded_write)
+        prepared = write.decode_prepared_write(encoded)
         if self._write_handler.is_current(prepared, path):
             answer = _with_deprecation(self._write_handler.store_prepared(prepared, path), path)
             assert isinstance(answer, Response), "the response to a write must be a Response"

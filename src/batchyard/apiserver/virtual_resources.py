@@ -34,13 +34,10 @@ class VirtualStrategy(BuiltInStrategy):
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return an OpenAPI schema without fields, because the handlers validate them."""
-        kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
-        schema = {
-            "type": "object",
-            "description": description(self._info.kind),
-            "x-kubernetes-group-version-kind": [kind],
-        }
-        return {schema_name(self._info, version): schema}
+        info = self._info
+        kind = {"group": info.group, "version": version, "kind": info.kind}
+        schema = {"type": "object", "description": description(info.kind), "x-kubernetes-group-version-kind": [kind]}
+        return {schema_name(info, version): schema}
 
 
 def virtual_resource(kind: ServedKind, answers: Mapping[str, EndpointHandlers]) -> Resource:
@@ -100,9 +97,8 @@ def computed_resource(
                 raise not_found_error(path)
             return Response(200, representation.render_object(obj))
         selection = parse_selection(request, info)
-        return Response(
-            200, representation.render_list([o for o in source.list_objects(namespace) if selection.accepts(o)], {})
-        )
+        objs = [obj for obj in source.list_objects(namespace) if selection.accepts(obj)]
+        return Response(200, representation.render_list(objs, {}))
 
     handlers = EndpointHandlers(info.group, info.storage_version, info.kind, {"GET": get})
     resource = virtual_resource(info, {"": handlers})._replace(strategy=strategy)
@@ -131,9 +127,8 @@ _CORE_NAMES: Final = {new: old for old, new in _EVENTS_V1_NAMES.items()}
 
 def events_resource() -> Resource:
     """Return the resource of Events in the group `events.k8s.io`."""
-    return Resource(
-        _EVENTS_V1_INFO, _RenamedEvents(scheme.EVENT), merge_schema=_merge_schema, is_native=True, drops_unknown=True
-    )
+    events = _RenamedEvents(scheme.EVENT)
+    return Resource(_EVENTS_V1_INFO, events, merge_schema=_merge_schema, is_native=True, drops_unknown=True)
 
 
 class _RenamedEvents(BuiltInStrategy):

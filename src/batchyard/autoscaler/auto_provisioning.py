@@ -32,6 +32,8 @@ _MACHINE_NAME_MAX: Final = 14
 _ATTACHED_COUNTS: Final = (1, 2, 4, 8, 16)
 
 Spec = dict[str, Any]
+#: Node pools, each as its groups.
+_Pools = Iterator[Sequence[NodeGroup]]
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -107,26 +109,20 @@ class NodeAutoProvisioner:
 
     # --- candidates ---
 
-    def _candidates(
-        self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp
-    ) -> Iterator[Sequence[NodeGroup]]:
+    def _candidates(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
         """Yield the groups of each possible pool that can grow."""
         for groups in self._pools(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _pools(
-        self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp
-    ) -> Iterator[Sequence[NodeGroup]]:
+    def _pools(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
         """Yield the groups of each possible pool, including spot pools if the pods tolerate spot."""
         yield from self._pools_of(requirements, scale_up)
         if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
             yield from self._pools_of(requirements._replace(provisioning="spot"), scale_up)
 
-    def _pools_of(
-        self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp
-    ) -> Iterator[Sequence[NodeGroup]]:
+    def _pools_of(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
         """Yield the possible pools of one provisioning model; some requirements restrict a pool to one zone."""
         for machine, devices in self._machines(requirements):
             spec = self._spec(requirements, machine, devices)
@@ -150,11 +146,11 @@ class NodeAutoProvisioner:
         if not requirements.resource:
             return [(machine, 0) for machine in machines if machine.accelerator is None]
         if requirements.resource == well_known.TPU:
-            return [(m, 0) for m in machines if _has_accelerators(m, requirements, self._accelerators(requirements))]
+            return [(m, 0) for m in machines if _has_devices(m, requirements, self._accelerators(requirements))]
         candidates = [
             (m, 0, m.accelerator.count)
             for m in machines
-            if m.accelerator and _has_accelerators(m, requirements, self._accelerators(requirements))
+            if m.accelerator and _has_devices(m, requirements, self._accelerators(requirements))
         ]
         for accelerator in self._accelerators(requirements):
             counts = [count for count in _ATTACHED_COUNTS if count >= requirements.devices][:1]
@@ -197,22 +193,16 @@ class NodeAutoProvisioner:
         spec["autoscaling"] = {"min": 0, "max": size_max, "locationPolicy": policy}
         taints = [*requirements.taints, *([cluster_objects.SPOT_TAINT] if requirements.provisioning == "spot" else [])]
         labels_and_taints = {"labels": dict(requirements.labels), "taints": [taint._asdict() for taint in taints]}
-        return {
-            **spec,
-            **{field: value for field, value in labels_and_taints.items() if value},
-            "autoProvisioned": True,
-        }
+        return {**spec, **{key: value for key, value in labels_and_taints.items() if value}, "autoProvisioned": True}
 
     def _name(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp
     ) -> str:
         """Return the name of the new pool; '' if an equal pool exists or is being deleted."""
         in_use = {group.pool for group in scale_up.fleet.groups}
-        if requirements.placement_group:
-            is_free = (
-                requirements.placement_group not in self._existing_names and requirements.placement_group not in in_use
-            )
-            return requirements.placement_group if is_free else ""
+        group_name = requirements.placement_group
+        if group_name:
+            return "" if group_name in self._existing_names or group_name in in_use else group_name
         count = (
             spec["accelerator"]["count"]
             if "accelerator" in spec
@@ -261,9 +251,7 @@ def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirem
     )
 
 
-def _has_accelerators(
-    machine: MachineType, requirements: cluster_objects.NodeRequirements, types: Sequence[str]
-) -> bool:
+def _has_devices(machine: MachineType, requirements: cluster_objects.NodeRequirements, types: Sequence[str]) -> bool:
     """Report whether a machine has the accelerators: at least as many GPUs, or exactly as many TPU chips."""
     accelerator = machine.accelerator
     if accelerator is None or accelerator.resource != requirements.resource or accelerator.type not in types:

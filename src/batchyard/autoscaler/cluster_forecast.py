@@ -65,10 +65,8 @@ def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
 
 def is_booked(request: Obj) -> bool:
     """Report whether capacity is booked for a request; queued requests have separate nodes."""
-    return (
-        request["spec"]["provisioningClassName"] != QUEUED_CLASS
-        and state_of(request) is ProvisioningRequestState.PROVISIONED
-    )
+    is_queued = request["spec"]["provisioningClassName"] == QUEUED_CLASS
+    return not is_queued and state_of(request) is ProvisioningRequestState.PROVISIONED
 
 
 def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:

@@ -177,14 +177,10 @@ class ScaleDown:
 
     def _is_underused(self, node: NodeInfo, group: node_groups.NodeGroup) -> bool:
         accelerator = group.machine.accelerator
-        resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
-        threshold = self._loop_context.settings.utilization_threshold
-        total, remaining = node.view.allocatable, node.left
-        return all(
-            (total.get(r, 0) - remaining.get(r, 0)) * meta.NANO <= threshold * total[r]
-            for r in resources
-            if total.get(r)
-        )
+        names = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
+        limit = self._loop_context.settings.utilization_threshold
+        total, left = node.view.allocatable, node.left
+        return all((total.get(r, 0) - left.get(r, 0)) * meta.NANO <= limit * total[r] for r in names if total.get(r))
 
     def _move(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
         """Move the pods of a node to other nodes if all fit, and remove the node from the snapshot."""
@@ -242,10 +238,8 @@ class ScaleDown:
                 drain_budget -= not is_empty
 
     def _may_shrink(self, group: node_groups.NodeGroup) -> bool:
-        is_above_minimum = (
-            self._fleet.size(group) > group.size.minimum and self._fleet.pool_size(group) > group.total.minimum
-        )
-        return is_above_minimum and self._limits.may_remove(group.uses)
+        can_shrink = self._fleet.size(group) > group.size.minimum and self._fleet.pool_size(group) > group.total.minimum
+        return can_shrink and self._limits.may_remove(group.uses)
 
     def _mark_removed(self, candidates: Sequence[Candidate]) -> None:
         for candidate in candidates:
@@ -312,11 +306,8 @@ class AutoscalerLoop:
         scale_down = ScaleDown(self._index.nodes, forecast.fleet, forecast.limits, self._loop_context, self._drain_of)
         awaited = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked}
         scale_down.find_unneeded(self._candidates(forecast.fleet), awaited, [*forecast.upcoming, *scale_up.new_nodes])
-        added = [
-            when
-            for name, when in self._index.machines.last_added().items()
-            if self._index.is_pool_autoscaled(name.pool)
-        ]
+        index = self._index
+        added = [when for name, when in index.machines.last_added().items() if index.is_pool_autoscaled(name.pool)]
         last_added = self._now if scale_up.increases else max(added, default=None)
         return scale_down.remove(last_added, self._draining_count())
 
@@ -384,9 +375,8 @@ class AutoscalerLoop:
     def _record_pod_events(self, scale_up: ScaleUp) -> None:
         """Emit an Event for each scaled-up or refused pod; requeue when the backoff of a group ends."""
         for uid, groups in scale_up.helped.items():
-            self._record_pod_event(
-                uid, "TriggeredScaleUp", f"pod triggered scale-up: {scale_up.format_increase(groups)}"
-            )
+            message = f"pod triggered scale-up: {scale_up.format_increase(groups)}"
+            self._record_pod_event(uid, "TriggeredScaleUp", message)
         for uid, why in scale_up.refused.items():
             self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {why}")
         if scale_up.refused:
@@ -499,10 +489,8 @@ def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
     grace = min(grace_period(pod["spec"]), node_groups.GRACE_MAX)
-    outcome.writes += [
-        UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, now)),
-        Delete(key, grace, uid=metadata["uid"]),
-    ]
+    disrupted = with_disruption(pod, DISRUPTION_BY_EVICTION, now)
+    outcome.writes += [UpdateStatus(disrupted), Delete(key, grace, uid=metadata["uid"])]
     outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))
 
 
@@ -546,9 +534,7 @@ class Autoscaler:
         if next_scan > now:
             return ReconcileResult(requeue_at=next_scan)
         self._last_scan = now
-        scan_result = AutoscalerLoop(
-            self._index, reader, LoopContext(cluster, settings, now), self._last_messages
-        ).run()
-        requeue_times = [due for due in (drain_result.requeue_at, scan_result.requeue_at) if due is not None]
-        scan_result.requeue_at = min(requeue_times, default=None)
-        return scan_result
+        result = AutoscalerLoop(self._index, reader, LoopContext(cluster, settings, now), self._last_messages).run()
+        requeue_times = [due for due in (drain_result.requeue_at, result.requeue_at) if due is not None]
+        result.requeue_at = min(requeue_times, default=None)
+        return result

@@ -73,11 +73,8 @@ def _waste(option: ScaleUpOption) -> float:
 def _cost(option: ScaleUpOption) -> float:
     """Return the price of the nodes relative to the price of the requested resources."""
     node_price = option.group.price * len(option.nodes) + _STABILIZING_PRICE
-    return (
-        node_price
-        / (sum(map(_request_price, option.pods)) + _STABILIZING_PRICE)
-        * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
-    )
+    request_price = sum(map(_request_price, option.pods)) + _STABILIZING_PRICE
+    return node_price / request_price * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
 
 
 def _request_price(pod: PodView) -> float:

@@ -383,10 +383,8 @@ class Failures:
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"
         group = self._groups.get(machine.group)
-        reservation_start = (
-            self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
-        )
-        return expander.ScaleUpFailure(code, error.get("message") or "", reservation_start)
+        start = self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
+        return expander.ScaleUpFailure(code, error.get("message") or "", start)
 
     def _reservation_start(self, name: str | None) -> Instant | None:
         """Return the start time of a reservation, or None."""

@@ -196,9 +196,8 @@ def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -
     """Return the condition of a queued request with missing templates: Failed if `is_final`, else not Accepted."""
     what = missing_templates_message(request, missing)
     if is_final:
-        return ConditionText(
-            FAILED, True, "MissingPodTemplates", f"Provisioning Request failed because there were {what}"
-        )
+        message = f"Provisioning Request failed because there were {what}"
+        return ConditionText(FAILED, True, "MissingPodTemplates", message)
     return ConditionText(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {what}")
 
 

@@ -172,6 +172,11 @@ def _reason(code: str) -> str:
 
 #: How long a ResizeRequest is kept after it was provisioned.
 _RESIZE_REQUEST_KEPT_FOR = HOUR
+_OPEN_STATES: Final = {
+    ProvisioningRequestState.UNINITIALIZED,
+    ProvisioningRequestState.PENDING,
+    ProvisioningRequestState.ACCEPTED,
+}
 
 
 class QueuedRequest:
@@ -189,11 +194,7 @@ class QueuedRequest:
     def step(self) -> ReconcileResult:
         """Return the writes that are due now, and the time of the next reconcile."""
         state, until = state_of(self._request), valid_until(self._request)
-        if state in {
-            ProvisioningRequestState.UNINITIALIZED,
-            ProvisioningRequestState.PENDING,
-            ProvisioningRequestState.ACCEPTED,
-        }:
+        if state in _OPEN_STATES:
             if until is not None and until <= self._now:
                 return self._set_condition(WAITED_TOO_LONG)
             if is_for_many_zones(self._request):
@@ -235,36 +236,26 @@ class QueuedRequest:
             return self._retry(condition)
         if self._resize_request is not None:
             return self._accept(self._resize_request)
-        option_or_condition = self._choose()
-        if isinstance(option_or_condition, ConditionText):
-            condition = (
-                option_or_condition._replace(type=ACCEPTED, status=False) if self._may_retry() else option_or_condition
-            )
+        choice = self._choose()
+        if isinstance(choice, ConditionText):
+            condition = choice._replace(type=ACCEPTED, status=False) if self._may_retry() else choice
             return self._retry(condition)
         fault = run_duration_fault(self._request)
         if fault is not None:
             return self._set_condition(fault)
-        pool: list[Write] = [Create(option_or_condition.group.pool)] if option_or_condition.is_new_pool else []
-        return ReconcileResult(
-            [
-                *pool,
-                Create(new_resize_request(self._request, option_or_condition.group, len(option_or_condition.nodes))),
-            ]
-        )
+        pool: list[Write] = [Create(choice.group.pool)] if choice.is_new_pool else []
+        return ReconcileResult([*pool, Create(new_resize_request(self._request, choice.group, len(choice.nodes)))])
 
     def _choose(self) -> ScaleUpOption | ConditionText:
-        loop_context = self._loop_context
+        context = self._loop_context
         pods = requested_pods(self._request, self._reader)
         assert pods is not None, "_queue checks that all pod templates exist"
         provisioner = None
-        if loop_context.settings.makes_pools:
-            provisioner = NodeAutoProvisioner(
-                loop_context.cluster, loop_context.settings.limits, self._index.pools, "queued"
-            )
+        if context.settings.makes_pools:
+            provisioner = NodeAutoProvisioner(context.cluster, context.settings.limits, self._index.pools, "queued")
         with self._index.nodes.what_if():
-            forecast = UpcomingCluster(
-                self._index, self._reader, loop_context, Failures(self._index, self._reader, self._now)
-            )
+            failures = Failures(self._index, self._reader, self._now)
+            forecast = UpcomingCluster(self._index, self._reader, context, failures)
             forecast.prepare()
             return choose_group(pods, forecast.scale_up, provisioner)
 
@@ -305,18 +296,12 @@ class QueuedRequest:
 
     def _clean_up(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
         """Delete a ResizeRequest that is no longer needed; this stops the attempts of an open one."""
-        if self._resize_request is None or state in {
-            ProvisioningRequestState.UNINITIALIZED,
-            ProvisioningRequestState.PENDING,
-            ProvisioningRequestState.ACCEPTED,
-        }:
+        if self._resize_request is None or state in _OPEN_STATES:
             return outcome
         provisioned = since(self._request, PROVISIONED)
-        due = (
-            self._now
-            if state is ProvisioningRequestState.FAILED or provisioned is None
-            else provisioned + _RESIZE_REQUEST_KEPT_FOR
-        )
+        due = self._now
+        if state is not ProvisioningRequestState.FAILED and provisioned is not None:
+            due = provisioned + _RESIZE_REQUEST_KEPT_FOR
         if due <= self._now:
             outcome.writes.append(Delete(Key(scheme.RESIZE_REQUEST, "", self._resize_request["metadata"]["name"])))
         else:
@@ -392,22 +377,19 @@ class CapacityRequest:
         pods = requested_pods(self._request, self._reader)
         if pods is None:
             missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
-            return self._set_condition(
-                ConditionText(FAILED, True, "FailedToCreatePods", missing_templates_message(self._request, missing))
-            )
+            message = missing_templates_message(self._request, missing)
+            return self._set_condition(ConditionText(FAILED, True, "FailedToCreatePods", message))
         with self._index.nodes.what_if():
             condition, writes = self._attempt(pods)
-        updated = with_condition_set(
-            with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now), condition, self._now
-        )
+        accepted = with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now)
+        updated = with_condition_set(accepted, condition, self._now)
         writes += [UpdateStatus(updated)] if updated is not self._request else []
         return ReconcileResult(writes, requeue_at=self._now + _FIRST_WAIT if condition is CAPACITY_LATER else None)
 
     def _attempt(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
         """Return the resulting condition, and the writes that provision capacity for all pods."""
-        forecast = UpcomingCluster(
-            self._index, self._reader, self._loop_context, Failures(self._index, self._reader, self._now)
-        )
+        failures = Failures(self._index, self._reader, self._now)
+        forecast = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         forecast.prepare()
         if self._request["spec"]["provisioningClassName"] == CHECK_CLASS:
             if not PodPlacements(self._index.nodes).place_all(pods):

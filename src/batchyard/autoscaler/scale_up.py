@@ -108,9 +108,8 @@ def _sort_key(pod: PodView) -> tuple[int, int, str]:
 
 def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Report whether existing pods have anti-affinity to the pod."""
-    return any(
-        term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.placed_pods.anti_affinity_terms
-    )
+    terms = nodes.placed_pods.anti_affinity_terms
+    return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in terms)
 
 
 # Binpacking: estimate the new nodes of a group that pods need, with first-fit decreasing.
@@ -209,9 +208,7 @@ def _misfit_reasons(pod: PodView, name: str, nodes: ClusterSnapshot) -> tuple[st
 def _requested_fraction(pod: PodView, template: NodeView) -> float:
     """Return the sum of the fractions of a node's resources that the pod requests."""
     total = template.allocatable
-    return sum(
-        amount / total[resource] for resource, amount in pod.requests if resource != PODS and total.get(resource)
-    )
+    return sum(amount / total[name] for name, amount in pod.requests if name != PODS and total.get(name))
 
 
 # Distribution of a pool's new nodes over its zones: balanced, or in zones with known capacity.
@@ -406,10 +403,8 @@ class ScaleUp:
         """Add `count` nodes without pods, distributed over the groups."""
         if count <= 0:
             return
-        growing_groups = [group for group in groups if self._may_grow(group)]
-        increases_by_group = (
-            spread(growing_groups, count, self.fleet, self.loop_context.cluster) if growing_groups else {}
-        )
+        growing = [group for group in groups if self._may_grow(group)]
+        increases_by_group = spread(growing, count, self.fleet, self.loop_context.cluster) if growing else {}
         draft = ScaleUpDraft()
         for group, increase in increases_by_group.items():
             for _ in range(increase):

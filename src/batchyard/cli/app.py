@@ -22,13 +22,8 @@ def _command_entry(group: str, summary: str, module: str, attribute: str) -> Com
     return CommandEntry(group, summary, f"batchyard.cli.{module}", attribute)
 
 
-_SIMULATE_GROUP, _RUN_GROUP, _ASK_GROUP, _OPERATE_GROUP, _PROVISION_GROUP = (
-    "Simulate",
-    "Run",
-    "Ask",
-    "Operate",
-    "Provision",
-)
+_SIMULATE_GROUP, _RUN_GROUP, _ASK_GROUP = "Simulate", "Run", "Ask"
+_OPERATE_GROUP, _PROVISION_GROUP = "Operate", "Provision"
 #: The commands by name, in the order of the help.
 COMMANDS: Final = {
     "simulate": _command_entry(_SIMULATE_GROUP, "Run manifests in virtual time.", "commands.simulate", "simulate"),

@@ -92,15 +92,8 @@ def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
 def _up_arguments(options: UpOptions) -> list[str]:
     """Return the arguments of an equivalent `batchyard up` that runs in the foreground."""
     platform_options = options.platform_options
-    arguments = [
-        "up",
-        "--data-dir",
-        str(platform_options.folder),
-        "--port",
-        str(platform_options.port),
-        "--speed",
-        f"{options.speed}x",
-    ]
+    location = ("--data-dir", str(platform_options.folder), "--port", str(platform_options.port))
+    arguments = ["up", *location, "--speed", f"{options.speed}x"]
     arguments += ["--sync", str(platform_options.sync)]
     arguments += [] if options.cluster is None else ["--cluster", str(options.cluster)]
     arguments += [] if options.config is None else ["--config", str(options.config)]

@@ -65,7 +65,7 @@ def request_kubeconfig_cluster(
     return asyncio.run(send_request())
 
 
-_RESPONSE_TIMEOUT: Final = 60  # seconds
+_TIMEOUT: Final = 60  # seconds
 
 
 class UnreachableError(Exception):
@@ -120,9 +120,7 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
     if target.is_elsewhere:
         url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
     else:
-        url, code, body = _request_local_platform(
-            _running_platform(target.data_dir), target.data_dir, path_in("default")
-        )
+        url, code, body = _request_platform(_running_platform(target.data_dir), target.data_dir, path_in("default"))
     if code != http.client.OK:
         raise UnreachableError(f"{url}: {_error_message(code, body)}", code)
     return _decode_json(body)
@@ -136,16 +134,14 @@ def _running_platform(folder: Path) -> PlatformProcess:
     return running
 
 
-def _request_local_platform(running: PlatformProcess, folder: Path, path: str) -> tuple[str, int, bytes]:
+def _request_platform(running: PlatformProcess, folder: Path, path: str) -> tuple[str, int, bytes]:
     url_parts = urlsplit(running.url)
     assert url_parts.hostname is not None, f"the platform URL {running.url} has no host"
     if url_parts.scheme == "http":
-        connection = http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT)
+        connection = http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_TIMEOUT)
     else:
-        tls_context = owner_tls_context(folder)
-        connection = http.client.HTTPSConnection(
-            url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT, context=tls_context
-        )
+        context = owner_tls_context(folder)
+        connection = http.client.HTTPSConnection(url_parts.hostname, url_parts.port, timeout=_TIMEOUT, context=context)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -204,9 +200,8 @@ def with_explicit_runtimes(state: State, assumption: str = "they run to the end"
 
 _WATCHED_KINDS: Final = (*kinds_read([group for group in REMOTE_GROUPS if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
 #: The kinds of a snapshot. ConfigMaps are excluded: they can hold anything, and no decision depends on them.
-SNAPSHOT_KINDS: Final = tuple(
-    kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in {*OMITTED_KINDS, scheme.CONFIG_MAP}
-)
+_KINDS_OUTSIDE_SNAPSHOT: Final = frozenset({*OMITTED_KINDS, scheme.CONFIG_MAP})
+SNAPSHOT_KINDS: Final = tuple(kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in _KINDS_OUTSIDE_SNAPSHOT)
 
 
 class ClusterError(Exception):
@@ -279,15 +274,9 @@ async def _read_state(target: ClusterTarget) -> State:
     def collect_objects(_: str, page: Sequence[Obj]) -> None:
         objects.extend(page)
 
-    snapshot_result = await read_snapshot(target, collect_objects)
-    if snapshot_result.configuration is None:
-        if snapshot_result.configuration_message:
-            output.report_line(
-                f"batchyard: {snapshot_result.configuration_message}; using the default Kueue Configuration"
-            )
-        return state_of(objects, snapshot_result.at, tuple(snapshot_result.forbidden))
-    return state_of(
-        [*objects, complete_configuration(snapshot_result.configuration)],
-        snapshot_result.at,
-        tuple(snapshot_result.forbidden),
-    )
+    snapshot = await read_snapshot(target, collect_objects)
+    if snapshot.configuration is None:
+        if snapshot.configuration_message:
+            output.report_line(f"batchyard: {snapshot.configuration_message}; using the default Kueue Configuration")
+        return state_of(objects, snapshot.at, tuple(snapshot.forbidden))
+    return state_of([*objects, complete_configuration(snapshot.configuration)], snapshot.at, tuple(snapshot.forbidden))

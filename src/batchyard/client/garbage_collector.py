@@ -118,9 +118,7 @@ class GarbageCollector:
             if owner is None or not _is_deleted_with(ORPHAN_FINALIZER, owner["metadata"]):
                 continue
             for _, obj in self._dependents(uid, key.namespace):
-                remaining_owners = [
-                    reference for reference in obj["metadata"]["ownerReferences"] if reference["uid"] != uid
-                ]
+                remaining_owners = [each for each in obj["metadata"]["ownerReferences"] if each["uid"] != uid]
                 self._apply(client.Update(with_metadata(obj, ownerReferences=remaining_owners or None)))
             self._apply(client.Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
@@ -154,12 +152,8 @@ class GarbageCollector:
     def _release_dependent(self, key: Key, obj: Obj) -> None:
         """Delete an object if none of its owners exists; otherwise remove only its references to missing owners."""
         owners = obj["metadata"]["ownerReferences"]
-        existing_owners = [owner for owner in owners if self._owner_exists(owner, key.namespace)]
-        self._apply(
-            client.Update(with_metadata(obj, ownerReferences=existing_owners))
-            if existing_owners
-            else client.Delete(key)
-        )
+        existing = [owner for owner in owners if self._owner_exists(owner, key.namespace)]
+        self._apply(client.Update(with_metadata(obj, ownerReferences=existing)) if existing else client.Delete(key))
 
     def _continue_foreground_deletions(self) -> None:
         """Delete blocking dependents of objects in foreground deletion; remove the finalizer after the last one."""
@@ -186,11 +180,8 @@ class GarbageCollector:
             self._apply(client.Update(with_metadata(dependent, ownerReferences=staying_owners)))
             return
         has_dependents = metadata["uid"] in self._owners
-        self._apply(
-            client.Delete(
-                key, propagation=client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
-            )
-        )
+        propagation = client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
+        self._apply(client.Delete(key, propagation=propagation))
 
     def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
         keys = self._owners.dependents(uid, namespace)

@@ -219,26 +219,20 @@ class Informer:
         wait, self._wait = self._wait, 0
         if not self._is_listed:
             self.lists += not self._token
-            return NextRequest(
-                transport.HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT), False, wait
-            )
+            request = transport.HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT)
+            return NextRequest(request, False, wait)
         self.watches += 1
         self._has_received = False
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
-        return NextRequest(
-            transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout_seconds * SECOND),
-            True,
-            wait,
-        )
+        timeout = timeout_seconds * SECOND
+        request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout)
+        return NextRequest(request, True, wait)
 
     def names_page_request(self, token: str) -> transport.HttpRequest:
         """Return a request for a page of the objects' names and revisions, for a staleness check outside the cache."""
-        query = (
-            f"?limit={LIST_PAGE_SIZE}"
-            + (f"&continue={quote(token, safe='')}" if token else "")
-            + self._selector_query()
-        )
+        next_page = f"&continue={quote(token, safe='')}" if token else ""
+        query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
         return transport.HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
 
     def process_list_page(self, answer: transport.HttpAnswer) -> Sequence[WatchEvent]:
@@ -302,11 +296,9 @@ class Informer:
 
     def _path(self) -> str:
         namespace = self._scope.namespace
-        return (
-            transport.object_path(self.info, self.version, namespace)
-            if namespace
-            else transport.kind_path(self.info, self.version)
-        )
+        if namespace:
+            return transport.object_path(self.info, self.version, namespace)
+        return transport.kind_path(self.info, self.version)
 
     def _selector_query(self) -> str:
         return f"&{self._scope.selector}" if self._scope.selector else ""
@@ -314,11 +306,8 @@ class Informer:
     def _page_query(self) -> str:
         if not self._is_paged:
             return f"?{self._scope.selector}" if self._scope.selector else ""
-        return (
-            f"?limit={LIST_PAGE_SIZE}"
-            + (f"&continue={quote(self._token, safe='')}" if self._token else "")
-            + self._selector_query()
-        )
+        next_page = f"&continue={quote(self._token, safe='')}" if self._token else ""
+        return f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
         """Apply a change that a watch received to the cache, unless the cache already has that revision."""

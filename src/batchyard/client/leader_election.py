@@ -142,9 +142,8 @@ class LeaderElector:
         new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
         type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         lease = {**type_meta, "metadata": self._last_lease.get("metadata") or new_metadata, "spec": spec}
-        return (
-            self._request("PUT", f"/{self.terms.name}", lease) if self._last_lease else self._request("POST", "", lease)
-        )
+        method, path = ("PUT", f"/{self.terms.name}") if self._last_lease else ("POST", "")
+        return self._request(method, path, lease)
 
     def _process_write(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
         """Process the response to a write of the Lease; after a failed renewal, return a request that reads it."""

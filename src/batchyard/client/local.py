@@ -100,11 +100,9 @@ def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
             f'{key.kind} "{key}": the object has been modified (read at {version}, '
             f"now {stored_metadata['resourceVersion']}); apply your changes to the latest version and try again"
         )
-    uid = sent_metadata.get("uid")
-    if uid and uid != stored_metadata["uid"]:
-        raise Conflict(
-            f'{key.kind} "{key}": the object has been deleted and recreated (uid {uid}, now {stored_metadata["uid"]})'
-        )
+    uid, stored_uid = sent_metadata.get("uid"), stored_metadata.get("uid")
+    if uid and uid != stored_uid:
+        raise Conflict(f'{key.kind} "{key}": the object has been deleted and recreated (uid {uid}, now {stored_uid})')
 
 
 def apply_update(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:

@@ -183,11 +183,9 @@ class RestClient:
                     self._pending_confirmations[kind].append((confirmation, pending_result))
         self.on_new_data(informer)
 
-    def _process_responses(
-        self, done: Callable[[WriteResult], None], known_object: Obj | None, submission: Submission
-    ) -> None:
+    def _process_responses(self, done: Callable[[WriteResult], None], base: Obj | None, submission: Submission) -> None:
         """Wait for the watch events of a submission whose requests all have responses, then deliver its result."""
-        pending_result = _PendingResult(submission, done, _result_from_response(submission.answered[-1], known_object))
+        pending_result = _PendingResult(submission, done, _result_from_response(submission.answered[-1], base))
         for response in submission.answered:
             confirmation = self._confirmation_for(response)
             if confirmation is not None and not self._is_confirmed(confirmation):

@@ -1,7 +1,7 @@
 """HTTP requests and responses of the API client: paths, encoding of writes, API errors, rate limit and backoff."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -14,6 +14,8 @@ from batchyard.api.scheme import ServedKind
 from batchyard.base import draw_integer
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant, exponential_backoff
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
+
+LinesHandler: TypeAlias = Callable[[Sequence[bytes]], None]
 
 
 class HttpRequest(NamedTuple):
@@ -51,9 +53,7 @@ class Transport(Protocol):
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
         """Send a request, and call `answered` once with its response."""
 
-    def watch(
-        self, request: HttpRequest, received: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
-    ) -> None:
+    def watch(self, request: HttpRequest, received: LinesHandler, ended: Callable[[HttpAnswer], None]) -> None:
         """Send a watch request; call `received` with () at its start, then with its lines, and `ended` at its end."""
 
 
@@ -79,9 +79,7 @@ class ReadOnlyTransport:
             raise WriteRefusedError(f"{request.method} {request.path}")
         self._transport.send(request, answered)
 
-    def watch(
-        self, request: HttpRequest, received: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
-    ) -> None:
+    def watch(self, request: HttpRequest, received: LinesHandler, ended: Callable[[HttpAnswer], None]) -> None:
         """Send a watch request. Raises WriteRefusedError if it is not a GET request without a body."""
         if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
@@ -294,14 +292,10 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> err
 
 def failure_reason(answer: HttpAnswer) -> str:
     """Describe why a request failed. Requests that fail for the same reason get the same text."""
+    body = answer.body
     if answer.code == 200:
-        return f"the response is not from the Kubernetes API: {_body_excerpt(answer.body) or 'empty body'}"
-    reason = (
-        decode_object(answer.body).get("message")
-        or answer.trouble
-        or _body_excerpt(answer.body)
-        or "no reason was given"
-    )
+        return f"the response is not from the Kubernetes API: {_body_excerpt(body) or 'empty body'}"
+    reason = decode_object(body).get("message") or answer.trouble or _body_excerpt(body) or "no reason was given"
     if not answer.code:
         return f"no answer: {reason}"
     if answer.code == _UNAUTHORIZED:
@@ -362,16 +356,12 @@ def _body_excerpt(body: bytes) -> str:
 
 
 def _delete_options(write: Delete) -> Obj:
-    options: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "propagationPolicy": write.propagation.value,
-    }
+    fields: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": write.propagation.value}
     if write.grace is not None:
-        options["gracePeriodSeconds"] = write.grace
+        fields["gracePeriodSeconds"] = write.grace
     if write.uid is not None:
-        options["preconditions"] = {"uid": write.uid}
-    return options
+        fields["preconditions"] = {"uid": write.uid}
+    return fields
 
 
 def _causes(status: Mapping[str, Any]) -> list[Mapping[str, str]]:

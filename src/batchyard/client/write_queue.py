@@ -120,9 +120,7 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
         patch = {"status": patch["status"]} if "status" in patch else {}
     elif not (isinstance(write, Update) and write.is_whole):
         patch.pop("status", None)
-    metadata = {
-        name: value for name, value in (patch.pop("metadata", None) or {}).items() if name not in _SERVER_OWNED_FIELDS
-    }
+    metadata = {name: v for name, v in (patch.pop("metadata", None) or {}).items() if name not in _SERVER_OWNED_FIELDS}
     if "resourceVersion" in after["metadata"]:
         metadata["resourceVersion"] = after["metadata"]["resourceVersion"]
     if write.managed_fields is not None:
@@ -174,16 +172,12 @@ def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
     """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
     part = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
     if "conditions" in part:
-        part["conditions"] = [
-            condition for condition in part["conditions"] if condition["type"] in _ADMISSION_CONDITIONS
-        ]
+        part["conditions"] = [each for each in part["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
     return _AppliedStatus(ADMISSION_MANAGER, part)
 
 
 def _changed_conditions(before: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
-    old, new = (
-        {condition["type"]: condition for condition in status.get("conditions") or ()} for status in (before, status)
-    )
+    old, new = ({each["type"]: each for each in status.get("conditions") or ()} for status in (before, status))
     return [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
 
 
@@ -322,9 +316,8 @@ class WriteQueue:
         write = submission.writes[position]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            submission.requests = write_requests(
-                write, submission.bases[position], kind_info(kind), self._version_of(kind)
-            )
+            base = submission.bases[position]
+            submission.requests = write_requests(write, base, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
         self._send_counted(submission.request, lambda answer: self._process_response(submission, write, answer))
 

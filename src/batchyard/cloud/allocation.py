@@ -85,27 +85,23 @@ class MachineDemand:
     placement_group: str | None = None
 
 
-def demand_of(capacity_key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
+def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
     """Return the capacity that one machine with this key uses; `pool` is its node pool, or None if deleted."""
     if pool is None:
-        return MachineDemand(catalog.machine(capacity_key.machine_type), capacity_key.zone, capacity_key.provisioning)
+        return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]
     group, reservation = spec.get("placementGroup"), spec.get("reservation")
-    return MachineDemand(
-        pool_properties.machine_of(pool, catalog), capacity_key.zone, capacity_key.provisioning, reservation, group
-    )
+    return MachineDemand(pool_properties.machine_of(pool, catalog), key.zone, key.provisioning, reservation, group)
 
 
-def validation_refusal(capacity_key: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
+def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
     """Return the error of a machine request with an unknown machine type or accelerator; None if it is valid."""
-    if capacity_key.machine_type not in catalog.machines:
-        message = (
-            f"Invalid value for field 'machineType': '{capacity_key.machine_type}'. There is no such machine type."
-        )
+    if key.machine_type not in catalog.machines:
+        message = f"Invalid value for field 'machineType': '{key.machine_type}'. There is no such machine type."
         return AllocationRefusal(INVALID_MACHINE_TYPE, message)
     if not pool_properties.has_its_accelerator(pool, catalog):
         accelerator = pool["spec"]["accelerator"]
-        message = f"{accelerator['count']} {accelerator['type']} cannot be attached to {capacity_key.machine_type}."
+        message = f"{accelerator['count']} {accelerator['type']} cannot be attached to {key.machine_type}."
         return AllocationRefusal(INVALID_GPU_TYPE, message)
     return None
 
@@ -134,9 +130,8 @@ class CapacityPool:
             requested = count * _quota_usage(name, demand)
             if requested and requested + sum(n * _quota_usage(name, used) for used, n in self._used.items()) > limit:
                 region = self._cluster["spec"].get("region") or demand.zone.rpartition("-")[0]
-                return AllocationRefusal(
-                    QUOTA_EXCEEDED, f"Quota '{name}' exceeded.  Limit: {limit}.0 in region {region}."
-                )
+                message = f"Quota '{name}' exceeded.  Limit: {limit}.0 in region {region}."
+                return AllocationRefusal(QUOTA_EXCEEDED, message)
         return None
 
     def capacity_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
@@ -417,18 +412,15 @@ class Allocation:
         for instance in instances:
             self._fail(instance, refusal)
 
-    def _refusal(self, capacity_key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
-        hosts, existing = (
-            pool_properties.hosts_of_slice(pool, self._catalog),
-            self._index.machines_in_pool(capacity_key.pool),
-        )
-        if hosts > 1 and (
-            len(instances) + existing != hosts or any(capacity_key_of(other) != capacity_key for other in instances)
-        ):
+    def _refusal(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
+        hosts = pool_properties.hosts_of_slice(pool, self._catalog)
+        existing = self._index.machines_in_pool(key.pool)
+        is_mixed = any(capacity_key_of(other) != key for other in instances)
+        if hosts > 1 and (len(instances) + existing != hosts or is_mixed):
             message = f"A slice of {pool['spec']['tpuTopology']} has {hosts} machines in one zone, all or none of them."
             return AllocationRefusal(INVALID_ARGUMENT, message)
-        demand = demand_of(capacity_key, pool, self._catalog)
-        return validation_refusal(capacity_key, pool, self._catalog) or self._capacity.refusal(demand, len(instances))
+        demand = demand_of(key, pool, self._catalog)
+        return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(demand, len(instances))
 
     def _fail(self, instance: Obj, refusal: AllocationRefusal) -> None:
         error = _error(refusal)
@@ -466,10 +458,8 @@ class Allocation:
         instance = new_instance(pool, spec["zone"], self._cluster, resize_request=request)
         capacity_key = capacity_key_of(instance)
         demand = demand_of(capacity_key, pool, self._catalog)
-        permanent_refusal, shortage = (
-            validation_refusal(capacity_key, pool, self._catalog),
-            self._capacity.capacity_refusal(demand, count),
-        )
+        permanent_refusal = validation_refusal(capacity_key, pool, self._catalog)
+        shortage = self._capacity.capacity_refusal(demand, count)
         if permanent_refusal is None and shortage is not None:
             self._wait_for(shortage)
             self._set_state(request, ACCEPTED, shortage)

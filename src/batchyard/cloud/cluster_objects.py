@@ -143,11 +143,8 @@ def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Map
         if value is None or is_system_label(toleration.key):
             continue
         if toleration.operator == "Exists" or toleration.value == value:
-            effects = (
-                _HARD_EFFECTS[:1]
-                if not toleration.effect
-                else tuple(e for e in _HARD_EFFECTS if e == toleration.effect)
-            )
+            matching = tuple(effect for effect in _HARD_EFFECTS if effect == toleration.effect)
+            effects = matching if toleration.effect else _HARD_EFFECTS[:1]
             taints.update({Taint(toleration.key, value, effect): None for effect in effects})
     return list(taints)
 
@@ -165,14 +162,11 @@ def _tolerates_spot(toleration: Toleration) -> bool:
     return toleration.key == well_known.SPOT and toleration.tolerates(SPOT_TAINT)
 
 
-def _provisioning(required_labels: Mapping[str, str]) -> str:
+def _provisioning(labels: Mapping[str, str]) -> str:
     """Return the provisioning model that the node labels request."""
-    if required_labels.get(well_known.SPOT) == "true" or required_labels.get(well_known.PROVISIONING) == "spot":
+    if labels.get(well_known.SPOT) == "true" or labels.get(well_known.PROVISIONING) == "spot":
         return "spot"
-    flexible = (
-        required_labels.get(well_known.FLEX_START) == "true"
-        or required_labels.get(well_known.PROVISIONING) == "flex-start"
-    )
+    flexible = labels.get(well_known.FLEX_START) == "true" or labels.get(well_known.PROVISIONING) == "flex-start"
     return "flex-start" if flexible else "standard"
 
 
@@ -196,7 +190,7 @@ def pool_faults(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
     if cluster is None:
         return [FieldError("", "this NodePool has no Cluster", "add a Cluster object (cloud.batchyard.dev/v1alpha1)")]
     spec, catalog, zones = pool["spec"], catalog_of(cluster), cluster["spec"]["zones"]
-    errors = list(_unknown_in_list(spec.get("zones") or (), zones, "spec.zones[{}]", "zone"))
+    errors = list(_unknown_in(spec.get("zones") or (), zones, "spec.zones[{}]", "zone"))
     errors += _unknown_machines([("spec.machineType", spec["machineType"])], catalog)
     return errors or [fault._replace(path=f"spec.{fault.path}") for fault in _pool_errors(pool, cluster, catalog)]
 
@@ -240,16 +234,14 @@ def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
     limits = [row["resource"] for row in provisioning.get("limits") or ()]
     quotas = [row["name"] for row in spec.get("quotas") or ()]
     path = "spec.autoscaling.autoProvisioning.limits[{}].resource"
-    yield from _unknown_in_list(limits, ["cpu", "memory", *accelerators], path, "resource")
-    yield from _unknown_in_list(quotas, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
+    yield from _unknown_in(limits, ["cpu", "memory", *accelerators], path, "resource")
+    yield from _unknown_in(quotas, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
     times = list((spec.get("times") or {}).get("byMachine") or ())
     for name in times:
-        yield from _unknown_in_list(
-            [name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type"
-        )
+        yield from _unknown_in([name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type")
 
 
-def _unknown_in_list(names: Sequence[str], known: Sequence[str], path: str, what: str) -> Iterator[FieldError]:
+def _unknown_in(names: Sequence[str], known: Sequence[str], path: str, what: str) -> Iterator[FieldError]:
     """Yield an error for each name that is not in `known`; `path` is formatted with its index."""
     for index, name in enumerate(names):
         if name not in known:
@@ -279,9 +271,7 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
     if spec.get("placementGroup") and not catalog.family(machine).placement_max:
         families = [name for name, family in catalog.families.items() if family.placement_max]
         remedy = f"choose a machine type of {', '.join(families)}, or remove this field"
-        yield FieldError(
-            "placementGroup", f"machine family {machine.family} does not support compact placement", remedy
-        )
+        yield FieldError("placementGroup", f"machine family {machine.family} supports no compact placement", remedy)
     if spec.get("tpuTopology"):
         yield from _topology_faults(pool, catalog)
     yield from _label_faults(pool, cluster)
@@ -294,30 +284,23 @@ def _label_faults(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
     zones = zones_of(pool, cluster) if system_labels else ()
     node_labels = [node_template(pool_without_labels, zone, cluster)["metadata"]["labels"] for zone in zones]
     for key, value in system_labels.items():
-        actual_value = next((labels[key] for labels in node_labels if labels.get(key, value) != value), None)
+        actual = next((labels[key] for labels in node_labels if labels.get(key, value) != value), None)
         if key == well_known.HOSTNAME:
-            actual_value = "the node name"
-        if actual_value is not None:
-            yield FieldError(
-                f"labels[{key}]", f"nodes of this pool have {actual_value} as value, not {value}", "remove this label"
-            )
+            actual = "the node name"
+        if actual is not None:
+            yield FieldError(f"labels[{key}]", f"nodes of this pool have {actual}, not {value}", "remove this label")
 
 
 def _topology_faults(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
     machine, topology = catalog.machine(pool["spec"]["machineType"]), pool["spec"]["tpuTopology"]
     if machine.accelerator is None or machine.accelerator.resource != well_known.TPU:
-        yield FieldError(
-            "tpuTopology", f"{machine.name} has no TPUs", "remove this field or choose a machine type with TPUs"
-        )
+        yield FieldError("tpuTopology", f"{machine.name} has no TPUs", "remove it or choose a machine type with TPUs")
         return
     chips, chips_per_machine = chips_in(topology), machine.accelerator.count
     if chips % chips_per_machine or (chips != chips_per_machine and hosts_of_slice(pool, catalog) < 2):
         remedy = f"choose a topology whose chips are a multiple of {chips_per_machine}"
-        yield FieldError(
-            "tpuTopology",
-            f"topology {topology} has {chips} chips, but each {machine.name} has {chips_per_machine}",
-            remedy,
-        )
+        problem = f"topology {topology} has {chips} chips, but each {machine.name} has {chips_per_machine}"
+        yield FieldError("tpuTopology", problem, remedy)
 
 
 def only_cluster(reader: Reader) -> Obj | None:

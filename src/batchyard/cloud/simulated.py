@@ -139,16 +139,13 @@ class _Machine:
         if node is None or not awaits_drivers(node):
             return ReconcileResult(requeue_at=notice)
         accelerated = self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
-        due_at = max(
-            since(self.instance) + self._draw_duration("drivers" if accelerated else "network"),
-            self._reservation_start(),
-        )
+        duration = self._draw_duration("drivers" if accelerated else "network")
+        due_at = max(since(self.instance) + duration, self._reservation_start())
         if due_at > now:
             return ReconcileResult(requeue_at=_earlier(due_at, notice))
         name = node["metadata"]["name"]
-        event = EventRecord(
-            meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", f"Node {name} status is now: NodeReady"
-        )
+        message = f"Node {name} status is now: NodeReady"
+        event = EventRecord(meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", message)
         return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice)
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
@@ -225,9 +222,8 @@ class NodePoolController:
             plan_slice(plan, members, reader)
         else:
             plan_machines(plan, members, self._members.crashed(key.name))
-        return ReconcileResult(
-            [*plan.creations, *self._status(plan, len(members)), *plan.later_writes], requeue_at=plan.requeue_at
-        )
+        writes = [*plan.creations, *self._status(plan, len(members)), *plan.later_writes]
+        return ReconcileResult(writes, requeue_at=plan.requeue_at)
 
     def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
         """Return the write of the pool's status, if it changed."""

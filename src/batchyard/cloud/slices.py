@@ -70,10 +70,8 @@ class PoolMembers:
     def observe_instance(self, event: WatchEvent) -> str | None:
         """Apply an event of an Instance; return its pool if the pool must be reconciled."""
         pool, name = event.obj["spec"]["pool"], event.key.name
-        before, after = (
-            self.instances_of(pool).get(name),
-            None if event.type is EventType.DELETED else _pool_member(event.obj),
-        )
+        before = self.instances_of(pool).get(name)
+        after = None if event.type is EventType.DELETED else _pool_member(event.obj)
         if after is not None:
             self._members.setdefault(pool, {})[name] = after
         elif before is not None:

@@ -121,12 +121,8 @@ class VirtualEventLoop:
 
     def validate(self) -> None:
         """Check the invariants of the event loop between two pieces of work. Raises InvariantError."""
-        invariant(
-            all(entry[0] > self._now for entry in self._heap), "all work in the heap is later than the present instant"
-        )
-        invariant(
-            not self._heap or self._heap[0][1] in self._scheduled_work, "the first work in the heap is not cancelled"
-        )
+        invariant(all(entry[0] > self._now for entry in self._heap), "all work in the heap is later than now")
+        invariant(not self._heap or self._heap[0][1] in self._scheduled_work, "the first in the heap is not cancelled")
         invariant(self.steps <= self._steps_limit, "the work of one instant does not exceed the limit")
 
     def _run_exclusively(self, until: Instant | None, steps_max: int | None) -> int:

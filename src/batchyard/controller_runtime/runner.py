@@ -556,19 +556,15 @@ class _OutstandingWrites:
 
 def _refusal_events(queue: ControllerQueue, outstanding: _OutstandingWrites) -> Sequence[EventRecord]:
     """Return an Event about a write that was rejected at least twice, unless its controller reports rejections."""
-    error, rejected_write = outstanding.error, outstanding.rejected_write
-    if (
-        rejected_write is None
-        or outstanding.outcome.event_if_rejected is not None
-        or not queue.failures.get(outstanding.key)
-    ):
+    error, rejected = outstanding.error, outstanding.rejected_write
+    if rejected is None or outstanding.outcome.event_if_rejected is not None or not queue.failures.get(outstanding.key):
         return ()
     if not isinstance(error, TemporarilyForbidden | InvalidObject) or isinstance(error, NamespaceTerminating):
         return ()
-    written = rejected_write.key if isinstance(rejected_write, Delete) else key_of(rejected_write.obj)
+    written = rejected.key if isinstance(rejected, Delete) else key_of(rejected.obj)
     regarding = written if outstanding.outcome.independent else outstanding.key
     kind = written.kind.partition(".")[0]
-    message = f"{type(rejected_write).__name__} of {kind} {written}: {error}"
+    message = f"{type(rejected).__name__} of {kind} {written}: {error}"
     return [EventRecord(regarding, "Warning", WRITE_REFUSED, message)]
 
 

@@ -140,9 +140,8 @@ class WorkloadListCache:
         latest_first = self._latest_first
         if len(entries) > len(objs):
             current_ids = frozenset(map(id, objs))
-            self._entries_by_uid = entries = {
-                uid: entry for uid, entry in entries.items() if id(entry.obj) in current_ids
-            }
+            entries = {uid: entry for uid, entry in entries.items() if id(entry.obj) in current_ids}
+            self._entries_by_uid = entries
             latest_first = [entry for entry in latest_first if entry.view.uid in entries]
         if new_entries or latest_first is not self._latest_first:
             self._latest_first = sorted([*latest_first, *new_entries], key=_ENTRY_ORDER, reverse=True)

@@ -188,9 +188,8 @@ class PlatformHistory:
     def _start_history(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
         """Start the history of a Workload, with earlier events from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
-        history = self.workload_histories[view.uid] = WorkloadHistory(
-            view.uid, view.key, view.namespace, queue, view.priority
-        )
+        history = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
+        self.workload_histories[view.uid] = history
         history.marks.append(WorkloadMark(view.created, CREATED))
         transitions = [(find_condition(obj, kind), event) for kind, event in _CONDITION_EVENTS]
         for condition, event in transitions:
@@ -201,9 +200,8 @@ class PlatformHistory:
                 self._reserve(history, obj, changed_at)
             elif event == FINISHED:
                 self._end_quota_interval(history, changed_at, FINISHED)
-            self._mark(
-                history, WorkloadMark(changed_at, event, condition.get("reason", ""), condition.get("message", ""))
-            )
+            reason, message = condition.get("reason", ""), condition.get("message", "")
+            self._mark(history, WorkloadMark(changed_at, event, reason, message))
         history.marks.sort(key=lambda mark: mark.at)
         return history
 

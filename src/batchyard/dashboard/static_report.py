@@ -202,16 +202,14 @@ def _read_text(name: str) -> str:
 
 def _all_models(views: DashboardViews) -> dict[str, Any]:
     access = data_source.FullAccess()
-    models: dict[str, Any] = {
-        view: views.model(view, {}, access) for view in ("overview", "cohorts", "workloads", "nodes", "costs")
-    }
+    names = ("overview", "cohorts", "workloads", "nodes", "costs")
+    models: dict[str, Any] = {view: views.model(view, {}, access) for view in names}
     models["timeline"] = {
         grouping: views.model("timeline", {"by": grouping, **_WHOLE_PERIOD}, access) for grouping in ("flavor", "node")
     }
     for view, kind in (("queue", scheme.CLUSTER_QUEUE), ("node", scheme.NODE), ("workload", scheme.WORKLOAD)):
-        models[view] = {
-            "/".join(query.values()): views.model(view, query, access) for query in _detail_queries(views, kind)
-        }
+        queries = _detail_queries(views, kind)
+        models[view] = {"/".join(query.values()): views.model(view, query, access) for query in queries}
     return models
 
 

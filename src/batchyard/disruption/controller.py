@@ -182,9 +182,7 @@ def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Evictio
     if not is_ready(pod) and _allows_unready(budget):
         return EvictionDecision()
     refusal = _refusal(budget)
-    return (
-        EvictionDecision(refusal) if refusal is not None else EvictionDecision(spent=_record_eviction(budget, pod, now))
-    )
+    return EvictionDecision(refusal) if refusal else EvictionDecision(spent=_record_eviction(budget, pod, now))
 
 
 def _allows_unready(budget: Obj) -> bool:
@@ -203,16 +201,14 @@ def _refusal(budget: Obj) -> EvictionRefusal | None:
     status, name = budget.get("status") or {}, budget["metadata"]["name"]
     subject = f"The disruption budget {name}"
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        return EvictionRefusal(
-            429, "TooManyRequests", _VIOLATION, f"{subject} is still being processed by the server.", 10
-        )
+        detail = f"{subject} is still being processed by the server."
+        return EvictionRefusal(429, "TooManyRequests", _VIOLATION, detail, 10)
     allowed = status.get("disruptionsAllowed", 0)
     start = f'poddisruptionbudget.policy "{name}" is forbidden'
     if allowed < 0:
         why = "pdb disruptions allowed is negative"
-        return EvictionRefusal(
-            403, "Forbidden", f"{start}: {why}", f"{subject} does not allow evicting pods currently: {why}"
-        )
+        detail = f"{subject} does not allow evicting pods currently: {why}"
+        return EvictionRefusal(403, "Forbidden", f"{start}: {why}", detail)
     if len(status.get("disruptedPods") or ()) > _DISRUPTED_MAX:
         why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         cause = "too many pending evictions not confirmed by PDB controller"
@@ -239,10 +235,8 @@ def _record_eviction(budget: Obj, pod: Obj, now: Instant) -> Obj:
     """Return a budget with one disruption less and the evicted pod recorded."""
     status = budget["status"]
     disrupted_pods = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: format_time(now)}
-    new_status = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted_pods}
-    return with_status(
-        budget, new_status if new_status["disruptionsAllowed"] else _with_allowed_condition(new_status, now)
-    )
+    new = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted_pods}
+    return with_status(budget, new if new["disruptionsAllowed"] else _with_allowed_condition(new, now))
 
 
 #: The built-in kinds with a scale subresource.
@@ -280,15 +274,12 @@ class DisruptionBudgets:
                 return ()
             namespace_budgets[key] = obj
             return (key,)
-        disrupted_key = () if event.type is _DELETED or _disrupted_since(obj) is None else (key,)
+        disrupted = () if event.type is _DELETED or _disrupted_since(obj) is None else (key,)
         budgets = self._budgets.get(key.namespace)
         if not budgets:
-            return disrupted_key
+            return disrupted
         pods = (obj,) if event.old is None else (obj, event.old)
-        return [
-            *disrupted_key,
-            *(each for each, budget in budgets.items() if any(selects_pod(budget, pod) for pod in pods)),
-        ]
+        return [*disrupted, *(key for key, budget in budgets.items() if any(selects_pod(budget, pod) for pod in pods))]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the status of a budget, or remove an old DisruptionTarget condition from a pod."""
@@ -308,9 +299,8 @@ class DisruptionBudgets:
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
             return _with_status(outcome, obj, failed_status(obj, str(error), now))
         if scale.unmanaged:
-            message = (
-                f"Pods selected by this PodDisruptionBudget (selector: {_format_selector(spec_of(obj))}) {_UNMANAGED}"
-            )
+            selector = _format_selector(spec_of(obj))
+            message = f"Pods selected by this PodDisruptionBudget (selector: {selector}) {_UNMANAGED}"
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
         disrupted_pods = find_disrupted(obj, pods, now)
         for pod in disrupted_pods.not_deleted:
@@ -390,10 +380,8 @@ def _format_selector(spec: Mapping[str, Any]) -> str:
         return "nil"
     labels = "".join(f"{key}: {value}," for key, value in sorted((label_selector.get("matchLabels") or {}).items()))
     expressions = "".join(map(_expression, label_selector.get("matchExpressions") or ()))
-    fields_text = (
-        f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"
-    )
-    return f"&LabelSelector{{{fields_text}}}"
+    text = f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"
+    return f"&LabelSelector{{{text}}}"
 
 
 def _expression(expression: Mapping[str, Any]) -> str:

@@ -83,9 +83,8 @@ class NodeCapacityView:
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the limit that an autoscaler message refers to, and the node pool; '' for an unknown pool."""
         if message.startswith(_SCALE_UP_TRIGGERED):
-            return BOOTING, next(
-                (machine.group.pool for machine in self._index.machines.upcoming_machines.values()), ""
-            )
+            upcoming = self._index.machines.upcoming_machines.values()
+            return BOOTING, next((machine.group.pool for machine in upcoming), "")
         if IN_BACKOFF in message:
             backoffs = self._backoffs(now)
             codes = {each.code for _, each in backoffs}
@@ -102,10 +101,8 @@ class NodeCapacityView:
             f"{len(times)} machine{'s' * (len(times) > 1)} of {zone} requested, the first at {format_time(min(times))}"
             for zone, times in sorted(created_by_zone.items())
         ]
-        texts += [
-            f"pool {location}: {each.code}; retried after {format_time(each.until)}"
-            for location, each in self._backoffs(now)
-        ]
+        for location, each in self._backoffs(now):
+            texts.append(f"pool {location}: {each.code}; retried after {format_time(each.until)}")
         return texts[:_SHOWN_MAX]
 
     def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
@@ -223,9 +220,8 @@ class AdmittedExplainer:
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts of the Explanation document about a Workload with a quota reservation."""
         admission = (workload.get("status") or {}).get("admission") or {}
-        part: DocumentPart = nonempty_fields(
-            clusterQueue=admission.get("clusterQueue", ""), admission=_assignment_parts(admission)
-        )
+        queue = admission.get("clusterQueue", "")
+        part: DocumentPart = nonempty_fields(clusterQueue=queue, admission=_assignment_parts(admission))
         view = workload_view(workload)
         part["priority"] = view.priority
         evicted, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
@@ -234,17 +230,15 @@ class AdmittedExplainer:
             return {**part, "state": EVICTED, "summary": summary, "facts": {"since": evicted["lastTransitionTime"]}}
         if admitted is None or admitted["status"] != "True":
             return {**part, "state": QUOTA_RESERVED, **self._explain_checks(workload)}
-        part["facts"] = nonempty_fields(
-            since=admitted["lastTransitionTime"], preemptible=self._possible_preemptors(view)
-        )
+        preemptors = self._possible_preemptors(view)
+        part["facts"] = nonempty_fields(since=admitted["lastTransitionTime"], preemptible=preemptors)
         return {**part, **self._explain_pods(workload, admitted, now, user)}
 
     # --- admission checks ---
 
     def _explain_checks(self, workload: Obj) -> DocumentPart:
-        checks = [
-            nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)
-        ]
+        states = checks_of(workload)
+        checks = [nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in states]
         requests = [
             nonempty_fields(kind=each["kind"], name=_name_of(each), told=_conditions_text(each))
             for each in self._requests(workload)
@@ -256,11 +250,8 @@ class AdmittedExplainer:
         first = waiting_checks[0]
         detail = f": {first['message']}" if first.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){detail}"
-        return {
-            **part,
-            "summary": text,
-            "binding": BindingLimit(CHECK, text, "AdmissionCheck", first["name"]).document(),
-        }
+        binding = BindingLimit(CHECK, text, "AdmissionCheck", first["name"])
+        return {**part, "summary": text, "binding": binding.document()}
 
     def _requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]
@@ -269,9 +260,7 @@ class AdmittedExplainer:
 
     # --- pods and nodes ---
 
-    def _explain_pods(
-        self, workload: Obj, admitted: Mapping[str, Any], now: Instant, user: ExplanationUser
-    ) -> DocumentPart:
+    def _explain_pods(self, workload: Obj, admitted: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         job_pods = pods_of(workload, self._reader)
         since = admitted["lastTransitionTime"]
         if not job_pods:
@@ -279,7 +268,7 @@ class AdmittedExplainer:
                 return {"state": RUNNING, "summary": f"it runs since {since}"}
             return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not created yet, or have ended"}
         if self._capacity is not None and not all(map(pods.bound_node, job_pods)):
-            return self._explain_unplaced_pods(workload, job_pods, now, user)
+            return self._unplaced_part(workload, job_pods, now, user)
         starting = [pod for pod in job_pods if not pods.is_ready(pod)]
         nodes = sorted({node: None for pod in job_pods if (node := pods.bound_node(pod))})
         location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
@@ -290,19 +279,15 @@ class AdmittedExplainer:
             return {"state": ADMITTED, "summary": text, "binding": binding.document()}
         expected = sum(holding.pods for holding in workload_view(workload).holdings)
         expected_suffix = f" of {expected}" if expected > len(job_pods) else ""
-        return {
-            "state": RUNNING,
-            "summary": f"it runs since {since}: {len(job_pods)}{expected_suffix} pods{location_suffix}",
-        }
+        summary = f"it runs since {since}: {len(job_pods)}{expected_suffix} pods{location_suffix}"
+        return {"state": RUNNING, "summary": summary}
 
-    def _explain_unplaced_pods(
+    def _unplaced_part(
         self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationUser
     ) -> DocumentPart:
         unplaced = [pod for pod in job_pods if not pods.bound_node(pod)]
-        scheduler_texts, autoscaler_texts = (
-            _count_texts(map(_scheduler_text, unplaced)),
-            _count_texts(map(self._autoscaler_text, unplaced)),
-        )
+        scheduler_texts = _count_texts(map(_scheduler_text, unplaced))
+        autoscaler_texts = _count_texts(map(self._autoscaler_text, unplaced))
         autoscaler_message = next(iter(autoscaler_texts), "")
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
         waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
@@ -341,10 +326,8 @@ class AdmittedExplainer:
         policy = queue.view.preemption.within_cluster_queue
         parts = []
         if policy != "Never":
-            priority_text = f"priority above {view.priority}" + (
-                " or an older one of the same" if "Equal" in policy else ""
-            )
-            parts.append(f"in {queue.name} by {priority_text}")
+            priority = f"priority above {view.priority}" + (" or an older one of the same" if "Equal" in policy else "")
+            parts.append(f"in {queue.name} by {priority}")
         if queue.node.parent is not None:
             frs = [fr for fr, _ in holder.usage]
             is_borrowing = not is_within_nominal(queue.node, frs)

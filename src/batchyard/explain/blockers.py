@@ -113,9 +113,8 @@ def failed_check_binding(workload: Obj) -> BindingLimit | None:
 
 def blocked_entry_binding(index: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
     """Return the Workload that waits until all admitted pods are ready: it is admitted before all pending Workloads."""
-    waiting_views = [
-        view for view in index.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible
-    ]
+    views = index.workload_cache.views()
+    waiting_views = [view for view in views if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
     if not waiting_views:
         return None
     name = user.name_of(waiting_views[0].key)
@@ -166,12 +165,10 @@ class NodeOccupant(NamedTuple):
 
     def document(self, user: ExplanationUser) -> DocumentPart:
         """Return the occupant as a part of the Explanation document."""
-        held_amounts = [
-            {"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()
-        ]
+        held = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
         name = user.name_of(self.key) if self.key else "pods without a Workload"
         fields = nonempty_fields(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
-        return {**fields, "priority": self.priority, "holds": held_amounts, "borrows": False}
+        return {**fields, "priority": self.priority, "holds": held, "borrows": False}
 
 
 def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
@@ -257,10 +254,8 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
         return LimitingNode(MAXIMUM, _capping_node(node, fr), amount - node.potential[fr])
     missing = amount - available(node, fr)
     for step in reversed(node.path[1:]):
-        ceiling = step.borrowing_ceiling[fr]
-        if ceiling is not None and ceiling - max(0, step.usage[fr] - step.local[fr]) < _available_quota(
-            step.parent, fr
-        ):
+        limit = step.borrowing_ceiling[fr]
+        if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
             return LimitingNode(BORROWING, step, missing)
     unlent = unlent_quota(node, fr)
     if unlent and sum(each.amount for each in unlent) >= missing:
@@ -271,11 +266,8 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
 
 def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
     """Return the unused quota that other nodes of the cohort tree do not lend, largest amount first."""
-    unlent = [
-        UnlentQuota(each, each.local[fr] - each.usage[fr])
-        for each in _nodes_off_path(node)
-        if each.lending_limit.get(fr) is not None
-    ]
+    limited = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
+    unlent = [UnlentQuota(each, each.local[fr] - each.usage[fr]) for each in limited]
     unlent = [each for each in unlent if each.amount > 0]
     return sorted(unlent, key=lambda each: (-each.amount, each.node.name))
 
@@ -328,34 +320,27 @@ class QuotaShortage(NamedTuple):
 
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
     """Return the shortage that keeps a Workload pending; None if the Workload fits."""
-    ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
+    shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:
         if pod_set.unavailable:
             return QuotaShortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.unavailable)
         for group in pod_set.groups():
-            nearest_outcome = min(group, key=_fit_distance)
-            if not nearest_outcome.fits:
-                ranked_shortages.append(
-                    (_fit_distance(nearest_outcome), _shortage_in_flavor(pod_set.name, nearest_outcome, queue))
-                )
-    return max(ranked_shortages, key=lambda each: each[0])[1] if ranked_shortages else None
+            nearest = min(group, key=_fit_distance)
+            if not nearest.fits:
+                shortages.append((_fit_distance(nearest), _shortage_in_flavor(pod_set.name, nearest, queue)))
+    return max(shortages, key=lambda each: each[0])[1] if shortages else None
 
 
 def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
     """Return a sort key for how far a flavor is from fitting: the obstacle, then the missing part of the request."""
-    missing_fraction = max(
-        (request.missing / request.total for request in outcome.requests if request.total), default=0.0
-    )
+    fraction = max((request.missing / request.total for request in outcome.requests if request.total), default=0.0)
     if outcome.fits:
         return 0, 0.0
     if outcome.obstacle:
-        return 4 if mismatch_rule(outcome.obstacle) == TAINT_MISMATCH else 5, missing_fraction
+        return 4 if mismatch_rule(outcome.obstacle) == TAINT_MISMATCH else 5, fraction
     if outcome.exceeds:
-        return 3, missing_fraction
-    return 1 if outcome.possibility in {
-        PreemptionPossibility.PREEMPT,
-        PreemptionPossibility.RECLAIM,
-    } else 2, missing_fraction
+        return 3, fraction
+    return 1 if outcome.possibility in {PreemptionPossibility.PREEMPT, PreemptionPossibility.RECLAIM} else 2, fraction
 
 
 def _shortage_in_flavor(pod_set: str, outcome: FlavorOutcome, queue: ClusterQueue) -> QuotaShortage:

@@ -100,24 +100,18 @@ def assess_flavors(
     assignment = assigner.assign(workload.counts)
     usage_by_pod_set = {each.name: each.assigned_flavors.usage for each in assignment.pod_sets}
     assumed_usage: quota.Usage = ()
-    pod_set_outcomes = []
+    results = []
     for index, pod_set in enumerate(workload.pod_sets):
         plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
         outcomes = [outcome for group in plan.groups for outcome in _group_outcomes(assigner, group, assumed_usage)]
-        pod_set_outcomes.append(
-            PodSetFlavorOutcomes(pod_set.name, workload.counts[index], tuple(outcomes), plan.unavailable)
-        )
+        results.append(PodSetFlavorOutcomes(pod_set.name, workload.counts[index], tuple(outcomes), plan.unavailable))
         assumed_usage = _add_usage(assumed_usage, usage_by_pod_set.get(pod_set.name, ()))
-    return tuple(pod_set_outcomes)
+    return tuple(results)
 
 
-def _group_outcomes(
-    assigner: FlavorAssigner, plan: ResourceGroupRequest, assumed_usage: quota.Usage
-) -> list[FlavorOutcome]:
-    qualities = assigner.weighed(plan, assumed_usage)
-    return [
-        _flavor_outcome(assigner, plan, index, quality, dict(assumed_usage)) for index, quality in enumerate(qualities)
-    ]
+def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, usage: quota.Usage) -> list[FlavorOutcome]:
+    qualities = assigner.weighed(plan, usage)
+    return [_flavor_outcome(assigner, plan, index, quality, dict(usage)) for index, quality in enumerate(qualities)]
 
 
 def _flavor_outcome(
@@ -309,9 +303,8 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     job = queued_job_of(obj, reader)
     if job is None:
         kind = obj["kind"].lower()
-        return WorkloadLookup(
-            None, None, f"no Job or JobSet with Kueue's queue label owns this {kind}, so it runs outside any queue"
-        )
+        reason = f"no Job or JobSet with Kueue's queue label owns this {kind}, so it runs outside any queue"
+        return WorkloadLookup(None, None, reason)
     metadata = job["metadata"]
     owned_objects = reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
     owned_workloads = [each for each in owned_objects if each["kind"] == "Workload"]

@@ -12,6 +12,7 @@ from batchyard.base.instant import MINUTE, Instant, format_age
 from batchyard.explain import document
 from batchyard.explain.admitted import AdmittedExplainer, NodeCapacityView, explain_finished, pod_part
 from batchyard.explain.blockers import STOPPED
+from batchyard.explain.document import DocumentPart, ExplanationUser
 from batchyard.explain.pending import PendingExplainer
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
@@ -31,8 +32,8 @@ _HOLDERS_CHECKED_MAX: Final = 50
 
 
 def eviction_part(
-    workload: Obj, index: SchedulerCache, reader: Reader, user: document.ExplanationUser, *, fair_sharing: bool
-) -> document.DocumentPart:
+    workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
+) -> DocumentPart:
     """Return the part about the last eviction of a Workload; empty if it has got quota since then."""
     evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if evicted is None or evicted["status"] != "True":
@@ -68,7 +69,7 @@ def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
     return next((view for view in index.workload_cache.views() if view.uid == uid), None)
 
 
-def _former_preemptor_name(uid: str, reader: Reader, user: document.ExplanationUser) -> str:
+def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
     """Return the name of a preempting Workload, by its uid, that is no longer in the scheduler cache."""
     finished = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if finished is None:
@@ -77,25 +78,16 @@ def _former_preemptor_name(uid: str, reader: Reader, user: document.ExplanationU
 
 
 def _spared_holders(
-    preemptor: WorkloadView,
-    victim: WorkloadView,
-    index: SchedulerCache,
-    user: document.ExplanationUser,
-    *,
-    fair_sharing: bool,
+    preemptor: WorkloadView, victim: WorkloadView, index: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
 ) -> list[str]:
     """Return a text for each other holder of the preemptor's quota about why that Workload was not preempted."""
-    preemptor_holding = index.snapshot.holder(preemptor.key)
-    name = (
-        preemptor_holding.queue.name
-        if preemptor_holding is not None
-        else index.cluster_queue_of(*preemptor.queue.split("/", 1))
-    )
+    holding = index.snapshot.holder(preemptor.key)
+    name = holding.queue.name if holding is not None else index.cluster_queue_of(*preemptor.queue.split("/", 1))
     queue = index.snapshot.queues.get(name or "")
     if queue is None:
         return []
     index.snapshot.settle()
-    usage = preemptor_holding.usage if preemptor_holding is not None else ()
+    usage = holding.usage if holding is not None else ()
     frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
     request = PreemptionContext(preemptor, queue, index.snapshot, usage, frs)
     texts = []
@@ -113,9 +105,8 @@ def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) 
     """Return why another candidate is preempted after the victim: its priority, or its reservation time."""
     if candidate.priority != victim.priority:
         return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
-    return (
-        f"it has the same priority and quota since {format_time(candidate.reserved_at)}: the latest is preempted first"
-    )
+    time = format_time(candidate.reserved_at)
+    return f"it has the same priority and quota since {time}: the latest is preempted first"
 
 
 # Writes that the API server keeps rejecting, as reported by the Events of controllers about an object.
@@ -134,11 +125,9 @@ def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
         if event.get("reason") == WRITE_REFUSED and event["involvedObject"].get("uid") == metadata.get("uid")
     }
     last = max(message_by_time, default=0)
-    return (
-        f"{message_by_time[last]} ({format_age(max(0, now - last))} ago)"
-        if last and now - last < _REFUSAL_LIFETIME
-        else ""
-    )
+    if not last or now - last >= _REFUSAL_LIFETIME:
+        return ""
+    return f"{message_by_time[last]} ({format_age(max(0, now - last))} ago)"
 
 
 def _last_observed_at(event: Mapping[str, Any]) -> Instant:
@@ -160,7 +149,7 @@ class QueueExplainer:
         self._index = index
         self._pending = pending
 
-    def explain(self, obj: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
+    def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts of the Explanation document about a ClusterQueue."""
         name = obj["metadata"]["name"]
         queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
@@ -169,14 +158,14 @@ class QueueExplainer:
         self._index.snapshot.settle()
         readiness = self._index.readiness(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
-        holder_count = len(queue.workloads)
+        holders = len(queue.workloads)
         part["line"] = document.nonempty_fields(
             of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
         share = weighted_share(queue.node, self._index.snapshot.names)
         part["facts"] = document.nonempty_fields(
             waiting=f"{len(waiting)} Workloads",
-            holding=f"{holder_count} Workloads",
+            holding=f"{holders} Workloads",
             share=_format_share(share.rounded, share.weight),
         )
         if not readiness.active:
@@ -184,9 +173,7 @@ class QueueExplainer:
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding.document()}
         head_views = waiting.front(1)
         if not head_views:
-            summary = (
-                f"the ClusterQueue is active; {holder_count} Workloads hold quota and none is ready to be scheduled"
-            )
+            summary = f"the ClusterQueue is active; {holders} Workloads hold quota and none is ready to be scheduled"
             suffix = f"; {len(waiting)} wait for the end of a backoff or a change of conditions" if len(waiting) else ""
             return {**part, "state": "Active", "summary": summary + suffix}
         head = user.name_of(head_views[0].key)
@@ -194,13 +181,10 @@ class QueueExplainer:
         head_reason = head_binding.message if head_binding is not None else "it is scheduled next"
         part["facts"] |= {"head": f"{head}: {head_reason}"}
         part |= {"binding": head_binding.document()} if head_binding is not None else {}
-        return {
-            **part,
-            "state": "Active",
-            "summary": f"{len(waiting)} pending Workloads; the first is {head}: {head_reason}",
-        }
+        summary = f"{len(waiting)} pending Workloads; the first is {head}: {head_reason}"
+        return {**part, "state": "Active", "summary": summary}
 
-    def _quota_parts(self, queue: ClusterQueue) -> list[document.DocumentPart]:
+    def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quotas = queue.node, []
         for fr in node.declared:
@@ -248,9 +232,7 @@ class Explainer:
         self._admitted = AdmittedExplainer(index, reader, capacity)
         self._queues = QueueExplainer(index, self._pending)
 
-    def why(
-        self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all
-    ) -> document.DocumentPart | None:
+    def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
         """Return the Explanation document about an object; None if the object does not exist.
 
         `may_read` reports whether the user may read a namespace. Other namespaces' Workload names are hidden.
@@ -260,46 +242,39 @@ class Explainer:
             return None
         part = {
             **document.explanation_header(obj["kind"], key.namespace, key.name, now),
-            **self._explain_object(key, obj, now, document.ExplanationUser(may_read)),
+            **self._explain_object(key, obj, now, ExplanationUser(may_read)),
         }
         if refusal := last_rejected_write(obj, self._reader, now):
             part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
         return part
 
-    def _explain_object(
-        self, key: Key, obj: Obj, now: Instant, user: document.ExplanationUser
-    ) -> document.DocumentPart:
+    def _explain_object(self, key: Key, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         if key.kind == scheme.CLUSTER_QUEUE:
             return self._queues.explain(obj, now, user)
         if key.kind == scheme.WORKLOAD:
             return self._explain_workload(obj, now, user)
         return self._explain_job_or_pod(obj, now, user)
 
-    def _explain_job_or_pod(self, obj: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
+    def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts about the Workload of a job or pod, and about the pod."""
         lookup, pod_parts = document.workload_of(obj, self._reader), self._explain_pod(obj)
         if lookup.workload is None:
-            return {
-                "state": UNMANAGED,
-                "summary": pod_parts.pop("summary", "") or lookup.reason,
-                **pod_parts,
-                "facts": {"queue": lookup.reason},
-            }
+            summary = pod_parts.pop("summary", "") or lookup.reason
+            return {"state": UNMANAGED, "summary": summary, **pod_parts, "facts": {"queue": lookup.reason}}
         part = self._explain_workload(lookup.workload, now, user)
         summary = pod_parts.pop("summary", "")
         facts = {"workload": key_of(lookup.workload).name, **part.pop("facts", {})}
         return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": facts}
 
-    def _explain_pod(self, obj: Obj) -> document.DocumentPart:
+    def _explain_pod(self, obj: Obj) -> DocumentPart:
         """Return the part about the pod; empty for an object of another kind."""
         if obj["kind"] != "Pod":
             return {}
         part = pod_part(obj, self._capacity)
-        pod_parts: document.DocumentPart = {"pod": part}
+        pod_parts: DocumentPart = {"pod": part}
         if is_terminal(obj):
-            pod_parts["summary"] = (
-                f"the pod has ended: {phase(obj)}{'; ' + part['containers'] if part.get('containers') else ''}"
-            )
+            suffix = f"; {part['containers']}" if part.get("containers") else ""
+            pod_parts["summary"] = f"the pod has ended: {phase(obj)}{suffix}"
         elif part.get("scheduler"):
             suffix = f"; the autoscaler: {part['autoscaler']}" if part.get("autoscaler") else ""
             pod_parts["summary"] = f"the pod has no node: {part['scheduler']}{suffix}"
@@ -309,7 +284,7 @@ class Explainer:
             pod_parts["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
         return pod_parts
 
-    def _explain_workload(self, workload: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
+    def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         if lifecycle.is_finished(workload):
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):

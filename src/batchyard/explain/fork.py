@@ -172,19 +172,17 @@ class Fork:
         """Return the pending Workloads to simulate, by ClusterQueue, in queue order."""
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending[name])]
         limit_per_queue = max(1, OTHERS_MAX // max(1, len(names)))
-        views_by_queue = {name: self._pending[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
-        self.omitted_elsewhere = sum(len(self._pending[name]) for name in names) - sum(
-            map(len, views_by_queue.values())
-        )
+        views = {name: self._pending[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
+        self.omitted_elsewhere = sum(len(self._pending[name]) for name in names) - sum(map(len, views.values()))
         own_queue = self._pending[self.queue.name]
         ahead = own_queue.place_of(self.target.key) if own_queue.get(self.target.key) is not None else 0
         if ahead > AHEAD_MAX:
             self.omitted_ahead = ahead
-            views_by_queue[self.queue.name] = [self.target]
+            views[self.queue.name] = [self.target]
         else:
             front = [view for view in own_queue.front(ahead + OTHERS_MAX) if view.key != self.target.key]
-            views_by_queue[self.queue.name] = [*front[:ahead], self.target, *front[ahead:]]
-        return views_by_queue
+            views[self.queue.name] = [*front[:ahead], self.target, *front[ahead:]]
+        return views
 
     def _apply_change(self, change: HypotheticalChange) -> None:
         """Apply a hypothetical change to the ClusterQueues and Cohorts of the fork, and undo earlier changes."""

@@ -182,21 +182,19 @@ def _raisable_fields(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -
     yield from sorted(raisable, key=lambda each: each.field != binding_field)
 
 
-def _minimal_raise(
-    case: ProposalCase, quota_field: _QuotaField, missing_by_pair: Mapping[tuple[str, str], int]
-) -> Proposal | None:
+def _minimal_raise(case: ProposalCase, field: _QuotaField, missing: Mapping[tuple[str, str], int]) -> Proposal | None:
     """Return the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
-    pairs = list(missing_by_pair)
-    steps = _raise_steps(case, pairs, [missing_by_pair[pair] for pair in pairs])
+    pairs = list(missing)
+    steps = _raise_steps(case, pairs, [missing[pair] for pair in pairs])
 
     def is_admitted(amounts: Sequence[int]) -> bool:
-        return case.fork.admits(quota_field.raise_by(dict(zip(pairs, amounts, strict=True))))
+        return case.fork.admits(field.raise_by(dict(zip(pairs, amounts, strict=True))))
 
     increases = minimize_amounts(is_admitted, steps)
     if increases is None or not any(increases):
         return None
     increase_by_pair = {pair: increase for pair, increase in zip(pairs, increases, strict=True) if increase}
-    text, patch = _describe_raise(quota_field, increase_by_pair), _raise_patch(quota_field, increase_by_pair)
+    text, patch = _describe_raise(field, increase_by_pair), _raise_patch(field, increase_by_pair)
     return Proposal(QUOTA, text, (patch,))
 
 
@@ -215,15 +213,13 @@ def _raise_steps(case: ProposalCase, pairs: Sequence[tuple[str, str]], missing: 
     return steps
 
 
-def _describe_raise(quota_field: _QuotaField, increase_by_pair: Mapping[tuple[str, str], int]) -> str:
+def _describe_raise(field: _QuotaField, increase_by_pair: Mapping[tuple[str, str], int]) -> str:
     parts = []
     for (flavor, resource), increase in increase_by_pair.items():
-        current = quota_field.value((flavor, resource)) or 0
+        current = field.value((flavor, resource)) or 0
         texts = [format_amount(resource, each) for each in (current, current + increase, increase)]
-        parts.append(
-            f"{quota_field.field} of {resource} in flavor {flavor} from {texts[0]} to {texts[1]} (+{texts[2]})"
-        )
-    return f"{quota_field.kind} {quota_field.view.name}: raise {' and '.join(parts)}"
+        parts.append(f"{field.field} of {resource} in flavor {flavor} from {texts[0]} to {texts[1]} (+{texts[2]})")
+    return f"{field.kind} {field.view.name}: raise {' and '.join(parts)}"
 
 
 def _raise_patch(quota_field: _QuotaField, increase_by_pair: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
@@ -309,12 +305,10 @@ class PendingExplainer:
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             part["shares"] = self._fair_shares_part(queue, situation.holders)
-        blocker = blockers.binding_of_refusal(situation.decision, self._index) or blockers.failed_check_binding(
-            workload
-        )
-        blocker = blocker or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
-        if blocker is not None:
-            return {**part, "binding": blocker.document(), **self._fixes_part(workload, queue.name)}
+        limit = blockers.binding_of_refusal(situation.decision, self._index) or blockers.failed_check_binding(workload)
+        limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
+        if limit is not None:
+            return {**part, "binding": limit.document(), **self._fixes_part(workload, queue.name)}
         fork = Fork(self._index, self._policy, view, queue)
         try:
             return {**part, **self._simulate(situation, fork, user)}
@@ -428,9 +422,8 @@ class PendingExplainer:
         outcome, request, limiting_node = shortage.outcome, shortage.request, shortage.limiting_node
         assert outcome is not None
         if request is None or limiting_node is None:
-            return BindingLimit(
-                shortage.limit, _join_obstacles(situation), "ResourceFlavor", outcome.flavor, outcome.flavor
-            )
+            message = _join_obstacles(situation)
+            return BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
         limit = self._limit_or_priority(situation, limiting_node.limit)
         node, missing = limiting_node.node, format_amount(request.resource, limiting_node.missing)
         kind = kind_of(self._index.snapshot, node)
@@ -536,9 +529,8 @@ class PendingExplainer:
 
 
 def _proposal_part(proposal: Proposal, fork: Fork) -> DocumentPart:
-    assumptions = (
-        [f"once the {fork.omitted_ahead} Workloads ahead of it in the queue have started"] if fork.omitted_ahead else []
-    )
+    ahead = fork.omitted_ahead
+    assumptions = [f"once the {ahead} Workloads ahead of it in the queue have started"] if ahead else []
     if fork.omitted_elsewhere:
         assumptions.append(f"if none of {fork.omitted_elsewhere} other Workloads in its cohort takes the quota first")
     return {**proposal.document(), **nonempty_fields(given=", ".join(assumptions))}

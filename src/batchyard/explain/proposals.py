@@ -196,14 +196,8 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
     """
     fork, current_priority = case.fork, case.view.priority
     pending_priorities = [view.priority for view in fork.other_pending_views()]
-    held_priorities = [
-        held_priorities.priority
-        for queue in fork.snapshot.queues.values()
-        for held_priorities in queue.workloads.values()
-    ]
-    thresholds = dict.fromkeys(
-        [value + increment for value in (*pending_priorities, *held_priorities) for increment in (0, 1)]
-    )
+    held_priorities = [each.priority for queue in fork.snapshot.queues.values() for each in queue.workloads.values()]
+    thresholds = dict.fromkeys([value + step for value in (*pending_priorities, *held_priorities) for step in (0, 1)])
     values = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
 
     def is_satisfied(value: int) -> bool:
@@ -242,11 +236,9 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
     count: int = pod_set.get("count", 1)
 
     def is_satisfied(pods: int) -> bool:
-        smaller_pod_set = {**pod_set, "count": pods}
-        smaller_pod_set.pop("minCount", None)
-        obj = with_path(
-            case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_pod_set, *pod_sets[index + 1 :]]
-        )
+        smaller = {**pod_set, "count": pods}
+        smaller.pop("minCount", None)
+        obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller, *pod_sets[index + 1 :]])
         return case.fork.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
     step = _pods_of_one_job(case.owner, pod_set["name"])
@@ -304,11 +296,8 @@ def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Pro
         pod_sets = [_fit_pod_set_to_flavor(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
         if case.fork.admits(HypotheticalChange(workload=build_view(obj, case.view))):
-            yield Proposal(
-                FLAVOR,
-                f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}",
-                _pod_patches(case, pod_sets),
-            )
+            text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}"
+            yield Proposal(FLAVOR, text, _pod_patches(case, pod_sets))
 
 
 def _excluded_flavors(case: ProposalCase) -> list[str]:
@@ -329,20 +318,16 @@ def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str
         else {"key": taint.key, "operator": "Exists", "effect": taint.effect}
         for taint in flavor.taints
     ]
-    old_tolerations = list(spec.get("tolerations") or ())
-    new_spec = {
-        **spec,
-        "tolerations": [*old_tolerations, *[each for each in tolerations if each not in old_tolerations]],
-    }
+    existing = list(spec.get("tolerations") or ())
+    new_spec = {**spec, "tolerations": [*existing, *[each for each in tolerations if each not in existing]]}
     selector = spec.get("nodeSelector") or {}
     if selector:
         new_spec["nodeSelector"] = {key: flavor.labels.get(key, value) for key, value in selector.items()}
     affinity = spec.get("affinity") or {}
     node = affinity.get("nodeAffinity") or {}
     if "requiredDuringSchedulingIgnoredDuringExecution" in node and flavor.labels:
-        expressions = [
-            {"key": key, "operator": "In", "values": [value]} for key, value in sorted(flavor.labels.items())
-        ]
+        labels = sorted(flavor.labels.items())
+        expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in labels]
         required_terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
         new_node_affinity = {**node, "requiredDuringSchedulingIgnoredDuringExecution": required_terms}
         new_spec["affinity"] = {**affinity, "nodeAffinity": new_node_affinity}
@@ -354,11 +339,10 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
     parts = []
     specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in specs]
-    if any(
-        new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in zip(new_specs, specs, strict=True)
-    ):
+    pairs = list(zip(new_specs, specs, strict=True))
+    if any(new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in pairs):
         parts.append(f"tolerate {', '.join(f'{taint.key}={taint.value}:{taint.effect}' for taint in flavor.taints)}")
-    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in zip(new_specs, specs, strict=True)):
+    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in pairs):
         labels = {key: value for new in new_specs for key, value in (new.get("nodeSelector") or {}).items()}
         parts.append(f"select {', '.join(f'{key}={value}' for key, value in labels.items() if key in flavor.labels)}")
     if any(new.get("affinity") != old.get("affinity") for new, old in zip(new_specs, specs, strict=True)):

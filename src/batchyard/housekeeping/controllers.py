@@ -85,9 +85,7 @@ class Namespaces:
             writes = [client.Update(unlocked)]
         else:
             writes = []
-        writes += [
-            client.Delete(meta.key_of(obj)) for objects in content.values() for obj in objects if not _is_deleted(obj)
-        ]
+        writes += [client.Delete(meta.key_of(o)) for objects in content.values() for o in objects if not _is_deleted(o)]
         return ReconcileResult(writes)
 
 
@@ -116,13 +114,11 @@ def _activate(namespace: meta.Obj) -> ReconcileResult:
     return ReconcileResult([client.UpdateStatus(meta.with_status(namespace, {**status, "phase": "Active"}))])
 
 
-def _terminating_status(
-    namespace: meta.Obj, remaining: Mapping[str, Sequence[meta.Obj]], now: Instant
-) -> dict[str, Any]:
+def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta.Obj]], now: Instant) -> dict[str, Any]:
     """Return the status of a terminating Namespace, given its remaining objects by resource."""
     old = namespace.get("status") or {}
     known = {condition["type"]: condition for condition in old.get("conditions") or ()}
-    problems = {**dict.fromkeys(_NO_PROBLEM), **_remaining_problems(remaining)}
+    problems = {**dict.fromkeys(_NO_PROBLEM), **_remaining_problems(objects)}
     conditions = [_condition(kind, problem, known.pop(kind, None), now) for kind, problem in problems.items()]
     return {**old, "phase": "Terminating", "conditions": [*known.values(), *conditions]}
 
@@ -130,9 +126,7 @@ def _terminating_status(
 def _remaining_problems(remaining: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
     """Return the reason and message of each condition that reports remaining content."""
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in remaining.items() if objects)
-    finalizers = Counter(
-        name for objects_left in remaining.values() for obj in objects_left for name in meta.finalizers_of(obj)
-    )
+    finalizers = Counter(name for objects in remaining.values() for obj in objects for name in meta.finalizers_of(obj))
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
     problem_texts: dict[str, tuple[str, str]] = {}
     if counts:
@@ -213,11 +207,9 @@ class ClusterRoleAggregation:
         for other_object in reader.list(scheme.CLUSTER_ROLE):
             if meta.key_of(other_object) != key and _is_selected(other_object, role):
                 rules += [rule for rule in other_object.get("rules") or () if rule not in rules]
-        return (
-            ReconcileResult()
-            if rules == (role.get("rules") or [])
-            else ReconcileResult([client.Update({**role, "rules": rules})])
-        )
+        if rules == (role.get("rules") or []):
+            return ReconcileResult()
+        return ReconcileResult([client.Update({**role, "rules": rules})])
 
 
 def _is_selected(other_object: meta.Obj, role: meta.Obj) -> bool:
@@ -252,32 +244,26 @@ class RootCertificates:
         """Return a new or changed Namespace, or the Namespace of a changed root certificate ConfigMap."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is _DELETED else (event.key,)
-        return (
-            (meta.Key(scheme.NAMESPACE, "", event.key.namespace),)
-            if event.key.name == service_accounts.ROOT_CERTIFICATE
-            else ()
-        )
+        if event.key.name != service_accounts.ROOT_CERTIFICATE:
+            return ()
+        return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Create the ConfigMap of a Namespace, or correct its content."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
-        known = reader.get(meta.Key(scheme.CONFIG_MAP, key.name, service_accounts.ROOT_CERTIFICATE))
+        name = service_accounts.ROOT_CERTIFICATE
+        known = reader.get(meta.Key(scheme.CONFIG_MAP, key.name, name))
         if known is None:
-            metadata = {
-                "name": service_accounts.ROOT_CERTIFICATE,
-                "namespace": key.name,
-                "annotations": {_ANNOTATION: _DESCRIPTION},
-            }
+            metadata = {"name": name, "namespace": key.name, "annotations": {_ANNOTATION: _DESCRIPTION}}
             new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": self._data}
             return ReconcileResult([client.Create(new)])
         if known.get("data") == self._data and meta.annotation(known, _ANNOTATION):
             return ReconcileResult()
         annotations = {**(known["metadata"].get("annotations") or {}), _ANNOTATION: _DESCRIPTION}
-        return ReconcileResult(
-            [client.Update(meta.with_metadata({**known, "data": self._data}, annotations=annotations))]
-        )
+        corrected = meta.with_metadata({**known, "data": self._data}, annotations=annotations)
+        return ReconcileResult([client.Update(corrected)])
 
 
 # Finished Jobs and JobSets are deleted `ttlSecondsAfterFinished` after their end, in the foreground: dependents first.
@@ -311,9 +297,8 @@ class TtlAfterFinished:
             return ReconcileResult()
         if expires_at > now:
             return ReconcileResult(requeue_at=expires_at)
-        return ReconcileResult(
-            [client.Delete(key, propagation=client.Propagation.FOREGROUND, uid=obj["metadata"]["uid"])]
-        )
+        uid = obj["metadata"]["uid"]
+        return ReconcileResult([client.Delete(key, propagation=client.Propagation.FOREGROUND, uid=uid)])
 
 
 def _expires_at(key: meta.Key, obj: meta.Obj) -> Instant | None:

@@ -172,9 +172,8 @@ class JobReconciler:
             job_workloads = self._relations.workloads_of(key, reader)
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
                 # Its dependents stay, and finish once they have no owner.
-                return ReconcileResult(
-                    [write for workload in job_workloads for write in _release_finalizer(workload).writes]
-                )
+                writes = [write for workload in job_workloads for write in _release_finalizer(workload).writes]
+                return ReconcileResult(writes)
             return _delete_workloads(job_workloads)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
             return ReconcileResult()
@@ -208,16 +207,10 @@ class JobReconciler:
             else:
                 unmatched.append(workload)
         if match is None:
-            return (
-                self._stop_unmatched_job(job_pass, unmatched)
-                or self._replace_unmatched(job_pass, unmatched)
-                or self._create_workload(job_pass)
-            )
-        return (
-            self._delete_unmatched(job_pass, unmatched)
-            or self._sync_workload(job_pass, match)
-            or self._sync_job(job_pass, match)
-        )
+            outcome = self._stop_unmatched_job(job_pass, unmatched) or self._replace_unmatched(job_pass, unmatched)
+            return outcome or self._create_workload(job_pass)
+        outcome = self._delete_unmatched(job_pass, unmatched) or self._sync_workload(job_pass, match)
+        return outcome or self._sync_job(job_pass, match)
 
     def _manage_prebuilt(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Adopt the prebuilt Workload of a job, or stop the job if the Workload is missing or not equivalent."""
@@ -228,15 +221,11 @@ class JobReconciler:
                 return self._sync_job(job_pass, workload)
             if not lifecycle.is_finished(workload):
                 message = "The prebuilt workload is out of sync with its user job"
-                return ReconcileResult(
-                    [UpdateStatus(lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, job_pass.now))]
-                )
-        stop = (
-            None
-            if self._integration.ending(job_pass.job) is not None
-            else self._stop_job(job_pass, None, "missing workload")
-        )
-        return stop or ReconcileResult()
+                finished = lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, job_pass.now)
+                return ReconcileResult([UpdateStatus(finished)])
+        if self._integration.ending(job_pass.job) is not None:
+            return ReconcileResult()
+        return self._stop_job(job_pass, None, "missing workload") or ReconcileResult()
 
     def _stop_unmatched_job(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
         """Stop a running job that has no matching Workload."""
@@ -271,12 +260,8 @@ class JobReconciler:
 
     def _delete_unmatched(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
         outcome = _delete_workloads(unmatched)
-        deleted_keys = [
-            meta.key_of(workload) for workload in unmatched if "deletionTimestamp" not in workload["metadata"]
-        ]
-        outcome.events += [
-            job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in deleted_keys
-        ]
+        keys = [meta.key_of(workload) for workload in unmatched if "deletionTimestamp" not in workload["metadata"]]
+        outcome.events += [job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in keys]
         return outcome if outcome.writes else None
 
     def _create_workload(self, job_pass: _JobPass) -> ReconcileResult:
@@ -312,10 +297,8 @@ class JobReconciler:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingClass):
             return _report_missing_class(job_pass, priority)
-        if (
-            adjustments.Priority(workload["spec"].get("priority", 0), workload["spec"].get("priorityClassRef"))
-            == priority
-        ):
+        spec = workload["spec"]
+        if adjustments.Priority(spec.get("priority", 0), spec.get("priorityClassRef")) == priority:
             return None
         updated = meta.with_path(workload, ("spec", "priority"), priority.value)
         updated = meta.with_path(updated, ("spec", "priorityClassRef"), priority.class_ref)
@@ -441,9 +424,8 @@ def _check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
     """Return an Event on the job with the messages of its Workload's Pending admission checks, if any."""
     if not lifecycle.has_quota_reservation(workload):
         return []
-    check_messages = [
-        f"{c['name']}: {c['message']}" for c in lifecycle.in_state(workload, lifecycle.PENDING) if c.get("message")
-    ]
+    pending = lifecycle.in_state(workload, lifecycle.PENDING)
+    check_messages = [f"{c['name']}: {c['message']}" for c in pending if c.get("message")]
     return [job_pass.event("UpdatedAdmissionCheck", "; ".join(check_messages))] if check_messages else []
 
 

@@ -114,14 +114,12 @@ def _with_check_updates(injection: PodSetInfo, workload: meta.Obj) -> PodSetInfo
     for check in workload["status"].get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             if update["name"] == injection.name:
-                injection = _merge_infos(
-                    injection, _info_from_update(update), f'in admission check "{check["name"]}": '
-                )
+                injection = _merge_infos(injection, _info_of_update(update), f'in admission check "{check["name"]}": ')
                 break
     return injection
 
 
-def _info_from_update(update: Mapping[str, Any]) -> PodSetInfo:
+def _info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
     return PodSetInfo(
         update["name"],
         0,
@@ -181,12 +179,10 @@ def _merge_infos(base: PodSetInfo, additions: PodSetInfo, message_prefix: str = 
     )
 
 
-def _merge_maps(message_prefix: str, base: Mapping[str, str], additions: Mapping[str, str]) -> dict[str, str]:
+def _merge_maps(prefix: str, base: Mapping[str, str], additions: Mapping[str, str]) -> dict[str, str]:
     for key in sorted(base.keys() & additions.keys()):
         if base[key] != additions[key]:
-            raise InvalidPodSetInfo(
-                f"{message_prefix}: conflict for key={key}, value1={base[key]}, value2={additions[key]}"
-            )
+            raise InvalidPodSetInfo(f"{prefix}: conflict for key={key}, value1={base[key]}, value2={additions[key]}")
     return {**base, **additions}
 
 
@@ -200,9 +196,8 @@ def are_pod_sets_equivalent(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
     """Report whether two lists of pod sets have equal counts, containers and, unless ignored, tolerations."""
-    return len(first) == len(second) and all(
-        _are_equivalent(a, b, ignore_tolerations) for a, b in zip(first, second, strict=True)
-    )
+    pairs = zip(first, second, strict=True)
+    return len(first) == len(second) and all(_are_equivalent(a, b, ignore_tolerations) for a, b in pairs)
 
 
 def _are_equivalent(first: Mapping[str, Any], second: Mapping[str, Any], ignore_tolerations: bool) -> bool:

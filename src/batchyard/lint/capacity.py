@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.api.manifests import Manifest
-from batchyard.api.meta import format_amount
+from batchyard.api.meta import Obj, format_amount
 from batchyard.lint.configuration import Configuration, MachineGroup
 from batchyard.lint.findings import RuleResult
 from batchyard.scheduling.quota import QuotaNode
@@ -71,10 +71,8 @@ def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
         if flavor not in config.flavors or resource == "pods":
             continue
         labels = config.flavors[flavor][1].labels
-        machines, can_create_pools = (
-            config.inventory.machines_for(config.flavors[flavor][1]),
-            config.can_create_pools_for(flavor),
-        )
+        machines = config.inventory.machines_for(config.flavors[flavor][1])
+        can_create_pools = config.can_create_pools_for(flavor)
         available = sum(group.total_allocatable(resource) for group in machines)
         available += config.inventory.max_creatable_amount(resource, labels) if can_create_pools else 0
         admissible = max_admissible_amount(config, fr, flavor)
@@ -116,10 +114,8 @@ def _report_over_capacity(
     holders = quota_declarations_of(config, flavor, resource)
     admissible, available = (format_amount(resource, amount) for amount in amounts)
     names = ", ".join(sorted({holder.manifest.obj["metadata"]["name"] for holder in holders}))
-    machine_counts = (
-        ", ".join(f"{group.name}: {_format_machine_count(group)}" for group in machines)
-        or "pools that could be created"
-    )
+    counts = [f"{group.name}: {_format_machine_count(group)}" for group in machines]
+    machine_counts = ", ".join(counts) or "pools that could be created"
     problem = (
         f"the queues may use {admissible} {resource} of flavor {flavor} at once, but its machines have {available}"
         f" ({machine_counts})."
@@ -134,9 +130,7 @@ def _format_machine_count(machines: MachineGroup) -> str:
     return f"{'at most ' if machines.is_autoscaled else ''}{machines.max_count} node{'s' * (machines.max_count != 1)}"
 
 
-def _lower_quota_patch(
-    holder: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]
-) -> Mapping[str, Any]:
+def _lower_quota_patch(holder: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]) -> Obj:
     """Return the patch that lowers one quota to its proportional part of the capacity."""
     admissible, available = amounts
     lower_quota = format_amount(flavor_resource[1], holder.nominal * available // admissible)

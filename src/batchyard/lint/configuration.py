@@ -70,10 +70,8 @@ class MachineInventory:
 
     def __init__(self, clusters: Sequence[Manifest], pools: Sequence[Manifest], nodes: Sequence[Manifest]) -> None:
         self.cluster: Obj | None = clusters[0].obj if clusters else None
-        self.machines: tuple[MachineGroup, ...] = (
-            *_pool_machines(self.cluster, clusters, pools),
-            *map(_node_as_machine, nodes),
-        )
+        pool_machines = _pool_machines(self.cluster, clusters, pools)
+        self.machines: tuple[MachineGroup, ...] = (*pool_machines, *map(_node_as_machine, nodes))
         self.can_create_pools = False
         self._limits: Mapping[str, int] = {}
         if self.cluster is not None:
@@ -110,11 +108,8 @@ class MachineInventory:
             return limit * 1000 if resource == "cpu" else limit
         accelerators = [name for name in self._limits if name not in {"cpu", "memory"}]
         selected = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
-        return sum(
-            self._limits[name]
-            for name in accelerators
-            if selected in (None, name) and _requests_accelerator(resource, name)
-        )
+        usable = [name for name in accelerators if selected in (None, name) and _requests_accelerator(resource, name)]
+        return sum(self._limits[name] for name in usable)
 
 
 def _requests_accelerator(resource: str, accelerator: str) -> bool:
@@ -175,9 +170,8 @@ def format_machine_names(machines: Sequence[MachineGroup]) -> str:
 def _node_as_machine(manifest: Manifest) -> MachineGroup:
     """Return a node as a machine group, without its temporary taints."""
     view = node_view(manifest.obj)
-    view = replace(
-        view, taints=tuple(taint for taint in view.taints if not taint.key.startswith(_TEMPORARY_TAINT_PREFIXES))
-    )
+    taints = [taint for taint in view.taints if not taint.key.startswith(_TEMPORARY_TAINT_PREFIXES)]
+    view = replace(view, taints=tuple(taints))
     provisioning = "spot" if view.labels.get(well_known.SPOT) == "true" else "standard"
     return MachineGroup(view.name, manifest, "", (view,), 1, is_autoscaled=False, provisioning=provisioning, hosts=1)
 
@@ -226,11 +220,8 @@ def find_node_mismatches(
     """Return for each admissible pod set, by flavor combination, why its pods fit no node; None if they fit."""
     if not context.inventory.is_known:
         return []
-    return [
-        (pod_set, _mismatches_by_flavors(pod_set, context))
-        for pod_set in pod_sets
-        if pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT
-    ]
+    fitting = [each for each in pod_sets if each.assignment.mode is not FlavorAssignmentMode.NO_FIT]
+    return [(pod_set, _mismatches_by_flavors(pod_set, context)) for pod_set in fitting]
 
 
 def _mismatches_by_flavors(pod_set: LintedPodSet, context: LintContext) -> NodeMismatches:
@@ -243,9 +234,8 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
     """Return the flavors of a resource group that a pod set can get; none if it requests no resource of the group."""
     group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
     template = pod_set.work.view.pod_sets[pod_set.index].template
-    requested = {
-        r: amount * pod_set.assignment.count for r, amount in template.requests if r in group.resources and amount
-    }
+    count = pod_set.assignment.count
+    requested = {r: amount * count for r, amount in template.requests if r in group.resources and amount}
     if not requested:
         return []
     obstacles = snapshot.obstacles.of(template, group.flavors)
@@ -262,9 +252,8 @@ def _find_mismatch(pod_set: LintedPodSet, combination: Sequence[str], context: L
     pod = pod_set.work.pod(
         pod_set.index, flavors, queued=True
     )  # the rule queued-pool-without-check covers machines on request
-    matching = [
-        group for group in context.inventory.machines if any(selects(pod.shape.rules, t) for t in group.templates)
-    ]
+    machines, rules = context.inventory.machines, pod.shape.rules
+    matching = [group for group in machines if any(selects(rules, template) for template in group.templates)]
     tolerated = [group for group in matching if _pods_per_machine(pod, group, only_taints=True)]
     if context.inventory.can_create_pool_for(pod):
         return None
@@ -395,10 +384,7 @@ class Configuration:
     @cached_property
     def queue_versions(self) -> list[tuple[Manifest, workload.ClusterQueueView]]:
         """Every version of every ClusterQueue, each with its manifest."""
-        return [
-            (manifest, workload.cluster_queue_view(manifest.obj))
-            for manifest in self.all_versions(scheme.CLUSTER_QUEUE)
-        ]
+        return [(each, workload.cluster_queue_view(each.obj)) for each in self.all_versions(scheme.CLUSTER_QUEUE)]
 
     @cached_property
     def queues(self) -> dict[str, tuple[Manifest, workload.ClusterQueueView]]:
@@ -408,9 +394,8 @@ class Configuration:
     @cached_property
     def cohorts(self) -> dict[str, tuple[Manifest, workload.CohortView]]:
         """The Cohorts that the manifests define, by name, each with its manifest."""
-        return {
-            m.obj["metadata"]["name"]: (m, workload.cohort_view(m.obj)) for m in self.latest_versions(scheme.COHORT)
-        }
+        manifests = self.latest_versions(scheme.COHORT)
+        return {m.obj["metadata"]["name"]: (m, workload.cohort_view(m.obj)) for m in manifests}
 
     @cached_property
     def quotas(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
@@ -421,10 +406,8 @@ class Configuration:
     @cached_property
     def local_queues(self) -> dict[str, tuple[Manifest, workload.LocalQueueView]]:
         """The LocalQueues by `namespace/name`, each with its manifest."""
-        views = [
-            (manifest, workload.local_queue_view(manifest.obj)) for manifest in self.latest_versions(scheme.LOCAL_QUEUE)
-        ]
-        return {view.key: (manifest, view) for manifest, view in views}
+        views = [(each, workload.local_queue_view(each.obj)) for each in self.latest_versions(scheme.LOCAL_QUEUE)]
+        return {view.key: (each, view) for each, view in views}
 
     def local_queues_in(self, namespace: str) -> list[str]:
         """Return the names of the LocalQueues in a namespace."""
@@ -434,10 +417,8 @@ class Configuration:
     @cached_property
     def flavors(self) -> dict[str, tuple[Manifest, workload.FlavorView]]:
         """The ResourceFlavors by name, each with its manifest."""
-        return {
-            m.obj["metadata"]["name"]: (m, workload.flavor_view(m.obj))
-            for m in self.latest_versions(scheme.RESOURCE_FLAVOR)
-        }
+        manifests = self.latest_versions(scheme.RESOURCE_FLAVOR)
+        return {m.obj["metadata"]["name"]: (m, workload.flavor_view(m.obj)) for m in manifests}
 
     @cached_property
     def snapshot(self) -> Snapshot:

@@ -27,9 +27,8 @@ def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
     for name, (manifest, _) in config.flavors.items():
         if name not in used_flavors:
             problem = f"no ClusterQueue or Cohort has quota of flavor {name}: the flavor is never assigned"
-            yield RuleResult(
-                manifest, "metadata.name", problem, f"add quota of {name} to a ClusterQueue, or remove the flavor"
-            )
+            fix = f"add quota of {name} to a ClusterQueue, or remove the flavor"
+            yield RuleResult(manifest, "metadata.name", problem, fix)
 
 
 def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
@@ -107,9 +106,8 @@ def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
         machines = config.inventory.machines_for(flavor) if flavor.labels else []
         if not machines or config.can_create_pools_for(name):
             continue
-        common_taints = [
-            taint for taint in _hard_taints(machines[0]) if all(taint in _hard_taints(group) for group in machines[1:])
-        ]
+        first, *others = map(_hard_taints, machines)
+        common_taints = [taint for taint in first if all(taint in other for other in others)]
         for taint in common_taints:
             if not _is_declared(config, name, flavor, taint):
                 problem = (
@@ -131,9 +129,8 @@ def _is_declared(config: Configuration, name: str, flavor: FlavorView, taint: Ta
     if any((declared.key, declared.effect) == (taint.key, taint.effect) for declared in flavor.taints):
         return True
     eligible = config.eligible_pod_sets(name)
-    return bool(eligible) and all(
-        tolerates(work.view.pod_sets[index].template.tolerations, taint) for work, index in eligible
-    )
+    templates = [work.view.pod_sets[index].template for work, index in eligible]
+    return bool(templates) and all(tolerates(template.tolerations, taint) for template in templates)
 
 
 def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
@@ -156,12 +153,8 @@ def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavo
 
 def _hard_taints(machines: MachineGroup) -> list[Taint]:
     """Return the NoSchedule and NoExecute taints that all templates of the machines have."""
-    first, *other_templates = machines.templates
-    return [
-        t
-        for t in first.taints
-        if t.effect in _HARD_EFFECTS and all(t in template.taints for template in other_templates)
-    ]
+    first, *others = machines.templates
+    return [t for t in first.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)]
 
 
 def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
@@ -173,10 +166,8 @@ def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
     count, name, labels = max(matches, key=lambda found: found[0])
     if not count:
         return "add a pool with these labels, or use labels that nodes have"
-    differing = [
-        f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value
-    ]
-    return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(differing)}"
+    actual = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
+    return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(actual)}"
 
 
 def _covered_resources(queues: list[ClusterQueueView]) -> list[str]:
@@ -250,9 +241,8 @@ def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
             for path, name in _misplaced_values(work, well_known.QUEUE_NAME):
                 problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(work)}"
                 fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {work.obj['kind']}"
-                yield RuleResult(
-                    work.manifest, path, problem, fix, [(work.manifest, _add_label_patch(well_known.QUEUE_NAME, name))]
-                )
+                patch = _add_label_patch(well_known.QUEUE_NAME, name)
+                yield RuleResult(work.manifest, path, problem, fix, [(work.manifest, patch)])
 
 
 def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
@@ -262,11 +252,8 @@ def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
             if key in (work.obj["metadata"].get("labels") or {}):
                 continue
             for path, value in _misplaced_values(work, key):
-                effect = (
-                    "Kueue ignores this priority class"
-                    if key == well_known.PRIORITY_CLASS
-                    else "the job has no time limit"
-                )
+                is_class = key == well_known.PRIORITY_CLASS
+                effect = "Kueue ignores this priority class" if is_class else "the job has no time limit"
                 problem = f"{key}: {value} has no effect in this field: {effect}"
                 fix = f"set {key} in metadata.labels of the {work.obj['kind']}"
                 yield RuleResult(work.manifest, path, problem, fix, [(work.manifest, _add_label_patch(key, value))])
@@ -299,13 +286,8 @@ def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
         fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(queue_names)}"
         is_stuck = work.obj["spec"].get("suspend") is True
         severity = Severity.ERROR if is_stuck else Severity.WARNING
-        yield RuleResult(
-            work.manifest,
-            "metadata.labels",
-            f"the job names no LocalQueue: {_describe_unmanaged_job(work)}",
-            fix,
-            severity=severity,
-        )
+        problem = f"the job names no LocalQueue: {_describe_unmanaged_job(work)}"
+        yield RuleResult(work.manifest, "metadata.labels", problem, fix, severity=severity)
 
 
 def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
@@ -406,9 +388,8 @@ def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
                 minimum = min(counts)
                 problem = f"a pod requests {per_pod} of the {minimum} chips of its machine: the others stay idle, and"
                 problem += " TPU programs that require all chips of a slice do not start"
-                yield RuleResult(
-                    work.manifest, f"{path}.spec.containers", problem, f"request google.com/tpu: {minimum}"
-                )
+                fix = f"request google.com/tpu: {minimum}"
+                yield RuleResult(work.manifest, f"{path}.spec.containers", problem, fix)
 
 
 def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
@@ -431,19 +412,15 @@ def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
             fix = f"select {built_in.type}, or remove the machine type" if built_in else "remove the machine type"
             yield RuleResult(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
         if labels.get(well_known.SPOT) == "true" and labels.get(well_known.PROVISIONING, "spot") != "spot":
-            problem = (
-                f"{well_known.SPOT}: true and {well_known.PROVISIONING}: {labels[well_known.PROVISIONING]} contradict"
-            )
-            yield RuleResult(
-                manifest, f"{path}[{well_known.PROVISIONING}]", f"{problem} each other", "keep one of them"
-            )
+            key = well_known.PROVISIONING
+            problem = f"{well_known.SPOT}: true and {key}: {labels[key]} contradict each other"
+            yield RuleResult(manifest, f"{path}[{key}]", problem, "keep one of them")
 
 
 def _supports_accelerator(catalog: Catalog, name: str, accelerator: str) -> bool:
     machine = catalog.machine(name)
-    return (machine.accelerator is not None and machine.accelerator.type == accelerator) or catalog.can_attach(
-        machine, accelerator
-    )
+    built_in = machine.accelerator
+    return (built_in is not None and built_in.type == accelerator) or catalog.can_attach(machine, accelerator)
 
 
 def _job_specs(work: LintedWork) -> Iterator[tuple[Obj, str, int]]:

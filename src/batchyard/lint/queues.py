@@ -43,10 +43,8 @@ def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
         selected_keys = {requirement.key for requirement in queue[1].namespaces.requirements}
         if namespace_manifest is None and selected_keys - {_NAME_LABEL}:
             continue  # the namespace's labels are unknown
-        labels = {
-            _NAME_LABEL: namespace,
-            **((namespace_manifest.obj["metadata"].get("labels") or {}) if namespace_manifest else {}),
-        }
+        own_labels = namespace_manifest.obj["metadata"].get("labels") if namespace_manifest else None
+        labels = {_NAME_LABEL: namespace, **(own_labels or {})}
         if not queue[1].namespaces.matches(labels):
             problem = (
                 f"ClusterQueue {view.cluster_queue} does not select namespace {namespace}:"
@@ -113,9 +111,8 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
             continue
         fix = "set queueingStrategy to BestEffortFIFO, or use separate queues for large and small jobs"
         patches = [(manifest, {"spec": {"queueingStrategy": "BestEffortFIFO"}})]
-        yield RuleResult(
-            manifest, "spec.queueingStrategy", problem, fix, patches, severity=None if work_items else Severity.NOTE
-        )
+        severity = None if work_items else Severity.NOTE
+        yield RuleResult(manifest, "spec.queueingStrategy", problem, fix, patches, severity=severity)
 
 
 def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
@@ -128,9 +125,8 @@ def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
                     amount = format_amount("memory", quota.nominal)
                     problem = f"the quota of memory in flavor {quota.flavor} is {amount} bytes: no pod fits"
                     fix = f"add the unit: {amount}Gi or {amount}Mi"
-                    yield RuleResult(
-                        manifest, f"spec.resourceGroups[{group_index}].flavors[{flavor_index}]", problem, fix
-                    )
+                    path = f"spec.resourceGroups[{group_index}].flavors[{flavor_index}]"
+                    yield RuleResult(manifest, path, problem, fix)
 
 
 def _job_shape(config: Configuration, view: ClusterQueueView, work: LintedWork) -> object:
@@ -213,9 +209,8 @@ def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
             continue
         if all(isinstance(fact, str) for fact in facts):
             reasons = "; ".join(map(str, facts[:_REASONS_SHOWN_MAX]))
-            problem = (
-                f"no flavor of ClusterQueue {pod_set.queue.name} matches {pod_set.subject}: {reasons}. It waits forever"
-            )
+            queue = pod_set.queue.name
+            problem = f"no flavor of ClusterQueue {queue} matches {pod_set.subject}: {reasons}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
             yield RuleResult(pod_set.work.manifest, pod_set.path, problem, fix)
 
@@ -228,12 +223,10 @@ def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
         if PODS in covered or any(amount for resource, amount in template.requests if resource in covered):
             continue
         if covered and pod_set.work.view.counts[pod_set.index]:
-            problem = (
-                f"{pod_set.subject} requests none of {', '.join(covered)}: it is admitted even if the queue is full"
-            )
-            yield RuleResult(
-                pod_set.work.manifest, f"{pod_set.path}.containers", problem, "set the resource requests of its pods"
-            )
+            names = ", ".join(covered)
+            problem = f"{pod_set.subject} requests none of {names}: it is admitted even if the queue is full"
+            fix = "set the resource requests of its pods"
+            yield RuleResult(pod_set.work.manifest, f"{pod_set.path}.containers", problem, fix)
 
 
 def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
@@ -293,9 +286,8 @@ def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleRe
 
 
 def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
-    requested, maximum = (
-        format_amount(fact.resource, amount) for amount in (fact.assumed + fact.request, fact.capacity)
-    )
+    requested = format_amount(fact.resource, fact.assumed + fact.request)
+    maximum = format_amount(fact.resource, fact.capacity)
     return f"{requested} {fact.resource} requested, at most {maximum} in flavor {fact.flavor}"
 
 
@@ -326,18 +318,12 @@ def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
 
 def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     """Return the flavor-resources that only the full pod count would borrow; the minimum count fits the quota."""
-    workload_pod_set, node = pod_set.work.view.pod_sets[pod_set.index], pod_set.queue.node
-    minimum = workload_pod_set.min_count
+    view, node = pod_set.work.view.pod_sets[pod_set.index], pod_set.queue.node
+    minimum = view.min_count
     usage = dict(pod_set.assignment.assigned_flavors.usage)
-    if (
-        not minimum
-        or minimum >= workload_pod_set.count
-        or any(amount > node.subtree[fr] for fr, amount in usage.items())
-    ):
+    if not minimum or minimum >= view.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
         return frozenset()
-    return frozenset(
-        [fr for fr, amount in usage.items() if amount * workload_pod_set.count > node.subtree[fr] * minimum]
-    )
+    return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree[fr] * minimum])
 
 
 def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended: Container[int]) -> LintedWork | None:
@@ -416,9 +402,8 @@ def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
                         " its borrowingLimit has no effect"
                     )
                     fix = "give other members or the Cohort quota to lend, or raise the nominalQuota"
-                    yield RuleResult(
-                        manifest, f"spec.resourceGroups[{group_index}].flavors[{flavor_index}]", problem, fix
-                    )
+                    path = f"spec.resourceGroups[{group_index}].flavors[{flavor_index}]"
+                    yield RuleResult(manifest, path, problem, fix)
 
 
 def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
@@ -462,9 +447,7 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
 
 def _fits_only_one_job(config: Configuration, view: ClusterQueueView, first: LintedWork, second: LintedWork) -> bool:
     """Return whether each of two jobs fits the idle queue, but both together do not."""
-    pod_sets = [
-        pod_set for pod_set in config.pod_sets if pod_set.queue.name == view.name and pod_set.work in (first, second)
-    ]
+    pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.work in (first, second)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
     potential = config.snapshot.queues[view.name].node.potential
@@ -479,9 +462,7 @@ def _may_preempt(work: LintedWork, classes: Mapping[str, Obj]) -> bool:
     """Return whether the pods of a job have a PriorityClass that preempts."""
     names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in work.templates]
     job_classes = [classes[name] for name in names if name in classes]
-    return bool(job_classes) and all(
-        priority_class.get("preemptionPolicy") != "Never" for priority_class in job_classes
-    )
+    return bool(job_classes) and all(each.get("preemptionPolicy") != "Never" for each in job_classes)
 
 
 def _queue_and_pod_priority(work: LintedWork, classes: Mapping[str, Obj]) -> tuple[int, int]:

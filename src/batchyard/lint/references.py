@@ -44,19 +44,16 @@ def unknown_local_queue(config: Configuration) -> Iterator[RuleResult]:
     for work in config.work_items:
         if work.queue:
             path = f"metadata.labels[{well_known.QUEUE_NAME}]" if work.is_job else "spec.queueName"
-            reference = ObjectReference(
-                work.manifest, path, scheme.LOCAL_QUEUE, work.queue, "the job waits forever", work.namespace
-            )
+            effect = "the job waits forever"
+            reference = ObjectReference(work.manifest, path, scheme.LOCAL_QUEUE, work.queue, effect, work.namespace)
             yield from _report_missing(config, reference)
 
 
 def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
     """Report each LocalQueue whose ClusterQueue does not exist."""
     for manifest, view in config.local_queues.values():
-        consequence = "jobs in this queue wait forever"
-        reference = ObjectReference(
-            manifest, "spec.clusterQueue", scheme.CLUSTER_QUEUE, view.cluster_queue, consequence
-        )
+        effect = "jobs in this queue wait forever"
+        reference = ObjectReference(manifest, "spec.clusterQueue", scheme.CLUSTER_QUEUE, view.cluster_queue, effect)
         yield from _report_missing(config, reference)
 
 
@@ -67,9 +64,8 @@ def unknown_flavor(config: Configuration) -> Iterator[RuleResult]:
             for index, flavor in enumerate(group.flavors):
                 path = f"spec.resourceGroups[{group_index}].flavors[{index}].name"
                 consequence = "the ClusterQueue is inactive and admits no Workload"
-                yield from _report_missing(
-                    config, ObjectReference(manifest, path, scheme.RESOURCE_FLAVOR, flavor, consequence)
-                )
+                reference = ObjectReference(manifest, path, scheme.RESOURCE_FLAVOR, flavor, consequence)
+                yield from _report_missing(config, reference)
 
 
 def unknown_admission_check(config: Configuration) -> Iterator[RuleResult]:
@@ -77,10 +73,8 @@ def unknown_admission_check(config: Configuration) -> Iterator[RuleResult]:
     for manifest, view in config.queue_versions:
         for index, check in enumerate(view.admission_checks):
             path = f"spec.admissionChecksStrategy.admissionChecks[{index}].name"
-            consequence = "the ClusterQueue is inactive and admits no Workload"
-            yield from _report_missing(
-                config, ObjectReference(manifest, path, scheme.ADMISSION_CHECK, check, consequence)
-            )
+            effect = "the ClusterQueue is inactive and admits no Workload"
+            yield from _report_missing(config, ObjectReference(manifest, path, scheme.ADMISSION_CHECK, check, effect))
 
 
 def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
@@ -89,18 +83,14 @@ def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
         spec = manifest.obj["spec"]
         if spec.get("controllerName") == PROVISIONING_CONTROLLER:
             name = (spec.get("parameters") or {}).get("name") or ""
-            consequence = "the AdmissionCheck and every ClusterQueue that uses it are inactive"
+            effect = "the AdmissionCheck and every ClusterQueue that uses it are inactive"
             kind = scheme.PROVISIONING_REQUEST_CONFIG
-            yield from _report_missing(
-                config, ObjectReference(manifest, "spec.parameters.name", kind, name, consequence)
-            )
+            yield from _report_missing(config, ObjectReference(manifest, "spec.parameters.name", kind, name, effect))
     for manifest in config.all_versions(scheme.PROVISIONING_REQUEST_CONFIG):
         name = manifest.obj["spec"].get("provisioningClassName") or ""
         if name not in _PROVISIONING_CLASSES:
             suggestion = find_nearest_name(name, _PROVISIONING_CLASSES) or " or ".join(_PROVISIONING_CLASSES)
-            problem = (
-                f"no known autoscaler serves the provisioning class {name!r}: ProvisioningRequests are never processed"
-            )
+            problem = f"no autoscaler serves the provisioning class {name!r}: ProvisioningRequests are never processed"
             fix = f"use {suggestion}, unless your own autoscaler serves it"
             yield RuleResult(manifest, "spec.provisioningClassName", problem, fix, severity=Severity.WARNING)
 
@@ -111,9 +101,8 @@ def unknown_topology(config: Configuration) -> Iterator[RuleResult]:
         name = (manifest.obj.get("spec") or {}).get("topologyName")
         if name:
             consequence = "ClusterQueues with the flavor are inactive"
-            yield from _report_missing(
-                config, ObjectReference(manifest, "spec.topologyName", scheme.TOPOLOGY, name, consequence)
-            )
+            reference = ObjectReference(manifest, "spec.topologyName", scheme.TOPOLOGY, name, consequence)
+            yield from _report_missing(config, reference)
 
 
 def unknown_priority_class(config: Configuration) -> Iterator[RuleResult]:
@@ -181,11 +170,9 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
     if config.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]
-    namespace_note = f" in namespace {reference.namespace}" if reference.namespace else ""
+    note = f" in namespace {reference.namespace}" if reference.namespace else ""
     if not config.has_kind(reference.kind):
-        problem = (
-            f"the {kind} {reference.name}{namespace_note} is not in these files; without it, {reference.consequence}"
-        )
+        problem = f"the {kind} {reference.name}{note} is not in these files; without it, {reference.consequence}"
         yield RuleResult(
             reference.manifest,
             reference.path,
@@ -194,10 +181,9 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
             severity=Severity.NOTE,
         )
         return
-    problem = f"{kind} {reference.name}{namespace_note} does not exist: {reference.consequence}"
-    yield RuleResult(
-        reference.manifest, reference.path, problem, _suggest_name(kind, reference, _existing_names(config, reference))
-    )
+    problem = f"{kind} {reference.name}{note} does not exist: {reference.consequence}"
+    fix = _suggest_name(kind, reference, _existing_names(config, reference))
+    yield RuleResult(reference.manifest, reference.path, problem, fix)
 
 
 def _existing_names(config: Configuration, reference: ObjectReference) -> Sequence[str]:
@@ -252,12 +238,8 @@ def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
         if work.obj["kind"] == "JobSet" and (work.obj["spec"].get("failurePolicy") or {}).get("maxRestarts"):
             continue
         path = pod_set.path.removesuffix("template.spec")
-        problem = (
-            "backoffLimit is 0 and the pods can run on Spot machines: the first reclaimed machine fails the whole job"
-        )
-        fix = (
-            "set backoffLimit above 0, and add a podFailurePolicy that ignores pods with the condition DisruptionTarget"
-        )
+        problem = "backoffLimit is 0 and the pods can run on Spot machines: the first reclaimed machine fails the job"
+        fix = "set backoffLimit above 0, and add a podFailurePolicy that ignores pods with condition DisruptionTarget"
         if work.obj["kind"] == "JobSet":
             fix = "set failurePolicy.maxRestarts of the JobSet above 0"
         yield RuleResult(work.manifest, f"{path}backoffLimit", problem, fix)
@@ -266,9 +248,8 @@ def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
 def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
     """Report each job that needs a queued node pool, in a ClusterQueue that requests no machines."""
     for pod_set in config.pod_sets:
-        flavors = [
-            config.flavors[c.flavor][1] for c in pod_set.assignment.choices.values() if c.flavor in config.flavors
-        ]
+        flavor_names = [choice.flavor for choice in pod_set.assignment.choices.values()]
+        flavors = [config.flavors[name][1] for name in flavor_names if name in config.flavors]
         if any(config.requests_capacity(pod_set.queue.view, flavor.name) for flavor in flavors):
             continue
         pod = pod_set.work.pod(pod_set.index, flavors, queued=True)
@@ -292,9 +273,7 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
         limit = MAX_RUN_SECONDS if requested is None else requested
         annotation_path = f"metadata.annotations[{_MAX_RUN_ANNOTATION}]"
         if requested is not None and requested > MAX_RUN_SECONDS:
-            problem = (
-                f"machines on request run for at most {MAX_RUN_SECONDS} s (7 days), but {requested} s are requested"
-            )
+            problem = f"machines on request run at most {MAX_RUN_SECONDS} s (7 days), but {requested} s are requested"
             fix = f'request "{MAX_RUN_SECONDS}" or less, and resume from checkpoints'
             patches = [(work.manifest, {"metadata": {"annotations": {_MAX_RUN_ANNOTATION: str(MAX_RUN_SECONDS)}}})]
             yield RuleResult(work.manifest, annotation_path, f"{problem}: the request fails", fix, patches)

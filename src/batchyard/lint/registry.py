@@ -328,16 +328,11 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
     manifests = read_manifests(source_texts)
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
-    repaired_manifests = [
-        Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents
-    ]
-    objects = _sort_by_position([*manifests.objects, *repaired_manifests], [source for source, _ in source_texts])
+    repaired = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
+    objects = _sort_by_position([*manifests.objects, *repaired], [source for source, _ in source_texts])
     valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
-    findings = [
-        *map(_file_finding, unreadable_files),
-        *_document_findings(manifests, valid_forms),
-        *_cluster_findings(objects),
-    ]
+    findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
+    findings += _cluster_findings(objects)
     findings = [finding for finding in findings if not rules or finding.rule in rules]
     findings += run_rules(build_configuration(objects), rules)
     order = {source: position for position, (source, _) in enumerate(source_texts)}
@@ -352,9 +347,8 @@ def build_configuration(objects: Sequence[Manifest]) -> Configuration:
     work_items = [work for manifest in objects for work in _linted_work_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
     configurations = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
-    return Configuration(
-        objects, work_items, fair_sharing=any(spec.get("fairSharing") for spec in [*scenarios, *configurations])
-    )
+    fair_sharing = any(spec.get("fairSharing") for spec in [*scenarios, *configurations])
+    return Configuration(objects, work_items, fair_sharing=fair_sharing)
 
 
 def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
@@ -406,9 +400,8 @@ def _linted_work_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
     jobs = obj["spec"].get("replicatedJobs") or ()
     paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
     priority_class = (key.kind.partition(".")[0], key.name) if key else ("", "")
-    yield _make_linted_work(
-        manifest, spec, paths if kind == scheme.JOB_SET else ["spec.template"], reader, priority_class
-    )
+    template_paths = paths if kind == scheme.JOB_SET else ["spec.template"]
+    yield _make_linted_work(manifest, spec, template_paths, reader, priority_class)
 
 
 def _make_linted_work(
@@ -435,23 +428,15 @@ def _file_finding(fault: FileFault) -> LintFinding:
     return _make_finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
 
 
-def _document_findings(
-    manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Mapping[str, Any]]
-) -> Iterator[LintFinding]:
+def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
     """Yield findings for invalid documents, each with a repaired object if possible, and for decoder warnings."""
-    other_documents = {
-        (broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)
-    }
-    for source, document in sorted(other_documents):
-        error = FieldError(
-            "", "the document is not a Kubernetes manifest and is ignored", "move it out of the linted folder"
-        )
+    others = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
+    for source, document in sorted(others):
+        error = FieldError("", "it is not a Kubernetes manifest and is ignored", "move it out of the linted folder")
         yield _make_finding("not-a-manifest", source, document, ("", ""), error)
     for manifest in manifests.objects:
         if group_kind(manifest.obj) == scheme.PLATFORM:
-            error = FieldError(
-                "", "lint does not check a Platform and ignores it", "check it with `batchyard platform plan FILE`"
-            )
+            error = FieldError("", "lint ignores a Platform", "check it with `batchyard platform plan FILE`")
             yield _make_finding(
                 "not-a-manifest",
                 manifest.source,
@@ -460,7 +445,7 @@ def _document_findings(
                 error,
             )
     for fault in manifests.faults:
-        if (fault.source, fault.document) in other_documents:
+        if (fault.source, fault.document) in others:
             continue
         location = next(
             (
@@ -470,9 +455,8 @@ def _document_findings(
             ),
             None,
         )
-        finding = _make_finding(
-            _rule_of_fault(fault), fault.source, fault.document, (fault.kind, fault.name), fault.error
-        )
+        rule = _rule_of_fault(fault)
+        finding = _make_finding(rule, fault.source, fault.document, (fault.kind, fault.name), fault.error)
         yield replace(finding, patches=(valid_forms[location],)) if location else finding
     for warning in manifests.odd:
         if warning.error.problem.startswith(_QUEUE_ANNOTATION):
@@ -530,9 +514,8 @@ def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str
 def _add_lines(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
     """Add line numbers to the findings; only documents with findings are parsed for this."""
     documents = {(finding.source, finding.document): None for finding in findings}
-    lines = {
-        location: DocumentLines(*manifests.texts[location]) for location in documents if location in manifests.texts
-    }
+    texts = manifests.texts
+    lines = {location: DocumentLines(*texts[location]) for location in documents if location in texts}
     return [replace(f, line=_line_of_finding(f, lines.get((f.source, f.document)))) for f in findings]
 
 

@@ -36,11 +36,8 @@ class ControllerMetrics:
     def texts(self, runner: Runner) -> Iterator[str]:
         """Yield the text of all controller and work queue families."""
         loads = runner.loads()
-        for name, field in (
-            ("workqueue_depth", "waiting"),
-            ("workqueue_adds_total", "adds"),
-            ("workqueue_retries_total", "retries"),
-        ):
+        fields = {"workqueue_depth": "waiting", "workqueue_adds_total": "adds", "workqueue_retries_total": "retries"}
+        for name, field in fields.items():
             yield gauge_text(metric(name), (((load.name, load.name), getattr(load, field)) for load in loads))
         results = {"success": "succeeded", "requeue_after": "delayed", "error": "errors"}
         yield gauge_text(
@@ -118,9 +115,7 @@ def _request_labels(audited: AuditedRequest) -> Labels:
     if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:
         verb_label = "APPLY"
     dry_run = "All" if request.query.get("dryRun") == "All" else ""
-    if path is None or (
-        path.subresource and path.answer is None and path.subresource not in path.resource.subresources
-    ):
+    if not path or (path.subresource and path.answer is None and path.subresource not in path.resource.subresources):
         return verb_label, dry_run, "", "", "", "", "", "apiserver"
     scope = "resource" if path.name or verb == "create" else ("namespace" if path.namespace else "cluster")
     return verb_label, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"

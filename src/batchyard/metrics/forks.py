@@ -73,11 +73,8 @@ class ShadowMetrics:
         """Yield the text of all families of shadow mode."""
         counts = self._counts()
         agreed = [((kind,), counts.agreed.get(kind, 0)) for kind in DECISIONS]
-        parted = [
-            ((kind.value,), counts.parted.get(kind.value, 0))
-            for kind in DivergenceType
-            if kind is not DivergenceType.LATE
-        ]
+        kinds = [kind for kind in DivergenceType if kind is not DivergenceType.LATE]
+        parted = [((kind.value,), counts.parted.get(kind.value, 0)) for kind in kinds]
         yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed)
         yield gauge_text(metric("batchyard_shadow_divergences_total"), parted)
         yield gauge_text(metric("batchyard_shadow_late_total"), [((), counts.late)])

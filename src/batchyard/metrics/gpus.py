@@ -56,15 +56,12 @@ def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
     memory_percent = _draw_between(_MEMORY_PERCENT, uid, "memory")
     step_names = (uid, str(gpu), str(elapsed // LOAD_STEP))
     if elapsed < LOADING_TIME:
-        return SimulatedLoad(
-            _draw_between(_LOADING_PERCENT, "loading", *step_names), memory_percent * elapsed // LOADING_TIME
-        )
+        percent = _draw_between(_LOADING_PERCENT, "loading", *step_names)
+        return SimulatedLoad(percent, memory_percent * elapsed // LOADING_TIME)
     if draw_integer(_SEED, "pause", *step_names) % 100 < _PAUSES_PER_100_STEPS:
         return SimulatedLoad(_draw_between(_PAUSE_PERCENT, "paused", *step_names), memory_percent)
-    return SimulatedLoad(
-        _draw_between(_LEVEL_PERCENT, uid, "level") + _draw_between(_DEVIATION_PERCENT, "spread", *step_names),
-        memory_percent,
-    )
+    deviation = _draw_between(_DEVIATION_PERCENT, "spread", *step_names)
+    return SimulatedLoad(_draw_between(_LEVEL_PERCENT, uid, "level") + deviation, memory_percent)
 
 
 def _draw_between(bounds: tuple[int, int], *names: str) -> int:

@@ -97,13 +97,8 @@ def _node_info(obj: Obj) -> ObjectSamples:
     status, spec = obj.get("status") or _EMPTY, obj.get("spec") or _EMPTY
     info = status.get("nodeInfo") or _EMPTY
     fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
-    internal_ips = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
-    other_labels = (
-        spec.get("providerID", ""),
-        spec.get("podCIDR", ""),
-        info.get("systemUUID", ""),
-        "".join(internal_ips[:1]),
-    )
+    ips = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
+    other_labels = (spec.get("providerID", ""), spec.get("podCIDR", ""), info.get("systemUUID", ""), "".join(ips[:1]))
     yield (*_node_labels(obj), *(info.get(field, "") for field in fields), *other_labels), 1
 
 

@@ -114,22 +114,21 @@ class QueueMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families; an empty string marks a point at which the server may do other work."""
         self._index.snapshot.settle()
-        pending_workloads = {}
+        pending = {}
         for name in list(self._index.queue_manager.pending):
             queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
             if queue is not None and cluster_queue is not None:
-                pending_workloads[name] = _PendingWorkloads(
-                    queue, is_active=cluster_queue.active, request_cache=self._request_cache
-                )
+                is_active = cluster_queue.active
+                pending[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
                 yield ""
         self._request_cache.drop_unused()
-        yield from self._pending_texts(pending_workloads)
+        yield from self._pending_texts(pending)
         yield from self._cluster_queue_texts()
         yield from self._usage_texts()
-        yield from self._local_queue_texts(pending_workloads)
+        yield from self._local_queue_texts(pending)
         yield from self._cohort_texts()
 
-    def _format_gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
+    def _gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
         return gauge_text_chunks(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in samples))
 
     def _pending_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
@@ -137,14 +136,14 @@ class QueueMetrics:
             (name, queue_pending.in_line, queue_pending.all - queue_pending.in_line)
             for name, queue_pending in pending_workloads.items()
         )
-        yield from self._format_gauge("pending_workloads", _active_and_inadmissible(counts))
-        yield from self._format_gauge(
+        yield from self._gauge("pending_workloads", _active_and_inadmissible(counts))
+        yield from self._gauge(
             "pending_scheduling_hashes",
             _active_and_inadmissible((name, *w.shapes) for name, w in pending_workloads.items()),
         )
-        yield from self._format_gauge("cluster_queue_resource_pending", self._pending_requests(pending_workloads))
-        yield from self._format_gauge("unadmitted_workloads", self._unadmitted())
-        yield from self._format_gauge("finished_workloads", self._finished())
+        yield from self._gauge("cluster_queue_resource_pending", self._pending_requests(pending_workloads))
+        yield from self._gauge("unadmitted_workloads", self._unadmitted())
+        yield from self._gauge("finished_workloads", self._finished())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
         """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
@@ -176,21 +175,15 @@ class QueueMetrics:
 
     def _cluster_queue_texts(self) -> Iterator[str]:
         queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
-        yield from self._format_gauge(
-            "reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues)
-        )
-        yield from self._format_gauge(
-            "admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues)
-        )
+        yield from self._gauge("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
+        yield from self._gauge("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
         statuses = [(q.name, self._status(q)) for q in queues]
-        samples = (
-            ((name, candidate), float(candidate == status)) for name, status in statuses for candidate in _STATUSES
-        )
-        yield from self._format_gauge("cluster_queue_status", samples)
-        yield from self._format_gauge("cluster_queue_info", (((q.name, *_cohort_labels(q.node)), 1) for q in queues))
+        samples = (((name, state), float(state == status)) for name, status in statuses for state in _STATUSES)
+        yield from self._gauge("cluster_queue_status", samples)
+        yield from self._gauge("cluster_queue_info", (((q.name, *_cohort_labels(q.node)), 1) for q in queues))
         if self._fair_sharing:
             shares = (((q.name, q.view.cohort), self._weighted_share(q.node)) for q in queues)
-            yield from self._format_gauge("cluster_queue_weighted_share", shares)
+            yield from self._gauge("cluster_queue_weighted_share", shares)
 
     def _status(self, queue: ClusterQueue) -> str:
         if self._index.is_terminating(queue.name):
@@ -215,32 +208,24 @@ class QueueMetrics:
                 for queue, amounts, default in table
                 for fr in queue.node.nominal
             )
-            yield from self._format_gauge(name, samples)
+            yield from self._gauge(name, samples)
 
-    def _local_queue_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
-        local_queues, tally = (
-            list(self._index.workload_cache.local_queues.values()),
-            self._index.workload_cache.local_queue_counters,
-        )
-        labelled_queues = [(_local_queue_labels(view.key), view) for view in local_queues]
-        yield from self._format_gauge(
-            "local_queue_pending_workloads", _local_queue_pending(labelled_queues, pending_workloads)
-        )
-        yield from self._format_gauge("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
+    def _local_queue_texts(self, pending: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
+        workload_cache = self._index.workload_cache
+        local_queues, tally = list(workload_cache.local_queues.values()), workload_cache.local_queue_counters
+        queues = [(_local_queue_labels(view.key), view) for view in local_queues]
+        yield from self._gauge("local_queue_pending_workloads", _local_queue_pending(queues, pending))
+        yield from self._gauge("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
         finished = self._workloads.finished
-        yield from self._format_gauge(
-            "local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in labelled_queues)
-        )
-        counts = [(key, view, tally.get(view.key)) for key, view in labelled_queues]
-        yield from self._format_gauge(
-            "local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts)
-        )
-        yield from self._format_gauge("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
-        yield from self._format_gauge("local_queue_status", self._local_statuses())
-        yield from self._format_gauge(
+        yield from self._gauge("local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in queues))
+        counts = [(key, view, tally.get(view.key)) for key, view in queues]
+        yield from self._gauge("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
+        yield from self._gauge("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
+        yield from self._gauge("local_queue_status", self._local_statuses())
+        yield from self._gauge(
             "local_queue_resource_reservation", self._local_queue_usage((k, v, c.reserved_usage) for k, v, c in counts)
         )
-        yield from self._format_gauge(
+        yield from self._gauge(
             "local_queue_resource_usage", self._local_queue_usage((k, v, c.admitted_usage) for k, v, c in counts)
         )
 
@@ -267,19 +252,16 @@ class QueueMetrics:
         cohorts, sums = self._index.snapshot.cohorts, _CohortSums(self._index)
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
         names = self._index.snapshot.names
-        yield from self._format_gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
-        yield from self._format_gauge(
-            "cohort_subtree_quota", _cohort_amounts(nodes, names, {n: enumerate(n.subtree) for n in nodes})
-        )
+        yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
+        quotas = {node: enumerate(node.subtree) for node in nodes}
+        yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, quotas))
         reserved = {node: sums.sums_of(node)[1].items() for node in nodes}
-        yield from self._format_gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reserved))
-        yield from self._format_gauge(
+        yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reserved))
+        yield from self._gauge(
             "cohort_subtree_admitted_active_workloads", (((node.name,), sums.sums_of(node)[0]) for node in nodes)
         )
         if self._fair_sharing:
-            yield from self._format_gauge(
-                "cohort_weighted_share", (((node.name,), self._weighted_share(node)) for node in nodes)
-            )
+            yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
 
     def _weighted_share(self, node: QuotaNode) -> float:
         share = weighted_share(node, self._index.snapshot.names).weighted

@@ -66,13 +66,11 @@ def gauge_text(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
 
 def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
     """Yield the exposition text of a gauge in chunks; all samples are read before the first chunk."""
-    sample_list = list(samples)
-    if sample_list:
+    pairs = list(samples)
+    if pairs:
         yield metric.head()
-    for start in range(0, len(sample_list), _SAMPLES_PER_CHUNK):
-        yield "".join(
-            [metric.sample(labels, value) for labels, value in sample_list[start : start + _SAMPLES_PER_CHUNK]]
-        )
+    for start in range(0, len(pairs), _SAMPLES_PER_CHUNK):
+        yield "".join([metric.sample(labels, value) for labels, value in pairs[start : start + _SAMPLES_PER_CHUNK]])
 
 
 class _CounterSeries:
@@ -180,11 +178,9 @@ def _yield_chunks(
     """Yield the HELP and TYPE lines and the series of a metric in chunks, so that the caller may pause in between."""
     if series:
         yield metric.head()
-    items_of_series = list(series.items())
-    for start in range(0, len(items_of_series), _SERIES_PER_CHUNK):
-        yield "".join(
-            [format_series(labels, item) for labels, item in items_of_series[start : start + _SERIES_PER_CHUNK]]
-        )
+    items = list(series.items())
+    for start in range(0, len(items), _SERIES_PER_CHUNK):
+        yield "".join([format_series(labels, item) for labels, item in items[start : start + _SERIES_PER_CHUNK]])
 
 
 def _delete_matching(

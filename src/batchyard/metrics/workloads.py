@@ -37,9 +37,8 @@ _OTHER_NAMES: Final = (
     *("pods_ready_to_evicted_time_seconds", "workload_eviction_latency_seconds"),
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
-_METRIC_NAMES: Final = tuple(
-    f"kueue_{name}" for name in (*_CQ_NAMES, *(f"local_queue_{name}" for name in _CQ_NAMES), *_OTHER_NAMES)
-)
+_LOCAL_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_NAMES)
+_METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_NAMES, *_LOCAL_NAMES, *_OTHER_NAMES))
 
 
 class _LifecycleStage:
@@ -189,15 +188,10 @@ class WorkloadMetrics:
 
     def _observe_end(self, obj: Obj, view: WorkloadView) -> None:
         self._end.count(obj, view)
-        admitted_condition, finished_condition = (
-            find_condition(obj, lifecycle.ADMITTED),
-            find_condition(obj, lifecycle.FINISHED),
-        )
-        if view.admitted and admitted_condition is not None and finished_condition is not None:
+        admitted, finished = (find_condition(obj, lifecycle.ADMITTED), find_condition(obj, lifecycle.FINISHED))
+        if view.admitted and admitted is not None and finished is not None:
             past_time = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
-            last_time = parse_time(finished_condition["lastTransitionTime"]) - parse_time(
-                admitted_condition["lastTransitionTime"]
-            )
+            last_time = parse_time(finished["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
             self._end.measure(obj, view, past_time + last_time)
 
     def _observe_readiness(self, obj: Obj, view: WorkloadView) -> None:
@@ -209,12 +203,10 @@ class WorkloadMetrics:
         self._start.measure(obj, view, wait_time)
 
     def _observe_eviction(self, obj: Obj, old: Obj, view: WorkloadView, old_view: WorkloadView) -> None:
-        condition, old_condition = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
+        condition, previous = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
         if condition is None:
             return
-        is_new = (
-            old_condition is None or old_condition["status"] != "True" or old_condition["reason"] != condition["reason"]
-        )
+        is_new = previous is None or previous["status"] != "True" or previous["reason"] != condition["reason"]
         if is_new and old_view.cluster_queue:
             self._count_eviction(obj, old, old_view, _find_eviction(obj, old, condition["reason"]))
         if old_view.quota_reserved and not view.quota_reserved and old_view.cluster_queue:
@@ -223,21 +215,19 @@ class WorkloadMetrics:
             self._group.observe("kueue_workload_eviction_latency_seconds", labels, release_time / SECOND)
 
     def _count_eviction(self, obj: Obj, old: Obj, old_view: WorkloadView, eviction: "_Eviction") -> None:
-        reason_labels, queue = (eviction.reason, eviction.cause), old_view.cluster_queue
-        self._group.add("kueue_evicted_workloads_total", (queue, *reason_labels, _priority_class(obj)))
+        reasons, queue = (eviction.reason, eviction.cause), old_view.cluster_queue
+        self._group.add("kueue_evicted_workloads_total", (queue, *reasons, _priority_class(obj)))
         self._group.add(
             "kueue_local_queue_evicted_workloads_total",
-            (*_local_queue_labels(old_view), *reason_labels, _priority_class(obj)),
+            (*_local_queue_labels(old_view), *reasons, _priority_class(obj)),
         )
         if eviction.times == 1:
-            self._group.add("kueue_evicted_workloads_once_total", (queue, *reason_labels, _priority_class(obj)))
+            self._group.add("kueue_evicted_workloads_once_total", (queue, *reasons, _priority_class(obj)))
         ready = find_condition(old, lifecycle.PODS_READY)
         if old_view.pods_ready and ready is not None:
             evicted = find_condition(obj, lifecycle.EVICTED) or ready
             ready_time = parse_time(evicted["lastTransitionTime"]) - parse_time(ready["lastTransitionTime"])
-            self._group.observe(
-                "kueue_pods_ready_to_evicted_time_seconds", (queue, *reason_labels), ready_time / SECOND
-            )
+            self._group.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *reasons), ready_time / SECOND)
 
 
 def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
@@ -315,8 +305,8 @@ class CycleMetrics:
     def __init__(self, clock: Callable[[], float], role: str) -> None:
         self._clock = clock
         self._group = MetricGroup(_CYCLE_METRIC_NAMES, role)
-        self._batchyard_group = MetricGroup(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
-        self._batchyard_group.add("batchyard_preemption_loops_total", (), 0)
+        self._own_group = MetricGroup(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
+        self._own_group.add("batchyard_preemption_loops_total", (), 0)
         self._started_at = self._decided_at = 0.0
 
     def begin(self) -> None:
@@ -333,10 +323,8 @@ class CycleMetrics:
         result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
         self._group.add("kueue_admission_attempts_total", (result,))
         self._group.observe("kueue_admission_attempt_duration_seconds", (result,), ended_at - self._started_at)
-        self._batchyard_group.add(
-            "batchyard_cycle_phase_seconds_total", ("decide",), self._decided_at - self._started_at
-        )
-        self._batchyard_group.add("batchyard_cycle_phase_seconds_total", ("apply",), ended_at - self._decided_at)
+        self._own_group.add("batchyard_cycle_phase_seconds_total", ("decide",), self._decided_at - self._started_at)
+        self._own_group.add("batchyard_cycle_phase_seconds_total", ("apply",), ended_at - self._decided_at)
         for queue, count in cycle.skipped_preemptions.items():
             self._group.set("kueue_admission_cycle_preemption_skips", (queue,), count)
         for decision in decisions:
@@ -348,7 +336,7 @@ class CycleMetrics:
 
     def loop(self, _loop: object) -> None:
         """Count a preemption loop: Workloads that preempt each other endlessly."""
-        self._batchyard_group.add("batchyard_preemption_loops_total", ())
+        self._own_group.add("batchyard_preemption_loops_total", ())
 
     def forget(self, queue: str) -> None:
         """Delete the series of a deleted ClusterQueue."""
@@ -361,7 +349,7 @@ class CycleMetrics:
 
     def own_texts(self) -> Iterator[str]:
         """Yield the text of the families that only batchyard has."""
-        return self._batchyard_group.texts()
+        return self._own_group.texts()
 
     def _count_preemptions(self, decision: Preempt) -> None:
         """Count the preemption targets whose eviction was not already in progress."""

@@ -93,14 +93,8 @@ def _condition(kind: str, values: tuple[str, str, str], old: Condition | None, n
     status, reason, message = values
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
-    return {
-        "type": kind,
-        "status": status,
-        **heartbeat,
-        "lastTransitionTime": transition_time,
-        "reason": reason,
-        "message": message,
-    }
+    times = {**heartbeat, "lastTransitionTime": transition_time}
+    return {"type": kind, "status": status, **times, "reason": reason, "message": message}
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:

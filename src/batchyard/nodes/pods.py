@@ -103,11 +103,9 @@ class PodGarbageCollector:
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
             due_at = self._missing_since.get(name, now) + QUARANTINE
-            return (
-                _remove_pod(pod, pods.DISRUPTION_BY_POD_GC, now)
-                if due_at <= now
-                else ReconcileResult(requeue_at=due_at)
-            )
+            if due_at <= now:
+                return _remove_pod(pod, pods.DISRUPTION_BY_POD_GC, now)
+            return ReconcileResult(requeue_at=due_at)
         is_unreachable = node is None or _is_out_of_service(node)
         return _remove_pod(pod, None, now) if is_unreachable and pods.is_terminating(pod) else ReconcileResult()
 

@@ -153,12 +153,9 @@ def _deployment_spec(settings: InstallSettings) -> Obj:
         metadata["annotations"] = {_DIGEST_ANNOTATION: sha256(settings.configuration.encode()).hexdigest()}
     template = {"metadata": metadata, "spec": _pod_spec(settings)}
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    spec = {
-        "replicas": settings.replicas,
-        "selector": {"matchLabels": dict(selector_labels(settings))},
-        "strategy": strategy,
-    }
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**spec, "template": template}}
+    selector = {"matchLabels": dict(selector_labels(settings))}
+    spec = {"replicas": settings.replicas, "selector": selector, "strategy": strategy, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec}
 
 
 def _pod_spec(settings: InstallSettings) -> Obj:
@@ -257,13 +254,11 @@ def network_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def _services(settings: InstallSettings) -> Iterator[Obj]:
-    yield _service(
-        settings, f"{settings.name}-metrics", {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
-    )
+    port = {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
+    yield _service(settings, f"{settings.name}-metrics", port)
     if has_webhooks(settings):
-        yield _service(
-            settings, settings.webhook_service, {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
-        )
+        port = {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
+        yield _service(settings, settings.webhook_service, port)
 
 
 def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
@@ -346,11 +341,8 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         "timeoutSeconds": _WEBHOOK_TIMEOUT,
     }
     if hook.handles_jobs_or_pods:
-        outside_operator = {
-            "key": "kubernetes.io/metadata.name",
-            "operator": "NotIn",
-            "values": [hooks.SYSTEM_NAMESPACE, settings.namespace],
-        }
+        namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
+        outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": namespaces}
         entry["namespaceSelector"] = {"matchExpressions": [outside_operator]}
     if hook.info.constant == scheme.POD:
         entry["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}

@@ -24,17 +24,15 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the CRDs: in all versions if webhooks can convert them, otherwise in the stored version only."""
     if not settings.definitions:
         return []
-    conversion = (
-        ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH) if settings.webhooks else None
-    )
+    service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
+    conversion = service if settings.webhooks else None
     return [definition_of(info, conversion if needs_conversion(info) else None) for info in _installed_kinds(settings)]
 
 
 def crd_names(settings: InstallSettings, *, converted: bool) -> list[str]:
     """Return the names of the CRDs; with `converted`, only those with a conversion webhook."""
-    return [
-        f"{info.plural}.{info.group}" for info in _installed_kinds(settings) if needs_conversion(info) or not converted
-    ]
+    kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not converted]
+    return [f"{info.plural}.{info.group}" for info in kinds]
 
 
 def needs_conversion(info: ServedKind) -> bool:
@@ -100,14 +98,11 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     resources_by_verbs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (group, resource), needed in verbs.items():
         resources_by_verbs.setdefault((group, tuple(sorted(needed))), []).append(resource)
-    rules = [
-        _rule(group, sorted(resources), needed) for (group, needed), resources in sorted(resources_by_verbs.items())
-    ]
-    detects_upstream = any(group in controller_groups.ALSO_UPSTREAM for group in groups)
-    detection_rules = (
-        [_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"])] if detects_upstream else []
-    )
-    return [*rules, *detection_rules]
+    grouped_resources = sorted(resources_by_verbs.items())
+    rules = [_rule(group, sorted(resources), needed) for (group, needed), resources in grouped_resources]
+    if any(group in controller_groups.ALSO_UPSTREAM for group in groups):
+        rules.append(_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"]))
+    return rules
 
 
 def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:

@@ -202,12 +202,10 @@ class PodDisruptionBudgets:
     def set(self, obj: Obj) -> None:
         """Add or update a PodDisruptionBudget."""
         key, status = key_of(obj), obj.get("status") or {}
-        disrupted_pods: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
+        disrupted: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
         pod_selector = selector((obj.get("spec") or {}).get("selector"))
         allowed = status.get("disruptionsAllowed", 0)
-        self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(
-            pod_selector, allowed, disrupted_pods
-        )
+        self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(pod_selector, allowed, disrupted)
 
     def remove(self, key: Key) -> None:
         """Remove a PodDisruptionBudget."""
@@ -222,12 +220,7 @@ class PodDisruptionBudgets:
         violating_uids: dict[str, None] = {}
         for pod in pods:
             for key, budget in self._by_namespace.get(pod.namespace, {}).items():
-                if (
-                    not pod.labels
-                    or not budget.pod_selector
-                    or not budget.pod_selector.requirements
-                    or not budget.guards(pod)
-                ):
+                if not (pod.labels and budget.pod_selector and budget.pod_selector.requirements and budget.guards(pod)):
                     continue  # kube-scheduler's rule: for preemption, an empty selector selects no pods
                 if pod.name in budget.disrupted_pods:
                     continue
@@ -440,11 +433,7 @@ class ClusterSnapshot:
         nominations = self._nominations.get(node_name)
         if nominations is None:
             return []
-        return [
-            nominated
-            for nominated in nominations.values()
-            if nominated.priority >= pod.priority and nominated.uid != pod.uid
-        ]
+        return [other for other in nominations.values() if other.priority >= pod.priority and other.uid != pod.uid]
 
     def nomination_of(self, uid: str) -> str:
         """Return the name of the node to which a pod is nominated; '' if it is not nominated."""

@@ -71,9 +71,8 @@ class PlacementController:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run one placement pass over all due scheduling units."""
         self._index.recover(reader)
-        hotswap_pass = (
-            None if self._reservations is None else HotswapPass(self._index.nodes, self._reservations, reader, now)
-        )
+        reservations = self._reservations
+        hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
         this_pass = _Pass(self._index, reader, now, hotswap_pass)
         pending_units = self._index.pending_units
         pending_units.start()
@@ -143,9 +142,8 @@ class _Pass:
                 self._evict(victim, preemptor, preemption.nodes[preemptor.uid])
             return ()
         message = _failure_message(why, preemption)
-        return self._park(
-            pods, [_gang_message(pod, unplaced_pod, message) for pod in pods], keeps_room=preemption.is_under_way
-        )
+        messages = [_gang_message(pod, unplaced_pod, message) for pod in pods]
+        return self._park(pods, messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
         """With Hotswap: bind pods and reserve nodes for followers, or preempt whole Workloads; else park the pods."""

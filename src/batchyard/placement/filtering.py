@@ -93,7 +93,7 @@ class TopologySpreadFilter:
                     if _is_counted(rule, pod, node):
                         domains, value = self._domains[index], node.view.labels[rule.topology_key]
                         domains[value] = domains.get(value, 0) + counts[index].get(node.name, 0)
-        self._minimum_counts = [
+        self._minimums = [
             0 if len(domains) < rule.min_domains else min(domains.values())
             for rule, domains in zip(self._rules, self._domains, strict=True)
         ]
@@ -104,10 +104,7 @@ class TopologySpreadFilter:
             value = node.view.labels.get(rule.topology_key)
             if value is None:
                 return _MISSING_TOPOLOGY_LABEL
-            if (
-                self._domains[index].get(value, 0) + self._own_counts[index] - self._minimum_counts[index]
-                > rule.max_skew
-            ):
+            if self._domains[index].get(value, 0) + self._own_counts[index] - self._minimums[index] > rule.max_skew:
                 return _SKEW_EXCEEDED
         return None
 
@@ -120,17 +117,15 @@ def topology_skew(
     scored = [node for node in feasible if _has_all_keys(node, rules)]
     skews = dict.fromkeys([node.name for node in scored], 0.0)
     for rule in rules:
-        key, counts_by_node = rule.topology_key, _count_selected_pods(rule, pod, placed_pods)
+        key, counts = rule.topology_key, _count_selected_pods(rule, pod, placed_pods)
         domains = {node.view.labels[key]: 0 for node in scored}
         if key != well_known.HOSTNAME:
-            counted = [
-                n for n in nodes if n.name in counts_by_node and _has_all_keys(n, rules) and _is_counted(rule, pod, n)
-            ]
+            counted = [n for n in nodes if n.name in counts and _has_all_keys(n, rules) and _is_counted(rule, pod, n)]
             for node in (node for node in counted if node.view.labels[key] in domains):
-                domains[node.view.labels[key]] += counts_by_node[node.name]
+                domains[node.view.labels[key]] += counts[node.name]
         weight = math.log((len(scored) if key == well_known.HOSTNAME else len(domains)) + 2)
         for node in scored:
-            count = counts_by_node.get(node.name, 0) if key == well_known.HOSTNAME else domains[node.view.labels[key]]
+            count = counts.get(node.name, 0) if key == well_known.HOSTNAME else domains[node.view.labels[key]]
             skews[node.name] += count * weight + rule.max_skew - 1
     return {name: math.floor(skew + 0.5) for name, skew in skews.items()}
 

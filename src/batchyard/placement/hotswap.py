@@ -75,9 +75,7 @@ class FollowerReservations:
         """Release the placeholders of followers that exist now, and of leaders that are gone."""
         for leader in list(self._placeholders):
             obj = reader.get(leader)
-            self._keep_placeholders(
-                leader, 0 if obj is None or not _is_running(obj) else missing_followers(obj, reader)
-            )
+            self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_running(obj) else 0)
 
     def _keep_placeholders(self, leader: meta.Key, count: int) -> None:
         """Release the placeholders of a leader in excess of `count`."""
@@ -186,12 +184,8 @@ def message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str
 
 def cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
     """Return the cost of evicting these units: lost work, number of pods, names."""
-    evicted_units = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
-    return (
-        sum([o.lost for o in evicted_units]),
-        sum([len(o.pods) for o in evicted_units]),
-        sorted([o.name for o in evicted_units]),
-    )
+    units = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
+    return (sum([o.lost for o in units]), sum([len(o.pods) for o in units]), sorted([o.name for o in units]))
 
 
 class _Search:
@@ -420,11 +414,9 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
 def _node_lost_at(node: meta.Obj, fallback: Instant) -> Instant:
     """Return when a node was lost: the later time of its Unknown condition and its unreachable taint."""
     ready = meta.find_condition(node, conditions.READY)
-    timestamps = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
-    timestamps += [
-        taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE
-    ]
-    return max((parse_time(timestamp) for timestamp in timestamps if timestamp), default=fallback)
+    times = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
+    times += [taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
+    return max((parse_time(timestamp) for timestamp in times if timestamp), default=fallback)
 
 
 def _needs_removal(pod: meta.Obj) -> bool:
@@ -445,11 +437,9 @@ def _needs_removal(pod: meta.Obj) -> bool:
 class HotswapPass:
     """The cached lookups and the evictions of Hotswap in one placement pass."""
 
-    def __init__(
-        self, nodes: ClusterSnapshot, reservations: FollowerReservations, reader: Reader, now: Instant
-    ) -> None:
-        reservations.refresh(reader)
-        self._reservations = reservations
+    def __init__(self, nodes: ClusterSnapshot, reserved: FollowerReservations, reader: Reader, now: Instant) -> None:
+        reserved.refresh(reader)
+        self._reservations = reserved
         self._nodes = nodes
         self._reader = reader
         self._now = now
@@ -469,9 +459,7 @@ class HotswapPass:
         """Return the eviction unit of a pod, with its cost; None if the pod cannot be evicted."""
         key = pod.gang or pod.uid
         if key not in self._eviction_units:
-            self._eviction_units[key] = (
-                self._gang_eviction_unit(pod) if pod.gang else self._make_eviction_unit(pod.key, (pod,))
-            )
+            self._eviction_units[key] = self._gang_unit(pod) if pod.gang else self._make_unit(pod.key, (pod,))
         return self._eviction_units[key]
 
     def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> meta.Obj | None:
@@ -487,30 +475,21 @@ class HotswapPass:
             view = workload_view(preemptor_workload)
             name, uid, job_uid = view.key, view.uid, view.job_uid
         text = message(name, uid, job_uid, eviction_unit)
-        evicted = evictions.evict(
-            victim, reason=evictions.EVICTED_BY_PREEMPTION, message=text, now=self._now, preempted=HOTSWAP
-        )
-        events = _events(
-            meta.key_of(victim),
-            text,
-            pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload),
-        )
+        reason = evictions.EVICTED_BY_PREEMPTION
+        evicted = evictions.evict(victim, reason=reason, message=text, now=self._now, preempted=HOTSWAP)
+        beneficiary = pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload)
+        events = _events(meta.key_of(victim), text, beneficiary)
         outcome.add(UpdateStatus(evicted), events)
         return victim
 
     def _claim_of(self, pod: PodView) -> gang.PlacementClaim:
         obj = self._reader.get(pod_key(pod)) if well_known.JOB_KEY in pod.labels else None
         topology_key = None if obj is None else meta.annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
-        if (
-            obj is None
-            or not topology_key
-            or not is_leader(obj)
-            or meta.annotation(obj, well_known.NODE_SELECTOR_STRATEGY)
-        ):
+        if not (obj and topology_key and is_leader(obj)) or meta.annotation(obj, well_known.NODE_SELECTOR_STRATEGY):
             return gang.PlacementClaim((pod,))
         return gang.PlacementClaim((pod, *gang.placeholders(obj, missing_followers(obj, self._reader))), topology_key)
 
-    def _gang_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
+    def _gang_unit(self, pod: PodView) -> EvictionUnit | None:
         workload = self._workload_of(pod)
         if workload is None or workload_lifecycle.is_finished(workload):
             return None
@@ -521,11 +500,10 @@ class HotswapPass:
         pods = self._gangs.get(pod.gang)
         if pods is None:
             return None  # bound in this pass
-        return self._make_eviction_unit(str(meta.key_of(workload)), pods)._replace(
-            is_leaving=workload_lifecycle.is_evicted(workload)
-        )
+        unit = self._make_unit(str(meta.key_of(workload)), pods)
+        return unit._replace(is_leaving=workload_lifecycle.is_evicted(workload))
 
-    def _make_eviction_unit(self, name: str, pods: Sequence[PodView]) -> EvictionUnit:
+    def _make_unit(self, name: str, pods: Sequence[PodView]) -> EvictionUnit:
         return EvictionUnit(name, pods, sum(map(self._lost_work, pods)))
 
     def _lost_work(self, pod: PodView) -> Duration:

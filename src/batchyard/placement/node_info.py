@@ -65,12 +65,9 @@ class GpuShares:
             new.take(uid, amount, chosen_gpus)
         return new
 
-    def _change_free(self, amount: int, chosen_gpus: Sequence[int], sign: int) -> None:
-        invariant(
-            not chosen_gpus or len(chosen_gpus) == -(-amount // WHOLE_GPU),
-            "a pod must have as many GPUs as it requests",
-        )
-        for number in chosen_gpus:
+    def _change_free(self, amount: int, gpus: Sequence[int], sign: int) -> None:
+        invariant(not gpus or len(gpus) == -(-amount // WHOLE_GPU), "a pod must have as many GPUs as it requests")
+        for number in gpus:
             gpu_share = min(amount, WHOLE_GPU)
             self.left[number] += sign * gpu_share
             amount -= gpu_share
@@ -79,9 +76,7 @@ class GpuShares:
 def choose_gpus(amount: int, free_shares: Sequence[int]) -> tuple[int, ...]:
     """Choose GPUs for an amount, whole ones first, given the free thousandths of each; empty if it does not fit."""
     whole_gpus, partial_share = divmod(amount, WHOLE_GPU)
-    free_gpus = (
-        [number for number, free_share in enumerate(free_shares) if free_share == WHOLE_GPU] if whole_gpus else []
-    )
+    free_gpus = [number for number, free in enumerate(free_shares) if free == WHOLE_GPU] if whole_gpus else []
     if len(free_gpus) < whole_gpus:
         return ()
     chosen_whole = free_gpus[:whole_gpus]
@@ -102,7 +97,7 @@ class NodeInfo:
     """The spec, pods and free resources of a node; only the cluster snapshot changes it."""
 
     __slots__ = (
-        "_requests_by_priority",
+        "_priority_requests",
         "devices",
         "left",
         "name",
@@ -126,7 +121,7 @@ class NodeInfo:
         self.ports: dict[HostPort, int] = {}
         """Number of pods by host port."""
         self.devices = GpuShares(view.allocatable.get(GPU_MILLI, 0))
-        self._requests_by_priority: dict[int, dict[str, int]] = {}
+        self._priority_requests: dict[int, dict[str, int]] = {}
 
     def set_view(self, view: NodeView) -> None:
         """Replace the spec of the node; its pods stay."""
@@ -141,7 +136,7 @@ class NodeInfo:
     def take(self, pod: PodView, devices: Sequence[int] = ()) -> None:
         """Add a pod to the node; `devices` are the GPUs that it had on this node before, if any."""
         self.pods[pod.uid] = pod
-        self._requests_by_priority.clear()
+        self._priority_requests.clear()
         left = self.left
         for resource, amount in pod.requests:
             left[resource] = left.get(resource, 0) - amount
@@ -155,7 +150,7 @@ class NodeInfo:
     def release(self, uid: str) -> Sequence[int]:
         """Remove a pod from the node and return the indices of its GPUs."""
         pod = self.pods.pop(uid)
-        self._requests_by_priority.clear()
+        self._priority_requests.clear()
         for resource, amount in pod.requests:
             self.left[resource] += amount
         self.scored_cpu -= pod.shape.scored_cpu
@@ -168,9 +163,9 @@ class NodeInfo:
 
     def requests_below(self, priority: int) -> Mapping[str, int]:
         """Return the total requests of the node's pods below a priority, by resource; cached."""
-        total_requests = self._requests_by_priority.get(priority)
+        total_requests = self._priority_requests.get(priority)
         if total_requests is None:
-            total_requests = self._requests_by_priority[priority] = {}
+            total_requests = self._priority_requests[priority] = {}
             for pod in self.pods.values():
                 for resource, amount in pod.requests if pod.priority < priority else ():
                     total_requests[resource] = total_requests.get(resource, 0) + amount

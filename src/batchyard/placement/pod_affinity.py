@@ -118,9 +118,7 @@ Domain: TypeAlias = tuple[str, str]
 
 _AFFINITY: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
 _ANTI_AFFINITY: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
-_EXISTING_ANTI_AFFINITY: Final = FilterFailure(
-    ("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True
-)
+_REPELLED_BY_PODS: Final = FilterFailure(("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True)
 
 
 class AffinityContext(Protocol):
@@ -166,7 +164,7 @@ class PodAffinityFilter:
                 return _ANTI_AFFINITY
         for key, value in self._repelling_domains:
             if labels.get(key) == value:
-                return _EXISTING_ANTI_AFFINITY
+                return _REPELLED_BY_PODS
         return None
 
     def _domains_of_terms(self, terms: Sequence[PodTerm]) -> dict[PodTerm, dict[str, None]]:
@@ -218,18 +216,16 @@ def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
         for other, node_name in cluster.placed_pods.selected(term.selector):
             if term.selects(other.namespace, other.labels, cluster.namespaces):
                 by_node[node_name] = by_node.get(node_name, 0) + 1
-        _add_domain_score(domain_scores, term.topology_key, by_node, weight, cluster)
+        _add_score(domain_scores, term.topology_key, by_node, weight, cluster)
     for (term, weight), by_node in cluster.placed_pods.preferred_terms.items():
         if term.selects(pod.namespace, pod.labels, cluster.namespaces):
-            _add_domain_score(domain_scores, term.topology_key, by_node, weight, cluster)
+            _add_score(domain_scores, term.topology_key, by_node, weight, cluster)
     return domain_scores
 
 
-def _add_domain_score(
-    domain_scores: dict[Domain, int], key: str, by_node: Counts, weight: int, cluster: AffinityContext
-) -> None:
+def _add_score(scores: dict[Domain, int], key: str, by_node: Counts, weight: int, cluster: AffinityContext) -> None:
     for node_name, count in by_node.items():
         node = cluster.get(node_name)
         value = node.view.labels.get(key) if node is not None else None
         if value is not None:
-            domain_scores[key, value] = domain_scores.get((key, value), 0) + weight * count
+            scores[key, value] = scores.get((key, value), 0) + weight * count

@@ -121,10 +121,8 @@ def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not needs_only_resources([pod, *competing_pods], nodes):
         return _find_victims_by_trial(pod, node, candidates, nodes)
-    gang_mates = [
-        other for other in node.pods.values() if other.priority < pod.priority and are_in_same_gang(pod, other)
-    ]
-    freed_amounts = dict(subtract_requests(node.requests_below(pod.priority), [*competing_pods, *gang_mates]))
+    mates = [other for other in node.pods.values() if other.priority < pod.priority and are_in_same_gang(pod, other)]
+    freed_amounts = dict(subtract_requests(node.requests_below(pod.priority), [*competing_pods, *mates]))
     shortage = find_shortage(pod.shape, node, freed_amounts)
     if shortage is not None:
         return shortage

@@ -53,10 +53,8 @@ def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
     freed_amounts = node.requests_below(pod.priority) if pod.may_preempt else NOTHING
     if not freed_amounts and not competing_pods:
         return False
-    available_amounts = subtract_requests(freed_amounts, competing_pods) if competing_pods else freed_amounts
-    return (bool(freed_amounts) and bool(pod.shape.host_ports)) or find_shortage(
-        pod.shape, node, available_amounts
-    ) is None
+    available = subtract_requests(freed_amounts, competing_pods) if competing_pods else freed_amounts
+    return (bool(freed_amounts) and bool(pod.shape.host_ports)) or find_shortage(pod.shape, node, available) is None
 
 
 Kind: TypeAlias = tuple[PodShape, int, bool, str]
@@ -165,16 +163,14 @@ class UnschedulablePods:
             for equivalence_class in self._classes.values()
             if self._is_helped(equivalence_class, changed)
         ]
-        affected_units = [unit for name in changed for unit in self._nominated_units.get(name, ())]
-        affected_units += (
+        affected = [unit for name in changed for unit in self._nominated_units.get(name, ())]
+        affected += (
             [unit for unit, parked_unit in self._parked_units.items() if parked_unit.class_key.alone]
             if is_topology_changed
             else ()
         )
         for other in moved:
-            affected_units += [
-                unit for unit, pods in self._pods_with_affinity.items() if self._are_affected(pods, other)
-            ]
+            affected += [unit for unit, pods in self._pods_with_affinity.items() if self._are_affected(pods, other)]
             if other.shape.anti_affinity:
                 helped += [
                     equivalence_class.queued_units[0]
@@ -182,7 +178,7 @@ class UnschedulablePods:
                     if self._are_affected(equivalence_class.representatives, other)
                 ]
         self._changed = changed
-        return list(dict.fromkeys([*helped, *[(self._parked_units[unit].turn, unit) for unit in affected_units]]))
+        return list(dict.fromkeys([*helped, *[(self._parked_units[unit].turn, unit) for unit in affected]]))
 
     def is_still_helped(self, unit: str) -> bool:
         """Report whether the change that activated a unit still helps it, after earlier units were placed."""
@@ -217,9 +213,9 @@ class SchedulingQueue:
         self._active: dict[str, None] = {}
         #: Pods that were bound or removed since the last pass, and the node generations that this pass has seen.
         self._moved_pods: list[PodView] = []
-        self._seen_generation = self._seen_property_generation = 0
+        self._generation = self._property_generation = 0
         #: Whether namespace labels have changed since the last pass.
-        self._have_namespaces_changed = False
+        self._namespaces_changed = False
         #: The remaining units of the pass, and the last returned unit with its equivalence class.
         self._heap: list[tuple[Turn, str]] = []
         self._last_unit: tuple[str, EquivalenceKey | None] = ("", None)
@@ -231,12 +227,8 @@ class SchedulingQueue:
     @property
     def has_work(self) -> bool:
         """Whether a unit is active, or a recent change may help a parked unit."""
-        has_changes = (
-            self._moved_pods
-            or self._have_namespaces_changed
-            or self._seen_generation != self._nodes.permanent_changes.now
-        )
-        return bool(self._active or (self._parked and has_changes))
+        has_news = self._moved_pods or self._namespaces_changed or self._generation != self._nodes.permanent_changes.now
+        return bool(self._active or (self._parked and has_news))
 
     # --- pending pods ---
 
@@ -295,7 +287,7 @@ class SchedulingQueue:
 
     def note_namespaces(self) -> None:
         """Record that namespace labels changed, which affects the namespace selectors of affinity terms."""
-        self._have_namespaces_changed = bool(self._parked)
+        self._namespaces_changed = bool(self._parked)
 
     def _activate(self, unit: str) -> None:
         self._parked.remove(unit)
@@ -309,16 +301,12 @@ class SchedulingQueue:
 
     def start(self) -> None:
         """Start a pass over the active units and the parked units that changes since the last pass may help."""
-        changed, moved = self._nodes.permanent_changes.since(self._seen_generation), self._moved_pods
-        is_topology_changed = (
-            self._have_namespaces_changed or self._seen_property_generation != self._nodes.property_changes.now
-        )
-        self._have_namespaces_changed = False
-        self._seen_generation, self._moved_pods, self._seen_property_generation = (
-            self._nodes.permanent_changes.now,
-            [],
-            self._nodes.property_changes.now,
-        )
+        changed, moved = self._nodes.permanent_changes.since(self._generation), self._moved_pods
+        is_topology_changed = self._namespaces_changed or self._property_generation != self._nodes.property_changes.now
+        self._namespaces_changed = False
+        self._moved_pods = []
+        self._generation = self._nodes.permanent_changes.now
+        self._property_generation = self._nodes.property_changes.now
         self._heap = [(self._units.turn(self._units.pods(unit)), unit) for unit in self._active]
         if self._parked and (changed or moved or is_topology_changed):
             self._heap += self._parked.find_helped_units(changed, moved, is_topology_changed=is_topology_changed)

@@ -91,17 +91,15 @@ _SCHEDULED: Final = "PodScheduled"
 
 def set_unplaced(obj: Obj, message: str, nominated: str, now: Instant) -> Obj:
     """Set PodScheduled to False (Unschedulable) with this message, and set the nominated node of a pod."""
-    conditions = with_condition(
-        _conditions(obj), type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now
-    )
+    old = _conditions(obj)
+    conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
     return _with_status(obj, conditions, nominated)
 
 
 def set_gated(obj: Obj, now: Instant) -> Obj:
     """Set PodScheduled to False for a pod with scheduling gates."""
-    conditions = with_condition(
-        _conditions(obj), type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now
-    )
+    old = _conditions(obj)
+    conditions = with_condition(old, type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now)
     return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
 
 

@@ -94,9 +94,8 @@ def configuration_faults(platform: PlatformModel) -> Iterator[FieldError]:
     for fault in unsupported_field_errors(decoded.obj):
         yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE_REMEDY}")
     for feature in ignored_settings(decoded.obj):
-        yield FieldError(
-            _PATH, f"the batchyard operator does not support {feature}", f"remove the setting, or {_KUEUE_REMEDY}"
-        )
+        problem = f"the batchyard operator does not support {feature}"
+        yield FieldError(_PATH, problem, f"remove the setting, or {_KUEUE_REMEDY}")
 
 
 def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
@@ -135,10 +134,7 @@ _SCRAPING: Final[Mapping[MetricsCollector, Scraping]] = {
 _ACCESS: Final = "monitoring-access.yaml"
 #: Webhook port of the released Kueue and JobSet.
 KUEUE_WEBHOOK_PORT: Final = 9443
-NAMESPACES: Final[Mapping[PlatformEngine, str]] = {
-    PlatformEngine.BATCHYARD: "batchyard-system",
-    PlatformEngine.KUEUE: "kueue-system",
-}
+NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngine.KUEUE: "kueue-system"}
 
 
 class EngineDeployment(NamedTuple):
@@ -157,9 +153,8 @@ def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, s
             [*_release_manifests(platform), *manifest_files], **({"patches": kueue_patches} if kueue_patches else {})
         )
         return {"kustomization.yaml": yaml_text([kustomized]), **manifest_files}
-    operator_files = {
-        f"{name}.yaml": yaml_text(objects) for name, objects in manifests_by_file(settings_of(platform)).items()
-    }
+    manifests = manifests_by_file(settings_of(platform))
+    operator_files = {f"{name}.yaml": yaml_text(objects) for name, objects in manifests.items()}
     manifest_files = {**operator_files, **manifest_files}
     return {"kustomization.yaml": yaml_text([kustomization(list(manifest_files))]), **manifest_files}
 

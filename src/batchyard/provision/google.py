@@ -54,6 +54,7 @@ _ACCOUNT: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _ACCOUNT_LENGTHS: Final = (6, 30)
 _BUCKET: Final = re.compile(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]")
 _REPOSITORY: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_REPOSITORY_REMEDY: Final = "use up to 63 lowercase letters, digits and -, a letter first"
 _LOCATION: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 #: The path of an image in a repository, with a tag; and an image reference in a registry.
 _IMAGE: Final = re.compile(r"[a-z0-9]+(?:[._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -101,14 +102,11 @@ def _name_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError
         yield FieldError("spec.google.project", f"{format_value(google.project)} is not a valid project ID", remedy)
     bucket = google.state_bucket or (f"{google.project}-{platform.name}-state" if google.project else "")
     if bucket and not _BUCKET.fullmatch(bucket):
-        yield FieldError(
-            "spec.google.state.bucket", f"{format_value(bucket)} is not a valid bucket name", _BUCKET_REMEDY
-        )
+        problem = f"{format_value(bucket)} is not a valid bucket name"
+        yield FieldError("spec.google.state.bucket", problem, _BUCKET_REMEDY)
     if not _REPOSITORY.fullmatch(google.repository):
         problem = f"{format_value(google.repository)} is not a valid repository name"
-        yield FieldError(
-            "spec.google.repository", problem, "use up to 63 lowercase letters, digits and -, a letter first"
-        )
+        yield FieldError("spec.google.repository", problem, _REPOSITORY_REMEDY)
 
 
 def _label_faults(google: Google) -> Iterator[FieldError]:
@@ -121,9 +119,8 @@ def _label_faults(google: Google) -> Iterator[FieldError]:
                 "use lowercase letters, digits, - and _, a letter first",
             )
         elif not _is_label(value) and value:
-            yield FieldError(
-                path, f"{format_value(value)} is not a valid label value", "use lowercase letters, digits, - and _"
-            )
+            problem = f"{format_value(value)} is not a valid label value"
+            yield FieldError(path, problem, "use lowercase letters, digits, - and _")
 
 
 def _is_label(text: str) -> bool:
@@ -147,9 +144,8 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
     for index, image in enumerate(google.images):
         path = f"spec.google.images[{index}]"
         if not _IMAGE.fullmatch(image.name):
-            yield FieldError(
-                f"{path}.name", f"{format_value(image.name)} is not an image name with a tag", "use the form trainer:v1"
-            )
+            problem = f"{format_value(image.name)} is not an image name with a tag"
+            yield FieldError(f"{path}.name", problem, "use the form trainer:v1")
         if bool(image.copy_from) == bool(image.build_from):
             problem = f"image {image.name} must have exactly one source"
             yield FieldError(path, problem, "set either copyFrom (an image) or buildFrom (a git repository)")
@@ -161,14 +157,11 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
             )
         elif image.build_from and not _GIT.fullmatch(image.build_from):
             remedy = "use the form https://host/path.git#REF:FOLDER"
-            yield FieldError(
-                f"{path}.buildFrom", f"{format_value(image.build_from)} is not a git repository URL", remedy
-            )
+            problem = f"{format_value(image.build_from)} is not a git repository URL"
+            yield FieldError(f"{path}.buildFrom", problem, remedy)
         if image.repository and not _REPOSITORY.fullmatch(image.repository):
             problem = f"{format_value(image.repository)} is not a valid repository name"
-            yield FieldError(
-                f"{path}.repository", problem, "use up to 63 lowercase letters, digits and -, a letter first"
-            )
+            yield FieldError(f"{path}.repository", problem, _REPOSITORY_REMEDY)
         if image.location and not (image.repository and _LOCATION.fullmatch(image.location)):
             problem = f"{format_value(image.location)} is not a valid location, or no repository is set"
             yield FieldError(f"{path}.location", problem, "set repository too, and use a location such as us")
@@ -180,9 +173,7 @@ def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
     for index, name in enumerate(google.submitted):
         if name not in known:
             problem = f"{format_value(name)} is not a future reservation that Terraform creates"
-            remedy = (
-                "name a reservation of spec.cluster.reservations with a start date, an end or duration, and no TPUs"
-            )
+            remedy = "name a reservation of spec.cluster.reservations with a start date, an end or duration and no TPUs"
             yield FieldError(f"spec.google.submitReservations[{index}]", problem, remedy)
 
 
@@ -201,9 +192,8 @@ def _network_faults(network: Network) -> Iterator[FieldError]:
             yield FieldError(path, f"{text} is too small: at least a /{_NODES_PREFIX_MAX}", "use the form 10.0.0.0/20")
         overlapping = next((name for name, known in known_ranges.items() if known.overlaps(cidr)), None)
         if overlapping is not None:
-            yield FieldError(
-                path, f"{text} overlaps {overlapping} ({known_ranges[overlapping]})", "use separate ranges"
-            )
+            problem = f"{text} overlaps {overlapping} ({known_ranges[overlapping]})"
+            yield FieldError(path, problem, "use separate ranges")
         known_ranges[field] = cidr
     for index, (_, text) in enumerate(network.authorized):
         if cidr_of(text) is None:
@@ -277,6 +267,5 @@ def _team_faults(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]
             problem = f"{format_value(bucket)} is not a valid bucket name"
             yield FieldError(f"{path}.buckets[{index}]", problem, f"use only the bucket name; {_BUCKET_REMEDY}")
     if team.namespace.startswith(_GKE_NAMESPACE_PREFIXES):
-        yield FieldError(
-            f"{team.path}.namespace", f"GKE manages the namespace {team.namespace}", "use another namespace"
-        )
+        problem = f"GKE manages the namespace {team.namespace}"
+        yield FieldError(f"{team.path}.namespace", problem, "use another namespace")

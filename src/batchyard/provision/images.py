@@ -85,10 +85,8 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
             f'"$engine" push {reference}',
         ]
         return ImageRecipe(reference, f"copy {image.copy_from} to {reference}", lines)
-    lines = [
-        f"\"$engine\" build {_NODE_PLATFORM} --tag {reference} '{image.build_from}'",
-        f'"$engine" push {reference}',
-    ]
+    build = f"\"$engine\" build {_NODE_PLATFORM} --tag {reference} '{image.build_from}'"
+    lines = [build, f'"$engine" push {reference}']
     return ImageRecipe(reference, f"build {reference} from {image.build_from}, and push it", lines)
 
 
@@ -130,9 +128,7 @@ def _archive_members() -> Iterator[tuple[str, Path]]:
 
 def _require_path(name: str, path: Path | None) -> Path:
     if path is None:
-        raise FileNotFoundError(
-            errno.ENOENT, "not installed with this version of batchyard: reinstall the package", name
-        )
+        raise FileNotFoundError(errno.ENOENT, "not installed with this version of batchyard: reinstall it", name)
     return path
 
 

@@ -141,9 +141,8 @@ def _check(row: model.Part) -> model.AdmissionCheck:
 
 
 def _cohort(row: model.Part) -> model.Cohort:
-    return model.Cohort(
-        row["name"], row.get("parentName", ""), row.get("fairSharing"), _quotas(row.get("flavors") or ())
-    )
+    quotas = _quotas(row.get("flavors") or ())
+    return model.Cohort(row["name"], row.get("parentName", ""), row.get("fairSharing"), quotas)
 
 
 def _quotas(entries: Sequence[model.Part]) -> Sequence[model.FlavorQuotas]:
@@ -155,12 +154,8 @@ def _monitoring(spec: model.Part, google: model.Google | None) -> model.Monitori
     row, default_collector = spec["monitoring"], model.MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
         default_collector = model.MetricsCollector.POD_MONITORING
-    return model.Monitoring(
-        model.MetricsCollector(row.get("collector", default_collector)),
-        row["rules"],
-        row["dashboards"],
-        _stack(row["stack"]),
-    )
+    collector = model.MetricsCollector(row.get("collector", default_collector))
+    return model.Monitoring(collector, row["rules"], row["dashboards"], _stack(row["stack"]))
 
 
 def _stack(row: model.Part) -> model.MonitoringStack | None:
@@ -210,11 +205,8 @@ def _create_people(row: model.Part) -> model.People:
 def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_row: model.Part) -> model.Queue:
     """Return a team's queue of a queue class; fields of the team override fields of the class."""
     name, namespace = f"{team['name']}-{queue_row['class']}", team.get("namespace", team["name"])
-    row = {
-        **class_row,
-        **queue_row,
-        "flavors": _merge_quotas(class_row.get("flavors") or (), queue_row.get("flavors") or ()),
-    }
+    flavors = _merge_quotas(class_row.get("flavors") or (), queue_row.get("flavors") or ())
+    row = {**class_row, **queue_row, "flavors": flavors}
     return model.Queue(
         path=path,
         name=queue_row.get("clusterQueue", f"cq-{name}"),
@@ -294,9 +286,8 @@ def _platform_path(rendered: RenderedObject, path: str, spec: model.Part) -> str
     group, entries = _GROUP.fullmatch(path), list(_sections(rendered, spec))
     if path == "metadata.name":
         section_path, row = entries[0]
-        return next(
-            (f"{section_path}.{field}" for field in _NAMES.get(rendered.obj["kind"], ("name",)) if field in row), None
-        )
+        fields = _NAMES.get(rendered.obj["kind"], ("name",))
+        return next((f"{section_path}.{field}" for field in fields if field in row), None)
     field_path = path.removeprefix("spec.")
     for section_path, row in entries:
         relative_path = (
@@ -413,9 +404,8 @@ def _read(document: Document, project: str) -> tuple[model.PlatformModel | None,
     platform = with_project(platform_of(name, spec, cluster), project)
     errors = list(platform_faults(platform, spec))
     if not errors:
-        errors = list(
-            dict.fromkeys(locate_error(rendered, fault, spec) for rendered, fault in manifests.faults(platform))
-        )
+        faults = manifests.faults(platform)
+        errors = list(dict.fromkeys(locate_error(rendered, fault, spec) for rendered, fault in faults))
     return platform, errors
 
 

@@ -57,9 +57,8 @@ def files(platform: PlatformModel) -> Mapping[str, str]:
         return {}
     fields: dict[str, object] = {"namespace": NAMESPACES[platform.engine]}
     if dashboards:
-        fields["configMapGenerator"] = [
-            {"name": name.removesuffix(".json"), "files": [f"dashboards/{name}"]} for name in dashboards
-        ]
+        config_maps = [{"name": name.removesuffix(".json"), "files": [f"dashboards/{name}"]} for name in dashboards]
+        fields["configMapGenerator"] = config_maps
         labels = {**labels_of(platform.name), **_SIDECAR}
         fields["generatorOptions"] = {"disableNameSuffixHash": True, "labels": labels}
     resources = ["monitoring.yaml"] if objects else []
@@ -91,11 +90,8 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """
-    metadata = {
-        "name": _METRICS_READER,
-        "namespace": NAMESPACES[PlatformEngine.KUEUE],
-        "labels": labels_of(platform.name),
-    }
+    namespace = NAMESPACES[PlatformEngine.KUEUE]
+    metadata = {"name": _METRICS_READER, "namespace": namespace, "labels": labels_of(platform.name)}
     rbac_group, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
     token_annotation = {"kubernetes.io/service-account.name": _METRICS_READER}
     secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
@@ -223,9 +219,8 @@ def render(platform: PlatformModel) -> Mapping[str, str]:
 
 
 def _manifests(platform: PlatformModel) -> Mapping[str, str]:
-    texts_by_name = {
-        f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in platform_objects(platform).items()
-    }
+    groups = platform_objects(platform).items()
+    texts_by_name = {f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in groups}
     resources = list(texts_by_name)
     monitoring_files = files(platform)
     if monitoring_files:

@@ -73,9 +73,8 @@ def _class_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[F
     classes = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
         entries = row["flavors"]
-        yield from _flavor_name_faults(
-            f"spec.queueClasses[{index}]", [each["name"] for each in entries], platform.flavors
-        )
+        names = [each["name"] for each in entries]
+        yield from _flavor_name_faults(f"spec.queueClasses[{index}]", names, platform.flavors)
     for index, team in enumerate(spec["teams"]):
         for number, row in enumerate(team.get("queues") or ()):
             path = f"spec.teams[{index}].queues[{number}]"
@@ -120,9 +119,8 @@ def _resource_faults(spec: model.Part) -> Iterator[FieldError]:
 def _queue_faults(queue: model.Queue, platform: model.PlatformModel) -> Iterator[FieldError]:
     checks = [check.name for check in platform.admission_checks]
     for index, row in enumerate(queue.admission_checks):
-        yield from _report_unknown(
-            f"{queue.path}.admissionChecks[{index}].name", row["name"], "admission check", checks
-        )
+        path = f"{queue.path}.admissionChecks[{index}].name"
+        yield from _report_unknown(path, row["name"], "admission check", checks)
     yield from _group_faults(queue)
 
 
@@ -149,9 +147,8 @@ def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     local_queue_keys: set[tuple[str, str]] = set()
     for queue in platform.queues:
         if queue.name in queues:
-            yield FieldError(
-                queue.path, f"another ClusterQueue is also named {format_value(queue.name)}", "use another name"
-            )
+            problem = f"another ClusterQueue is also named {format_value(queue.name)}"
+            yield FieldError(queue.path, problem, "use another name")
         queues.add(queue.name)
         for local in queue.local_queues:
             key = local.namespace, local.name
@@ -179,9 +176,8 @@ def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
         while ancestor and ancestor != cohort.name and steps < len(names):
             ancestor, steps = parents.get(ancestor, ""), steps + 1
         if ancestor == cohort.name:
-            yield FieldError(
-                path, f"cohort {cohort.name} is its own ancestor", "remove parentName from one cohort of this cycle"
-            )
+            problem = f"cohort {cohort.name} is its own ancestor"
+            yield FieldError(path, problem, "remove parentName from one cohort of this cycle")
     if not names:
         return
     for team in platform.teams:
@@ -196,18 +192,12 @@ def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterato
     defaults = [index for index, each in enumerate(platform.priorities) if each.is_default]
     for index in defaults[1:]:
         first = platform.priorities[defaults[0]].name
-        yield FieldError(
-            f"spec.priorities[{index}].default",
-            f"priority {first} is already the default",
-            "set default: true for one priority only",
-        )
+        path = f"spec.priorities[{index}].default"
+        yield FieldError(path, f"priority {first} is already the default", "set default: true for one priority only")
     for index, row in enumerate(spec.get("priorities") or ()):
         if row["name"].startswith("system-"):
-            yield FieldError(
-                f"spec.priorities[{index}].name",
-                f"{row['name']} has the prefix system-, which Kubernetes reserves",
-                "use another name",
-            )
+            problem = f"{row['name']} has the prefix system-, which Kubernetes reserves"
+            yield FieldError(f"spec.priorities[{index}].name", problem, "use another name")
 
 
 def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
@@ -233,9 +223,8 @@ def _engine_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     yield from configuration_faults(platform)
     for field, image in _configured_images(platform):
         if any(letter.isspace() for letter in image):
-            yield FieldError(
-                field, f"{format_value(image)} is not an image reference", "use the form REGISTRY/NAME:TAG"
-            )
+            problem = f"{format_value(image)} is not an image reference"
+            yield FieldError(field, problem, "use the form REGISTRY/NAME:TAG")
 
 
 def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str]]:

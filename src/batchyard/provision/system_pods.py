@@ -25,10 +25,7 @@ from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
 
 #: Name prefix of auto-provisioned machines.
 AUTO_PROVISIONED: Final = "auto-provisioned"
-_RESOURCES: Final[Mapping[str, str]] = {
-    well_known.ACCELERATOR: well_known.GPU,
-    well_known.TPU_ACCELERATOR: well_known.TPU,
-}
+_RESOURCES: Final = {well_known.ACCELERATOR: well_known.GPU, well_known.TPU_ACCELERATOR: well_known.TPU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +199,8 @@ def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     """Return the engine's pods, then the pods of the monitoring stack."""
     stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
-        kueue, job_set = (
-            SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS),
-            SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS),
-        )
+        kueue = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
+        job_set = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
         return [kueue, job_set, *stack]
     settings = settings_of(platform)
     return [SystemPod(settings.name, settings.replicas, settings.requests), *stack]
@@ -262,9 +257,8 @@ def _parse_requests(resources: Mapping[str, str]) -> _PodRequests:
 
 
 def _describe_pods(pods: Sequence[SystemPod]) -> str:
-    return " and ".join(
-        f"{pod.replicas} x {pod.name} ({pod.requests['cpu']} CPU, {pod.requests['memory']})" for pod in pods
-    )
+    texts = [f"{pod.replicas} x {pod.name} ({pod.requests['cpu']} CPU, {pod.requests['memory']})" for pod in pods]
+    return " and ".join(texts)
 
 
 def _describe_pools(platform: PlatformModel, cluster: Part) -> str:

@@ -51,19 +51,15 @@ def count_names(info: scheme.ServedKind) -> tuple[str, ...]:
     return (name,) if alias is None else (name, alias)
 
 
-def kind_of_resource(resource: str) -> str | None:
+def kind_of_resource(name: str) -> str | None:
     """Return the kind whose objects use a limited resource; '' if no kind does, None if the resource is unknown."""
-    if (
-        resource in _POD_RESOURCES
-        or resource.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}"))
-        or _is_device(resource)
-    ):
+    if name in _POD_RESOURCES or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
         return scheme.POD
-    if resource in _SERVICE_RESOURCES:
+    if name in _SERVICE_RESOURCES:
         return scheme.SERVICE
-    if resource in _UNAVAILABLE_RESOURCES or _STORAGE_CLASS_INFIX in resource:
+    if name in _UNAVAILABLE_RESOURCES or _STORAGE_CLASS_INFIX in name:
         return ""
-    return _ALIASES.get(resource) or _KIND_BY_COUNT_NAME.get(resource)
+    return _ALIASES.get(name) or _KIND_BY_COUNT_NAME.get(name)
 
 
 _KIND_BY_COUNT_NAME: Final = {count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
@@ -117,10 +113,8 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     has_ports = kind == "NodePort" or (is_balanced and spec.get("allocateLoadBalancerNodePorts") is not False)
     node_ports = len(ports) if has_ports else sum(1 for port in ports if is_balanced and port.get("nodePort"))
     usage_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
-    return usage_counts | {
-        "services.loadbalancers": meta.NANO if is_balanced else 0,
-        "services.nodeports": node_ports * meta.NANO,
-    }
+    balancers = meta.NANO if is_balanced else 0
+    return usage_counts | {"services.loadbalancers": balancers, "services.nodeports": node_ports * meta.NANO}
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
@@ -144,9 +138,7 @@ def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> st
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     specified = {c["name"]: _usage_of_requests(container_requests(c), container_limits(c)) for c in containers}
-    unspecified = {
-        name: sorted(container for container, has in specified.items() if name not in has) for name in required
-    }
+    unspecified = {name: sorted(c for c, has in specified.items() if name not in has) for name in required}
     return "; ".join(f"{name} for: {','.join(containers)}" for name, containers in unspecified.items() if containers)
 
 
@@ -154,10 +146,8 @@ def scopes_of(spec: Mapping[str, Any]) -> tuple[meta.Requirement, ...]:
     """Return the scopes of a quota as requirements, all of which must match."""
     simple_scopes = [meta.Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    return (
-        *simple_scopes,
-        *(meta.Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions),
-    )
+    scopes = [meta.Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions]
+    return (*simple_scopes, *scopes)
 
 
 def is_in_scope(obj: meta.Obj, kind: str, scopes: Sequence[meta.Requirement]) -> bool:
@@ -344,12 +334,10 @@ class QuotaLedger:
 
     def _delete_incomplete_tallies(self) -> Sequence[meta.Key]:
         """Delete tallies with unknown kinds after a CustomResourceDefinition changed; return their quotas."""
-        incomplete = [
-            key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete
-        ]
-        for key in incomplete:
+        keys = [key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete]
+        for key in keys:
             del self._tallies[key.namespace][key]
-        return incomplete
+        return keys
 
 
 # ResourceQuota admission plugin.
@@ -402,9 +390,8 @@ class QuotaAdmission:
             charge = tally.charge(obj, kind)
             old_charge = {} if old is None else tally.charge(old, kind)
             additional_usage = {name: amount - old_charge.get(name, 0) for name, amount in charge.items()}
-            charges.append(
-                _QuotaCharge(quota, tally, {name: amount for name, amount in additional_usage.items() if amount > 0})
-            )
+            increase = {name: amount for name, amount in additional_usage.items() if amount > 0}
+            charges.append(_QuotaCharge(quota, tally, increase))
         for quota_charge in charges:
             _check_charge(obj, quota_charge)
 

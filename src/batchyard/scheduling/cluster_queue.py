@@ -93,10 +93,7 @@ def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> 
     if not template.affinity:
         return True
     # Terms are alternatives. A term without relevant expressions matches any flavor.
-    return any(
-        all(requirement.matches(labels) for requirement in term if requirement.key in labels)
-        for term in template.affinity
-    )
+    return any(all(r.matches(labels) for r in term if r.key in labels) for term in template.affinity)
 
 
 PODS: Final = "pods"
@@ -244,9 +241,8 @@ class ResourceGroupIndex:
             if group is None:
                 return PodSetRequest(requests, tuple(groups), resource)
             mismatches = [obstacles.of(template, group.flavors) for template in templates]
-            group_request = ResourceGroupRequest(
-                group, resource, requests, mismatches[0] if len(mismatches) == 1 else _merge_obstacles(mismatches)
-            )
+            mismatch = mismatches[0] if len(mismatches) == 1 else _merge_obstacles(mismatches)
+            group_request = ResourceGroupRequest(group, resource, requests, mismatch)
             handled += group_request.resources
             groups.append(group_request)
         return PodSetRequest(requests, tuple(groups), "")
@@ -502,9 +498,8 @@ def compute_active_status(
         faults += _check_faults(view, checks)
     if not faults:
         return ACTIVE_READY
-    return QueueActiveStatus(
-        False, faults[0][0], f"Can't admit new workloads: {', '.join(fault_text for _, fault_text in faults)}."
-    )
+    texts = ", ".join(text for _, text in faults)
+    return QueueActiveStatus(False, faults[0][0], f"Can't admit new workloads: {texts}.")
 
 
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:
@@ -512,9 +507,7 @@ def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInf
     rules = sorted(view.check_rules)
     existing = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
     multikueue_rules = [rule for rule, check in existing if check.controller == MULTIKUEUE_CONTROLLER_NAME]
-    restricted_to_flavors = [
-        rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)
-    ]
+    restricted = [rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)]
     provisioning_checks = [rule.name for rule, check in existing if check.controller == PROVISIONING_CONTROLLER_NAME]
     faults = []
     if missing := [rule.name for rule in rules if rule.name not in checks]:
@@ -525,8 +518,8 @@ def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInf
     if len(multikueue_rules) > 1:
         message = f"Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: {names}"
         faults.append(("MultipleMultiKueueAdmissionChecks", message))
-    if restricted_to_flavors:
-        message = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(restricted_to_flavors)}"
+    if restricted:
+        message = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(restricted)}"
         faults.append(("MultiKueueAdmissionCheckAppliedPerFlavor", message))
     if multikueue_rules and provisioning_checks:
         names_text = f"found: {names}, {','.join(provisioning_checks)}"

@@ -148,10 +148,8 @@ class BlockedCycle:
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
-        blocked_views = [
-            view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY
-        ]
-        current_heads = [self._head_of(view) for view in blocked_views]
+        blocked = [view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        current_heads = [self._head_of(view) for view in blocked]
         return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
@@ -167,12 +165,9 @@ class BlockedCycle:
             if obj is None or not workload_view(obj).admissible:
                 continue
             if is_closed:
-                later_decisions = decisions[position:]
-                self._entries = [entry for entry in later_decisions if not isinstance(entry, StayPending)]
-                return [
-                    *decisions[:position],
-                    *(entry for entry in later_decisions if isinstance(entry, StayPending)),
-                ], obj
+                later = decisions[position:]
+                self._entries = [entry for entry in later if not isinstance(entry, StayPending)]
+                return [*decisions[:position], *(entry for entry in later if isinstance(entry, StayPending))], obj
             is_closed = self._gate.awaits(obj)
         return decisions, None
 
@@ -271,19 +266,17 @@ class QuiescenceDetector:
 
     def _update_tree(self, root: str, unchanged_heads: list[tuple[str, str]] | None) -> None:
         change_count = self._cache.queue_manager.tree_change_counts.get(root, 0)
-        stalled_tree = self._stalled_trees.get(root)
-        if stalled_tree is None or unchanged_heads is None or stalled_tree.change_count != change_count:
-            stalled_tree = self._stalled_trees[root] = _StalledTree(change_count)
-        stalled_tree.cycles += 1
+        tree = self._stalled_trees.get(root)
+        if tree is None or unchanged_heads is None or tree.change_count != change_count:
+            tree = self._stalled_trees[root] = _StalledTree(change_count)
+        tree.cycles += 1
         if unchanged_heads is None:
             return
         signature = tuple(sorted(unchanged_heads, key=lambda head: head[0]))
         has_flavors_left = any(position for _, position in unchanged_heads)
-        if signature in stalled_tree.signatures and (
-            stalled_tree.cycles >= _CYCLES_BEFORE_PAUSE or not has_flavors_left
-        ):
+        if signature in tree.signatures and (tree.cycles >= _CYCLES_BEFORE_PAUSE or not has_flavors_left):
             self._cache.queue_manager.rest(root)
-        stalled_tree.signatures[signature] = None
+        tree.signatures[signature] = None
 
 
 def is_new(decision: Decision) -> bool:
@@ -296,10 +289,7 @@ CYCLE: Final = Key("Cycle", "", "cycle")
 REPORT_PERIOD: Final = SECOND
 
 _PREEMPTED: Final = "Preempted"
-_WAITING_FOR_PODS: Final = (
-    lifecycle.WAITING_FOR_PODS_READY,
-    "waiting for all admitted workloads to be in PodsReady condition",
-)
+_WAITING: Final = (lifecycle.WAITING_FOR_PODS_READY, "waiting for all admitted workloads to be in PodsReady condition")
 
 
 def ignore_loop(loop: PreemptionLoop) -> None:
@@ -384,7 +374,7 @@ class Scheduler:
         decisions, blocked = self._blocked.split(decided, reader)
         if blocked is not None:
             self._reports.pop(workload_view(blocked).key, None)
-            updated = set_pending(blocked, *_WAITING_FOR_PODS, now)
+            updated = set_pending(blocked, *_WAITING, now)
             outcome.writes += [UpdateStatus(updated)] if updated is not blocked else []
         preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
         loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
@@ -422,21 +412,16 @@ class Scheduler:
         admitted = not checks
         self._cache.workload_cache.assume(decision, now, admitted=admitted)
         reserved, *other_events = _admission_events(key, view, decision, now, admitted=admitted)
-        events = [
-            reserved._replace(details=partial(decision_details.admission_details, decision, self._number)),
-            *other_events,
-        ]
+        details = partial(decision_details.admission_details, decision, self._number)
+        events = [reserved._replace(details=details), *other_events]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
 
     def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        alternatives = NO_ALTERNATIVES
+        spared = NO_ALTERNATIVES
         if self._records_alternatives and is_new(decision):
-            alternatives = preemption_alternatives(
-                decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
-            )
-        details = cache(
-            partial(decision_details.preemption_details, decision, self._number, alternatives)
-        )  # the same for every target
+            spared = preemption_alternatives(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
+        # The same for every target.
+        details = cache(partial(decision_details.preemption_details, decision, self._number, spared))
         for target in decision.targets:
             key = _workload_key(target.workload.key)
             obj = reader.get(key)
@@ -458,10 +443,8 @@ class Scheduler:
             snapshot.path_of(decision.queue),
             snapshot.path_of(target.workload.queue),
         )
-        preempted = evict(
-            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason
-        )
-        return preempted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
+        evicted = evict(obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
+        return evicted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
     def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head

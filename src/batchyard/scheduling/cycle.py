@@ -277,10 +277,8 @@ class Cycle:
         result = _assign_counts(search, victims, workload.counts)
         if _can_proceed(result) or not workload.can_be_partially_admitted:
             return result
-        return (
-            flavor_assigner.search_counts(workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed)
-            or result
-        )
+        found = flavor_assigner.search_counts(workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed)
+        return found or result
 
     # Decision.
 
@@ -316,19 +314,16 @@ class Cycle:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=text)
-        return StayPending(
-            entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, self._search_position(entry)
-        )
+        position = self._search_position(entry)
+        return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, position)
 
     def _search_position(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
         """Return the position at which the next flavor search resumes; None if this search tried all flavors."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.assigned_flavors.has_flavors_left:
-                positions = tuple([p.assigned_flavors.tried for p in pod_sets])
-                return flavor_assigner.LastAssignment(
-                    positions, entry.queue.generation, self.number, entry.workload.shape
-                )
+                tried = tuple([p.assigned_flavors.tried for p in pod_sets])
+                return flavor_assigner.LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
         return None
 
     def _nominate_again(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> None:
@@ -484,10 +479,8 @@ class PreemptionLoopDetector:
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
             steps = by_root.setdefault(preemption.queue.node.tree, (root, []))[1]
-            preemptor_key = preemption.head.workload.key
-            steps += [
-                PreemptionStep(preemptor_key, target.workload.key, target.reason) for target in preemption.targets
-            ]
+            preemptor = preemption.head.workload.key
+            steps += [PreemptionStep(preemptor, target.workload.key, target.reason) for target in preemption.targets]
         return [
             loop
             for tree, (root, steps) in by_root.items()

@@ -88,9 +88,6 @@ def _pod_set_details(assignment: PodSetAssignment) -> dict[str, Any]:
 
 def _attempt_details(attempt: FlavorAttempt) -> dict[str, Any]:
     reasons = sorted(map(str, attempt.facts))
-    result = {
-        "flavor": attempt.flavor,
-        "verdict": POSSIBILITY_WORDS[attempt.possibility],
-        "borrowsFromHeight": attempt.borrow,
-    }
+    verdict = POSSIBILITY_WORDS[attempt.possibility]
+    result = {"flavor": attempt.flavor, "verdict": verdict, "borrowsFromHeight": attempt.borrow}
     return {**result, **({"against": reasons} if reasons else {})}

@@ -196,9 +196,8 @@ class FlavorAssigner:
         pod_set, count = self.workload.pod_sets[index], counts[index]
         plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
         scans = self._scan_groups(plan, (index,), usage)
-        return PodSetAssignment(
-            pod_set.name, count, plan.requests, _merge_assignments(plan, scans), scans, plan.unavailable
-        )
+        assigned = _merge_assignments(plan, scans)
+        return PodSetAssignment(pod_set.name, count, plan.requests, assigned, scans, plan.unavailable)
 
     def _assign_pod_set_group(
         self, members: Sequence[int], counts: Sequence[int], usage: Usage
@@ -333,16 +332,13 @@ def _merge_assignments(
     )
 
 
-def _restrict_assignment(
-    assigned: cluster_queue.FlavorAssignment, requests: Requests
-) -> cluster_queue.FlavorAssignment:
+def _restrict_assignment(source: cluster_queue.FlavorAssignment, requests: Requests) -> cluster_queue.FlavorAssignment:
     """Return the part for one pod set's requests of an assignment that covers several pod sets."""
-    choices = {r: assigned.choices[r] for r, _ in requests if r in assigned.choices}
+    choices = {r: source.choices[r] for r, _ in requests if r in source.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
-    tried = {r: assigned.tried[r] for r in choices}
-    return cluster_queue.make_flavor_assignment(
-        choices, usage, tried, _MODE_FIT if assigned.mode is _MODE_FIT else _MODE_NO_FIT
-    )
+    tried = {r: source.tried[r] for r in choices}
+    mode = _MODE_FIT if source.mode is _MODE_FIT else _MODE_NO_FIT
+    return cluster_queue.make_flavor_assignment(choices, usage, tried, mode)
 
 
 def _add_assumed(assumed: Mapping[int, int], usage: Usage) -> Usage:

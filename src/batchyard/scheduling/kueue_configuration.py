@@ -74,19 +74,14 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     fair_sharing_settings = configuration.get("fairSharing")
     policy = SchedulingPolicy()
     if fair_sharing_settings is not None:
-        policy = SchedulingPolicy(
-            fair_sharing=True, strategies=tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
-        )
+        strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
+        policy = SchedulingPolicy(fair_sharing=True, strategies=strategies)
     is_off = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
     pods_ready = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
-    namespace_selector, kueue_namespace = (
-        configuration.get("managedJobsNamespaceSelector"),
-        configuration.get("namespace") or "kueue-system",
-    )
-    return KueueSettings(
-        policy, pods_ready, tuple(copied_labels), managed_namespaces(namespace_selector, kueue_namespace)
-    )
+    kueue_namespace = configuration.get("namespace") or "kueue-system"
+    namespaces = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespaces)
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
@@ -142,9 +137,7 @@ def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     unsupported += integrations.get("externalFrameworks") or ()
     if unsupported:
         yield f"the job integrations {', '.join(unsupported)}"
-    missing = [
-        name for name in _SUPPORTED_FRAMEWORKS if name not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)
-    ]
+    missing = [key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)]
     if missing:
         yield f"omitting {' and '.join(missing)} from integrations.frameworks: their jobs are queued regardless"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)

@@ -38,7 +38,7 @@ class PendingQueueReader:
         #: Shapes that did not fit since the last reactivation, each with the reason.
         self._unfit_shapes: dict[Shape, str] = {}
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
-        self._preemptor_key = ""
+        self._preemptor = ""
         #: The number of pending Workloads by LocalQueue.
         self.by_local_queue: dict[str, int] = {}
         self._first_pending = pending_heap.FirstPendingCache()
@@ -60,17 +60,13 @@ class PendingQueueReader:
 
     def views(self) -> list[WorkloadView]:
         """Return all pending Workloads in queue order, the current preemptor first."""
-        return [
-            w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor_key, w.order))
-        ]
+        return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
     def front(self, maximum: int) -> list[WorkloadView]:
         """Return the first Workloads that are in line or parked, in queue order."""
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
-        preemptor_entry = self._entries.get(self._preemptor_key)
-        preemptor_entries = (
-            [preemptor_entry] if preemptor_entry is not None and preemptor_entry.line is not None else []
-        )
+        entry = self._entries.get(self._preemptor)
+        preemptor_entries = [entry] if entry is not None and entry.line is not None else []
         views_by_key = {
             w.view.key: w.view
             for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), maximum + 1)
@@ -80,26 +76,26 @@ class PendingQueueReader:
     @property
     def preemptor(self) -> str:
         """The key of the Workload that stays at the head until its victims have stopped; '' if there is none."""
-        preemptor_entry = self._entries.get(self._preemptor_key)
-        return self._preemptor_key if preemptor_entry is not None and self._is_in_line(preemptor_entry) else ""
+        preemptor_entry = self._entries.get(self._preemptor)
+        return self._preemptor if preemptor_entry is not None and self._is_in_line(preemptor_entry) else ""
 
     def release_preemptor(self, key: str) -> None:
         """Stop keeping this Workload at the head of the queue, if it is the current preemptor."""
-        if self._preemptor_key == key:
-            self._preemptor_key = ""
+        if self._preemptor == key:
+            self._preemptor = ""
 
     def place_of(self, key: str) -> int:
         """Return the number of pending Workloads ahead of a pending Workload."""
-        if key == self._preemptor_key:
+        if key == self._preemptor:
             return 0
-        order, preemptor_entry = self._entries[key].order, self._entries.get(self._preemptor_key)
+        order, preemptor_entry = self._entries[key].order, self._entries.get(self._preemptor)
         return sum([w.order < order for w in self._entries.values()]) + (
             preemptor_entry is not None and preemptor_entry.order > order
         )
 
     def first(self, count: int) -> list[WorkloadView]:
         """Return the first `count` pending Workloads in queue order, the current preemptor first."""
-        entries, preemptor_entry = self._first_pending.of(self._entries, count), self._entries.get(self._preemptor_key)
+        entries, preemptor_entry = self._first_pending.of(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
             entries = [preemptor_entry, *(each for each in entries if each is not preemptor_entry)][:count]
         return [each.view for each in entries]
@@ -209,7 +205,7 @@ class PendingQueue(PendingQueueReader):
         """Requeue a head after a cycle; return whether it was parked. `why` is the reason of its condition."""
         view = head.workload
         if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
-            self._preemptor_key = view.key
+            self._preemptor = view.key
         entry = self._entries.get(view.key)
         if entry is None or entry.view is not view:
             self.remove(view.key, forget_preemptor=False)
@@ -316,8 +312,8 @@ class PendingQueue(PendingQueueReader):
 
     def _first_in_line(self) -> pending_heap.PendingEntry | None:
         """Return the first Workload in line, the current preemptor first; None if no Workload is in line."""
-        if self._preemptor_key:
-            preemptor_entry = self._entries.get(self._preemptor_key)
+        if self._preemptor:
+            preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
                 return preemptor_entry
         fronts = self._class_fronts

@@ -74,9 +74,8 @@ class QueueStatusController:
             return ReconcileResult(requeue_at=self._batch_due)
         stale_queues, self._stale_queues, self._batch_due = self._stale_queues, {}, None
         keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale_queues]
-        return ReconcileResult(
-            [write for key in keys for write in self._status_writes(key, reader, now)], independent=True
-        )
+        writes = [write for key in keys for write in self._status_writes(key, reader, now)]
+        return ReconcileResult(writes, independent=True)
 
     def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
@@ -107,10 +106,8 @@ class QueueStatusController:
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
         """Yield the LocalQueues of a ClusterQueue, if its conditions changed."""
-        old_conditions, new_conditions = (
-            (obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj)
-        )
-        if old_conditions == new_conditions and event.old is not None and event.type is not _DELETED:
+        old, new = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
+        if old == new and event.old is not None and event.type is not _DELETED:
             return
         for local_queue in self._index.workload_cache.local_queues.values():
             if local_queue.cluster_queue == event.key.name:
@@ -162,9 +159,8 @@ class QueueStatusController:
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
         count = self._index.workload_cache.local_queue_counters.get(key) if queue else QueueCounter()
-        status["conditions"] = _with_active_condition(
-            obj, _local_queue_readiness(cluster_queue, obj if is_stopped else None), now
-        )
+        readiness = _local_queue_readiness(cluster_queue, obj if is_stopped else None)
+        status["conditions"] = _with_active_condition(obj, readiness, now)
         if queue is None:  # without a ClusterQueue there are no flavors to report
             status = {field: value for field, value in status.items() if field not in _FLAVOR_FIELDS}
         else:

@@ -257,9 +257,7 @@ def _derive_from_parent(node: QuotaNode) -> None:
     if node.parent is None:
         node.potential = list(node.subtree)
         return
-    node.potential = [
-        own + parent_potential for own, parent_potential in zip(node.local, node.parent.potential, strict=True)
-    ]
+    node.potential = [own + inherited for own, inherited in zip(node.local, node.parent.potential, strict=True)]
     for fr, limit in node.borrowing_limit.items():
         node.potential[fr] = min(node.potential[fr], node.subtree[fr] + limit)
 

@@ -304,17 +304,15 @@ class WorkloadCache:
         if self._is_open(self._queue_of.get(key, "")):
             self.queue_manager.wake(self.local_queues[self._queue_of[key]].cluster_queue)
             return
-        quota_holder = self.snapshot.holder(key)
-        if quota_holder is None:
+        holder = self.snapshot.holder(key)
+        if holder is None:
             return
-        root = quota_holder.queue.node.path[0]
-        other_holders = (
-            w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not quota_holder
-        )
-        if any(self._is_open(other.local_queue) for other in other_holders):
-            self.queue_manager.reactivate_later(quota_holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
+        root = holder.queue.node.path[0]
+        others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not holder)
+        if any(self._is_open(other.local_queue) for other in others):
+            self.queue_manager.reactivate_later(holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
         else:
-            self.queue_manager.wake(quota_holder.queue.name)
+            self.queue_manager.wake(holder.queue.name)
 
     def _is_open(self, local_queue: str) -> bool:
         """Report whether a LocalQueue exists and is not stopped."""
@@ -468,10 +466,8 @@ class SchedulerCache:
 
     def place_of(self, cluster_queue: str, workload: str) -> int | None:
         """Return the number of Workloads ahead of a Workload in a ClusterQueue; None if it is not pending there."""
-        pending_queue = self.queue_manager.pending.get(cluster_queue)
-        return (
-            None if pending_queue is None or pending_queue.get(workload) is None else pending_queue.place_of(workload)
-        )
+        queue = self.queue_manager.pending.get(cluster_queue)
+        return None if queue is None or queue.get(workload) is None else queue.place_of(workload)
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
@@ -505,11 +501,7 @@ class SchedulerCache:
             return
         if event.obj["metadata"].get("deletionTimestamp"):
             self._terminating[name] = None
-        if (
-            event.old is not None
-            and event.old.get("spec") == event.obj.get("spec")
-            and name in self.queue_manager.pending
-        ):
+        if event.old and event.old.get("spec") == event.obj.get("spec") and name in self.queue_manager.pending:
             self._set_active(name)
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))

@@ -184,9 +184,8 @@ class Snapshot:
         """Add or replace the spec of a ClusterQueue; its Workloads stay."""
         queue, coverage = self.queues.get(view.name), self._share_groups(view.groups)
         if queue is None:
-            queue = self.queues[view.name] = cluster_queue.ClusterQueue(
-                view, QuotaNode(view.name, len(self.names)), coverage
-            )
+            node = QuotaNode(view.name, len(self.names))
+            queue = self.queues[view.name] = cluster_queue.ClusterQueue(view, node, coverage)
             self.queue_of[queue.node] = queue
             self._changed_queues[view.name] = None
         elif (queue.view.groups, queue.view.cohort) != (view.groups, view.cohort):
@@ -271,10 +270,8 @@ class Snapshot:
         self.rebuilds += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
         self._renew_generations()
-        used_groups = {queue.coverage: None for queue in self.queues.values()}
-        self._shared_groups = {
-            content: coverage for content, coverage in self._shared_groups.items() if coverage in used_groups
-        }
+        used = {queue.coverage: None for queue in self.queues.values()}
+        self._shared_groups = {key: coverage for key, coverage in self._shared_groups.items() if coverage in used}
 
     def _note_cohort(self, name: str) -> None:
         """Record that a Cohort and its current tree have changed."""

@@ -52,26 +52,22 @@ def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
     """Yield each text in the changed status of a Workload that contradicts the other fields of the Workload."""
     if event.old is None or event.type is EventType.DELETED:
         return
-    for kind, check in (
-        (lifecycle.PREEMPTED, _check_preemption_message),
-        (lifecycle.QUOTA_RESERVED, _check_reservation_message),
-    ):
+    for kind, check in ((lifecycle.PREEMPTED, _check_preemption), (lifecycle.QUOTA_RESERVED, _check_reservation)):
         condition = find_condition(event.obj, kind)
         if condition is not None and condition["status"] == "True" and not is_true(event.old, kind):
             yield from check(event.obj, condition)
     yield from _check_requeue_count(event.obj, event.old)
 
 
-def _check_preemption_message(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+def _check_preemption(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     expected = PreemptionReason.WORDS.get(condition["reason"], "")
     written = str(condition.get("message") or "").partition(_REASON_SEPARATOR)[2].partition(";")[0].strip()
     if expected and written and written != expected:
-        yield Contradiction(
-            DivergenceType.MESSAGE, f"preempted due to {written}", f"for {condition['reason']}, that is {expected}"
-        )
+        correction = f"for {condition['reason']}, that is {expected}"
+        yield Contradiction(DivergenceType.MESSAGE, f"preempted due to {written}", correction)
 
 
-def _check_reservation_message(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+def _check_reservation(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     queue_name = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
     message = str(condition.get("message") or "")
     if (
@@ -86,9 +82,8 @@ def _check_requeue_count(obj: Obj, old: Obj) -> Iterator[Contradiction]:
     before, now = _requeue_count(old), _requeue_count(obj)
     if now and now not in (before, before + 1):
         written = f"requeueState.count goes from {before} to {now}"
-        yield Contradiction(
-            DivergenceType.REQUEUED, written, "each counted eviction must increase it by 1, or Kueue resets it"
-        )
+        rule = "each counted eviction must increase it by 1, or Kueue resets it"
+        yield Contradiction(DivergenceType.REQUEUED, written, rule)
 
 
 def _requeue_count(obj: Obj) -> int:
@@ -270,14 +265,12 @@ class LifecycleCheck:
                 self._check_times[key] = due
                 continue
             self._reported_actions[key] = actions
-            model_document = {
+            model = {
                 "decision": "; ".join(_ACTION_TEXTS[kind] for kind in expected_conditions),
                 "reasons": list(expected_conditions.values()),
             }
             message = f"Kueue took no action; we {actions}{self._describe_state(key)}"
-            yield self._create_divergence(
-                DivergenceType.NOT_DONE, since, key, message, {"decision": "none"}, model_document
-            )
+            yield self._create_divergence(DivergenceType.NOT_DONE, since, key, message, {"decision": "none"}, model)
 
     def _expected_conditions(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
         """Return the conditions that batchyard's controller would set to True now, each with its reason."""
@@ -316,11 +309,9 @@ class LifecycleCheck:
         self, divergence_type: DivergenceType, since: Instant, key: Key, message: str, *documents: Mapping[str, object]
     ) -> Divergence:
         self.counts.parted[divergence_type.value] = self.counts.parted.get(divergence_type.value, 0) + 1
-        kueue_document, model_document = documents
+        kueue, model = documents
         look_hints = where_to_look(divergence_type, str(key), "", since)
-        return Divergence(
-            divergence_type, self._now, str(key), message, kueue_document, model_document, since=since, look=look_hints
-        )
+        return Divergence(divergence_type, self._now, str(key), message, kueue, model, since=since, look=look_hints)
 
 
 def _has_visible_effect(workload: Obj, kind: str) -> bool:

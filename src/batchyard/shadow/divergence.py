@@ -46,21 +46,14 @@ def unpredicted_decision(
     admitted = model.index.snapshot.holder(observed.workload)
     queue = "" if admitted is None else admitted.queue.name
     if isinstance(prediction, Preempt):
-        divergence_type, model_text = (
-            findings.DivergenceType.VICTIMS,
-            _describe_other_victims(observed, prediction, model),
-        )
+        divergence_type = findings.DivergenceType.VICTIMS
+        model_text = _describe_other_victims(observed, prediction, model)
         predicted_reasons = [target.reason for target in prediction.targets]
     else:
-        divergence_type, model_text, predicted_reasons = (
-            findings.DivergenceType.PREEMPTED,
-            _explain_no_preemption(prediction, preemptor, model),
-            [],
-        )
-    fair_sharing_hint = findings.fair_sharing_hint_for(
-        observed.reason, predicted_reasons, is_fair=model.has_fair_sharing
-    )
-    look_hints = findings.where_to_look(divergence_type, observed.workload, queue, kueue_decision.at, fair_sharing_hint)
+        divergence_type, predicted_reasons = findings.DivergenceType.PREEMPTED, []
+        model_text = _explain_no_preemption(prediction, preemptor, model)
+    hint = findings.fair_sharing_hint_for(observed.reason, predicted_reasons, is_fair=model.has_fair_sharing)
+    look_hints = findings.where_to_look(divergence_type, observed.workload, queue, kueue_decision.at, hint)
     return findings.Divergence(
         divergence_type,
         now,
@@ -102,10 +95,8 @@ def _unpredicted_admission(
 def _describe_queue_order(observed: ObservedAdmission, model: SchedulerModel) -> str:
     """Describe the Workloads that are ahead of an admitted Workload in the model's queue."""
     position = model.index.place_of(observed.queue, observed.workload)
-    first_pending_views, view = (
-        model.index.first_pending(observed.queue, 1),
-        model.index.workload_cache.view(observed.workload),
-    )
+    first_pending_views = model.index.first_pending(observed.queue, 1)
+    view = model.index.workload_cache.view(observed.workload)
     if not position or not first_pending_views or view is None:
         return "Workloads of other queues in its cohort are ahead of it"
     head = first_pending_views[0]
@@ -139,13 +130,11 @@ def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: S
 
 def _describe_other_victims(observed: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
     targets = {each.workload.key: each for each in prediction.targets}
-    predicted_victim = targets.pop(observed.workload, None)
+    predicted = targets.pop(observed.workload, None)
     other_victims = ", ".join(_describe_victim(targets[key]) for key in sorted(targets))
-    if predicted_victim is not None and predicted_victim.reason != observed.reason:
-        return f"we preempt it as {predicted_victim.reason}" + (
-            f", and with it {other_victims}" if other_victims else ""
-        )
-    if predicted_victim is not None:
+    if predicted is not None and predicted.reason != observed.reason:
+        return f"we preempt it as {predicted.reason}" + (f", and with it {other_victims}" if other_victims else "")
+    if predicted is not None:
         return f"we preempt with it {other_victims}"
     admitted = model.index.snapshot.holder(observed.workload)
     observed_victim = (
@@ -169,9 +158,8 @@ def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, 
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
     condition = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
     kueue_message = str((condition or {}).get("message") or "")
-    divergence_type = (
-        findings.DivergenceType.NOT_ADMITTED if isinstance(decision, Admit) else findings.DivergenceType.NOT_PREEMPTED
-    )
+    types = findings.DivergenceType
+    divergence_type = types.NOT_ADMITTED if isinstance(decision, Admit) else types.NOT_PREEMPTED
     queue = decision.head.queue
     message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {findings.ours_in_words(decision)}"
     if kueue_message:
@@ -237,10 +225,8 @@ class DivergenceDetector(DecisionReplay):
         unmatched = self._unmatched.get(tree)
         for decision in unmatched.decisions if unmatched is not None else ():
             first_made_at = unmatched.first_made_at.get(signature_of(decision)) if unmatched is not None else None
-            head_workload = decision.head.workload
-            is_same = observed is not None and (
-                observed.workload == head_workload.key or observed[-1] == head_workload.uid
-            )
+            view = decision.head.workload
+            is_same = observed is not None and (observed.workload == view.key or observed[-1] == view.uid)
             first_made = None if first_made_at is None else self._settings.since(first_made_at, item.arrived_at)
             if first_made is not None and first_made < item.arrived_at - self._settings.settle and not is_same:
                 return None if self._done(decision) is not None else (tree, decision)
@@ -257,11 +243,8 @@ class DivergenceDetector(DecisionReplay):
         """Return the first decision of the model, with its tree, that Kueue has not made in time, or None."""
         for tree, unmatched in self._unmatched.items():
             for decision in unmatched.decisions:
-                first_made_at = unmatched.first_made_at.get(signature_of(decision))
-                is_late = (
-                    first_made_at is not None
-                    and self._now - self._counts_from(first_made_at) >= self._settings.patience
-                )
+                made_at = unmatched.first_made_at.get(signature_of(decision))
+                is_late = made_at is not None and self._now - self._counts_from(made_at) >= self._settings.patience
                 if is_late and self._done(decision) is None:
                     return tree, decision
         return None

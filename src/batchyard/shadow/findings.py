@@ -59,13 +59,9 @@ class Divergence:
 
     def document(self) -> dict[str, Any]:
         """Return the divergence as a JSON document."""
-        kind = "Late" if self.divergence_type is DivergenceType.LATE else "Divergence"
-        header = {
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "time": format_time(self.at),
-            "type": self.divergence_type.value,
-        }
+        divergence_type = self.divergence_type
+        kind = "Late" if divergence_type is DivergenceType.LATE else "Divergence"
+        header = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": divergence_type.value}
         return {
             **header,
             "since": format_time(self.at if self.since is None else self.since),
@@ -117,9 +113,8 @@ class ComparisonCounts:
             {name: first_counts.get(name, 0) + second_counts.get(name, 0) for name in {**first_counts, **second_counts}}
             for first_counts, second_counts in ((self.agreed, other.agreed), (self.parted, other.parted))
         )
-        return ComparisonCounts(
-            agreed, self.alike + other.alike, parted, self.late + other.late, self.unseen + other.unseen
-        )
+        late, unseen = self.late + other.late, self.unseen + other.unseen
+        return ComparisonCounts(agreed, self.alike + other.alike, parted, late, unseen)
 
     def document(self) -> dict[str, Any]:
         """Return the counts as a JSON document."""
@@ -139,11 +134,8 @@ def observed_document(observed: Observed, names: Mapping[str, str]) -> dict[str,
     """Return the JSON form of an observed decision; `names` maps uids to Workloads."""
     if isinstance(observed, ObservedAdmission):
         return {"decision": "admit", "clusterQueue": observed.queue, "podSets": _pod_sets(observed.pod_sets)}
-    return {
-        "decision": "preempt",
-        "reason": observed.reason,
-        "by": names.get(observed.preemptor_uid, observed.preemptor_uid),
-    }
+    preemptor = names.get(observed.preemptor_uid, observed.preemptor_uid)
+    return {"decision": "preempt", "reason": observed.reason, "by": preemptor}
 
 
 def predicted_document(decision: Decision | None) -> dict[str, Any]:
@@ -211,16 +203,14 @@ _RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
 }
 
 
-def where_to_look(
-    divergence_type: DivergenceType, workload: str, queue: str, at: Instant, hint: str = ""
-) -> Sequence[str]:
+def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
     """Return kubectl commands, each with the fields to check, after `hint`; logs are read from shortly before `at`."""
     namespace, _, name = workload.rpartition("/")
     queues = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
     since = format_time((at - _LOG_PERIOD) // SECOND * SECOND)
     return [
         *([hint] if hint else []),
-        f"kubectl get {queues} -o yaml  # {_RELEVANT_FIELDS[divergence_type]}",
+        f"kubectl get {queues} -o yaml  # {_RELEVANT_FIELDS[kind]}",
         f"kubectl get workload -n {namespace} {name} -o yaml",
         f"kubectl logs -n kueue-system deploy/kueue-controller-manager --since-time={since} | grep {name}",
     ]

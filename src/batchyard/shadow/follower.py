@@ -105,11 +105,8 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
         case scheme.LOCAL_QUEUE:
             return [f"local/{key.namespace}/{key.name}", f"queue/{spec['clusterQueue']}"]
         case scheme.WORKLOAD:
-            cluster_queue = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
-            return [
-                f"local/{key.namespace}/{spec.get('queueName', '')}",
-                *([f"queue/{cluster_queue}"] if cluster_queue else []),
-            ]
+            queue = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
+            return [f"local/{key.namespace}/{spec.get('queueName', '')}", *([f"queue/{queue}"] if queue else [])]
     return ()
 
 
@@ -306,9 +303,8 @@ class TreeFollower:
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
         """Copy the current replay as a start for later trials, and drop calls before the oldest copy."""
-        self._bases.appendleft(
-            ReplayBase(ReplayCopy(self._replay), self._dropped_calls + len(self._calls), is_beginning)
-        )
+        base = ReplayBase(ReplayCopy(self._replay), self._dropped_calls + len(self._calls), is_beginning)
+        self._bases.appendleft(base)
         self._agreements, self._is_reordered = [], False
         first = self._bases[-1].number
         self._calls, self._dropped_calls = self._calls[first - self._dropped_calls :], first
@@ -339,17 +335,15 @@ class TreeFollower:
     def _run_trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
         """Yield the replay that results from each other order of the calls."""
         calls = self._calls[start.number - self._dropped_calls :]
-        for requeue_batch_period in dict.fromkeys(
-            (self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)
-        ):
+        for period in dict.fromkeys((self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)):
             for order in self._orders:
-                trial = self._create_trial(start, requeue_batch_period)
+                trial = self._create_trial(start, period)
                 for batch in arrange_batches(calls, order):
                     _apply_calls(trial, batch, order)
                 yield trial
-            yield self._replay_lazily(self._create_trial(start, requeue_batch_period), calls)
+            yield self._replay_lazily(self._create_trial(start, period), calls)
             if len(calls) <= STEPS_MAX:
-                yield self._replay_in_steps(self._create_trial(start, requeue_batch_period), calls)
+                yield self._replay_in_steps(self._create_trial(start, period), calls)
 
     def _create_trial(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
         """Return a replay in the state at the start of a trial."""
@@ -425,11 +419,9 @@ def _apply_calls(trial: DivergenceDetector, calls: Sequence[EventBatch], order: 
     trial.advance(calls[-1].now)
 
 
-def _replay_steps(
-    base_copy: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder
-) -> DivergenceDetector:
+def _replay_steps(base: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
     """Return a replay of the steps from a copy, with the calls of each step grouped as the order requires."""
-    trial = base_copy.restore()
+    trial = base.restore()
     for step in steps:
         for batch in [step] if order.by_revision else [[call] for call in step]:
             _apply_calls(trial, batch, order)

@@ -159,9 +159,8 @@ class DecisionReplay(ShadowState):
                 return True
             if matching_changes and self._may_apply_next(tree):
                 self._complete(tree, matching_changes)
-                self._unmatched[tree] = UnmatchedDecisions(
-                    self._now, first_made_at=unmatched.first_made_at, is_stale=True
-                )
+                first_made_at = unmatched.first_made_at
+                self._unmatched[tree] = UnmatchedDecisions(self._now, first_made_at=first_made_at, is_stale=True)
                 return True
         return False
 
@@ -209,18 +208,16 @@ class DecisionReplay(ShadowState):
                 return True
         return False
 
-    def _decide_without_late_heads(self, workload_key: str) -> bool:
+    def _decide_without_late_heads(self, key: str) -> bool:
         """Run a model cycle without the heads that Kueue may not have reached yet; report whether it matches Kueue.
 
         While Kueue works through a long queue, a new Workload waits. The model works through the same queue at once.
         """
         since = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
-        tree = next((self._tree(head.queue) for head in heads if head.workload.key == workload_key), "")
+        tree = next((self._tree(head.queue) for head in heads if head.workload.key == key), "")
         heads = [head for head in heads if self._tree(head.queue) == tree]
-        on_time = [
-            head for head in heads if head.workload.key == workload_key or not self.model.may_be_late(head, since)
-        ]
+        on_time = [head for head in heads if head.workload.key == key or not self.model.may_be_late(head, since)]
         if len(on_time) in (0, len(heads)):
             return False
         decisions = self.model.decide(on_time)
@@ -252,12 +249,10 @@ class DecisionReplay(ShadowState):
 
     def _activate_parked(self, now: Instant, tree: str) -> bool:
         """Activate the parked Workloads of a tree if its batching time has passed; report whether any was activated."""
-        activated_trees = self.model.activate_trees(
-            now, lambda each: tree in (ALL, each) and self._may_apply_next(each)
-        )
-        for each in activated_trees:
+        activated = self.model.activate_trees(now, lambda each: tree in (ALL, each) and self._may_apply_next(each))
+        for each in activated:
             self._mark_stale(each)
-        return bool(activated_trees)
+        return bool(activated)
 
     def _mark_stale(self, tree: str) -> None:
         """Mark the model's last decisions in a tree as stale after the model processed another change."""
@@ -310,9 +305,8 @@ class DecisionReplay(ShadowState):
         """
         unmatched = self._unmatched.get(self._tree_of(self.backlog.items[number]))
         is_predicted = unmatched is not None and number in self._matched_numbers(unmatched)
-        return self.backlog.items[number].arrived_at + (
-            self._settings.patience if is_predicted else self._settings.settle
-        )
+        patience = self._settings.patience if is_predicted else self._settings.settle
+        return self.backlog.items[number].arrived_at + patience
 
 
 class EventBatch(NamedTuple):

@@ -42,7 +42,7 @@ class SchedulerModel:
         self._quiescence_detector = QuiescenceDetector(self.index)
         self._cycle_number = 0
         #: Whether Kueue writes why Workloads are pending: then it also marks heads that wait for their victims.
-        self._reports_reasons = False
+        self._has_reasons = False
         #: All objects as last processed; Workloads by namespace, others under ''.
         self._objects: dict[str, dict[Key, WatchEvent]] = {}
 
@@ -72,13 +72,12 @@ class SchedulerModel:
         pending_position = None if is_waiting is None else self._pending_position(str(event.key))
         if pending_position is None or (waiting := pending_position[0].get(str(event.key))) is None:
             return
-        self._reports_reasons = True
+        self._has_reasons = True
         queue, name, was_waiting = pending_position[0], str(event.key), None
         if before is not None:
             was_waiting = observed.waits_for_victims(before.obj)
-            if find_condition(before.obj, lifecycle.QUOTA_RESERVED) != find_condition(
-                event.obj, lifecycle.QUOTA_RESERVED
-            ):
+            kind = lifecycle.QUOTA_RESERVED
+            if find_condition(before.obj, kind) != find_condition(event.obj, kind):
                 queue.record_attempt(name, arrived_at)
         if is_waiting and not was_waiting:
             self.index.queue_manager.requeue(queue.head_of(name), waiting.last, RequeueReason.PENDING_PREEMPTION)
@@ -117,14 +116,10 @@ class SchedulerModel:
 
     def parked(self, workload: str, since: Instant) -> Head | None:
         """Return a Workload as a head if it was parked at or after `since`; otherwise None."""
-        pending_position = self._pending_position(workload)
-        if (
-            pending_position is None
-            or (parked_at := pending_position[0].parked_at(workload)) is None
-            or parked_at < since
-        ):
+        position = self._pending_position(workload)
+        if position is None or (parked_at := position[0].parked_at(workload)) is None or parked_at < since:
             return None
-        return pending_position[0].head_of(workload)
+        return position[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
         """Report whether a Workload ahead of this head was parked at or after `since`: Kueue may still process it."""
@@ -176,11 +171,7 @@ class SchedulerModel:
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
         """Return the requeue reason; Kueue's message decides whether a Workload waits for other Workloads' victims."""
         reason = decision.requeue
-        if (
-            reason is not RequeueReason.PENDING_PREEMPTION
-            or observed.is_effective(decision)
-            or not self._reports_reasons
-        ):
+        if reason is not RequeueReason.PENDING_PREEMPTION or observed.is_effective(decision) or not self._has_reasons:
             return reason
         obj = self.get(Key(scheme.WORKLOAD, *decision.head.workload.key.split("/", 1)))
         is_reported = obj is not None and observed.waits_for_victims(obj)
@@ -350,10 +341,9 @@ class ShadowState:
         """Requeue a Workload reported as missed if Kueue made a decision for it or its spec changed."""
         if isinstance(change.decision, observed.ObservedPreemption):
             self._requeue_missed(self._names.get(change.decision.preemptor_uid, ""))
-        view, old = workload_view(change.event.obj), change.event.old
-        is_changed = (
-            old is None or change.event.type is EventType.DELETED or old.get("spec") != change.event.obj.get("spec")
-        )
+        event, old = change.event, change.event.old
+        view = workload_view(event.obj)
+        is_changed = old is None or event.type is EventType.DELETED or old.get("spec") != event.obj.get("spec")
         if view.key in self.missed and (change.decision is not None or is_changed):
             self._requeue_missed(view.key)
             if isinstance(change.decision, observed.ObservedAdmission):

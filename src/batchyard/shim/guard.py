@@ -35,7 +35,7 @@ _RESPONSE_TIMEOUT = 1.0
 _STACK_TIMEOUT = 0.1
 _REQUEST_HEAD_MAX = 16 * 1024
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
-_TOO_MANY_REQUESTS_BODY = (
+_TOO_MANY_REQUESTS = (
     b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Too many requests, please try \
 again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code":429}'
 )
@@ -76,7 +76,7 @@ class PlatformWatchdog:
 
     def _check(self) -> None:
         """Check whether the thread is blocked; if so, log it, answer clients, or kill the platform at shutdown."""
-        last_progress, request_began, request_length = WATCHDOG_LAYOUT.unpack_from(self._memory)
+        last_progress, request_began, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait = self._read_cpu_wait()
         if last_progress != self._last_progress:
             self._last_progress, self._cpu_wait_then = last_progress, cpu_wait
@@ -91,9 +91,7 @@ class PlatformWatchdog:
             return
         if not self._is_reported:
             self._is_reported = True
-            request = self._memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + request_length].decode(
-                "utf-8", "replace"
-            )
+            request = self._memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + length].decode("utf-8", "replace")
             activity = request if request_began else "internal work"
             self._log(f"the event loop is blocked for {blocked_seconds:.1f} s by {activity}", self._dump_stacks())
         self._answer_clients(blocked_seconds)
@@ -173,9 +171,7 @@ def _format_answer(head: bytes, blocked_seconds: float) -> bytes:
     _, _, target = head.partition(b" ")
     path = target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH_PATHS):
-        return _format_response(
-            "429 Too Many Requests", "application/json", _TOO_MANY_REQUESTS_BODY, "retry-after: 1\r\n"
-        )
+        return _format_response("429 Too Many Requests", "application/json", _TOO_MANY_REQUESTS, "retry-after: 1\r\n")
     if blocked_seconds < STUCK_AFTER:
         return _format_response("200 OK", "text/plain; charset=utf-8", b"ok")
     body = f"[-]event-loop failed: it is blocked for {blocked_seconds:.0f} s\n".encode()

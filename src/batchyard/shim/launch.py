@@ -37,12 +37,10 @@ def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> 
         {**mount, "source": _absolute_source(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
         for mount in mounts
     ]
-    bound_sources = {
-        number: mount["source"] for number, mount in enumerate(mounts) if _needs_bind_mount(mount["source"])
-    }
-    if bound_sources:
+    sources = {number: mount["source"] for number, mount in enumerate(mounts) if _needs_bind_mount(mount["source"])}
+    if sources:
         unpacking.unshare_mounts()
-    for number, source in bound_sources.items():
+    for number, source in sources.items():
         volume = "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod)
         _bind_checked_source(volume, resolved[number]["source"], f"{run_root}/part-{number}", source)
         resolved[number] = {**resolved[number], "source": f"{run_root}/part-{number}"}
@@ -348,9 +346,8 @@ def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
 def _container_paths(run: ShimRun) -> bubblewrap.ContainerPaths:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    return bubblewrap.ContainerPaths(
-        node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{bubblewrap.MASKS_FOLDER}"
-    )
+    masks = f"{node}/{bubblewrap.MASKS_FOLDER}"
+    return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", masks)
 
 
 _SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubblewrap.ContainerPaths]
@@ -370,15 +367,11 @@ def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: i
     paths = _container_paths(run)
     mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
     pod, users_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
-    namespace = (
-        create_pod_user_namespace(pod)
-        if users_fd is None
-        else os.open(f"/proc/{sandbox_pid}/fd/{users_fd}", os.O_RDONLY)
-    )
+    users_path = f"/proc/{sandbox_pid}/fd/{users_fd}"
+    namespace = create_pod_user_namespace(pod) if users_fd is None else os.open(users_path, os.O_RDONLY)
     users = PodUsers(pod, namespace, paths.pod)
-    copied_paths = bubblewrap.ContainerPaths(
-        "", "", users.copy(paths.sandbox), users.copy(paths.run), users.copy(paths.masks)
-    )
+    sandbox, run_folder, masks = map(users.copy, (paths.sandbox, paths.run, paths.masks))
+    copied_paths = bubblewrap.ContainerPaths("", "", sandbox, run_folder, masks)
     root = store.root_filesystem(spec["image"], paths.node)
     folders = {} if root else store.visible_folders(spec["image"], paths.node)
     root = users.copy(root) if root else ""
@@ -456,9 +449,8 @@ def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
         raise ValueError(f"image {spec['image']['name']} requires bubblewrap: apt-get install bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")
-    return process_container.ProcessCommand(
-        spec["argv"], environment(run), spec["workingDir"] or "/", _container_ids(run)
-    )
+    folder = spec["workingDir"] or "/"
+    return process_container.ProcessCommand(spec["argv"], environment(run), folder, _container_ids(run))
 
 
 def _container_user(run: ShimRun) -> Mapping[str, int] | None:

@@ -96,10 +96,8 @@ def map_owners(mount: int, user_namespace: int) -> None:
 
     OSError if the filesystem does not support that (mount_setattr(2), MOUNT_ATTR_IDMAP).
     """
-    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
-    _check_result(
-        _LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes)))
-    )
+    settings = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
+    _check_result(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, settings, ctypes.c_size_t(len(settings))))
 
 
 def attach_mount(mount: int, target: str) -> None:

@@ -97,14 +97,12 @@ class LogLineSplitter:
         complete, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
         lines = []
         if newline:
-            first_line, separator, other_lines = complete.partition(b"\n")
-            while len(first_line) > _LINE_BYTES:
-                lines.append(self._format_line(b"P", first_line[:_LINE_BYTES]))
-                first_line = first_line[_LINE_BYTES:]
+            first, separator, rest = complete.partition(b"\n")
+            while len(first) > _LINE_BYTES:
+                lines.append(self._format_line(b"P", first[:_LINE_BYTES]))
+                first = first[_LINE_BYTES:]
             prefix = self._format_line(b"F", b"")[:-1]
-            lines.append(
-                prefix + (first_line + separator + other_lines).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n")
-            )
+            lines.append(prefix + (first + separator + rest).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n"))
             lines[-1] = lines[-1].removesuffix(b"\r") + b"\n"
         while len(remainder) > _LINE_BYTES:
             lines.append(self._format_line(b"P", remainder[:_LINE_BYTES]))

@@ -70,10 +70,8 @@ def _read_response(connection: socket.socket) -> bytes:
             body += payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
             if len(body) >= 5 and len(body) - 5 >= int.from_bytes(body[1:5], "big"):
                 return body[5:]
-        has_ended = stream == _STREAM_ID and (
-            kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS})
-        )
-        if has_ended or kind == _GOAWAY:
+        is_over = stream == _STREAM_ID and (kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS}))
+        if is_over or kind == _GOAWAY:
             raise NoAnswerError("the server has ended the request without an answer")
 
 
@@ -179,9 +177,8 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
         connection = _open_connection(host, port, timeout)
     except OSError:
         time_limit = f"within {timeout:g}s" if timeout is not None else "at all"
-        return ProbeOutcome(
-            "failure", f'timeout: failed to connect service "{address}" {time_limit}: context deadline exceeded'
-        )
+        message = f'timeout: failed to connect service "{address}" {time_limit}: context deadline exceeded'
+        return ProbeOutcome("failure", message)
     with connection:
         try:
             connection.settimeout(_remaining_seconds(deadline))
@@ -228,14 +225,9 @@ def _send_get(
     scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], deadline: float | None
 ) -> tuple[int, dict[str, str], str]:
     """Send a GET request; return status code, headers and body of the response. TimeoutError, OSError on failure."""
-    default_headers = {
-        "Host": _join_host_port(host, port),
-        "User-Agent": _USER_AGENT,
-        "Accept": "*/*",
-        "Connection": "close",
-    }
+    defaults = {"Host": _join_host_port(host, port), "User-Agent": _USER_AGENT, "Accept": "*/*", "Connection": "close"}
     probe_headers = {header["name"].title(): header["value"] for header in headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in (default_headers | probe_headers).items() if value)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (defaults | probe_headers).items() if value)
     with _open_connection(host, port, _remaining_seconds(deadline)) as tcp_connection:
         connection = _wrap_tls(tcp_connection, host) if scheme == "https" else tcp_connection
         connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
@@ -300,12 +292,8 @@ def _parse_location(location: str, scheme: str, host: str, port: int) -> tuple[s
         return None
     authority, _, path = remainder.partition("/")
     target_host, _, port_text = authority.partition(":")
-    return (
-        target_scheme,
-        target_host,
-        int(port_text) if port_text.isdigit() else 443 if target_scheme == "https" else 80,
-        f"/{path}",
-    )
+    target_port = int(port_text) if port_text.isdigit() else 443 if target_scheme == "https" else 80
+    return target_scheme, target_host, target_port, f"/{path}"
 
 
 def _remaining_seconds(deadline: float | None) -> float | None:

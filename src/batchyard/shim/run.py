@@ -97,7 +97,7 @@ class CommandResult(NamedTuple):
 
 def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
     """Run a program without standard input for at most `seconds`; it is killed when this process ends."""
-    output_pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+    pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
         try:
@@ -105,29 +105,23 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
             os.setsid()
             signal.set_wakeup_fd(-1)
             linux.reset_signal_handlers()
-            for source, target in (
-                (os.open("/dev/null", os.O_RDONLY), 0),
-                (output_pipes[0][1], 1),
-                (output_pipes[1][1], 2),
-            ):
+            for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (pipes[0][1], 1), (pipes[1][1], 2)):
                 os.dup2(source, target)
             os.execve(argv[0], list(argv), dict(environment))
         finally:
             os._exit(_NOT_STARTED_CODE)
-    for _, write_end in output_pipes:
+    for _, write_end in pipes:
         os.close(write_end)
-    output_data = read_all([read_end for read_end, _ in output_pipes], seconds)
-    for read_end, _ in output_pipes:
+    output = read_all([read_end for read_end, _ in pipes], seconds)
+    for read_end, _ in pipes:
         os.close(read_end)
-    if output_data is None:
+    if output is None:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if output_data is None:
+    if output is None:
         return CommandResult(None, "", f"{os.path.basename(argv[0])} did not answer within {seconds:g} seconds")
-    return CommandResult(
-        128 - status if status < 0 else status, *(text.decode(errors="replace") for text in output_data)
-    )
+    return CommandResult(128 - status if status < 0 else status, *(text.decode(errors="replace") for text in output))
 
 
 def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
@@ -136,9 +130,7 @@ def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
     received = dict.fromkeys(fds, b"")
     open_fds = list(fds)
     while open_fds:
-        ready, _, _ = select.select(
-            open_fds, [], [], None if deadline is None else max(0.0, deadline - linux.monotonic())
-        )
+        ready = select.select(open_fds, [], [], None if deadline is None else max(0.0, deadline - linux.monotonic()))[0]
         if not ready:
             return None
         for fd in ready:
@@ -189,11 +181,9 @@ def parse_bubblewrap_error(text: str) -> str:
     """Convert bubblewrap's error message to runc's format."""
     line = text.strip().removeprefix("bwrap: ")
     matched = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
-    return (
-        format_execute_error(matched[1], _ERROR_NUMBERS[matched[2]])
-        if matched and matched[2] in _ERROR_NUMBERS
-        else line
-    )
+    if matched and matched[2] in _ERROR_NUMBERS:
+        return format_execute_error(matched[1], _ERROR_NUMBERS[matched[2]])
+    return line
 
 
 def parse_engine_error(text: str) -> str:

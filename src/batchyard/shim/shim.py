@@ -361,9 +361,8 @@ class ContainerShim:
         """Poll until bubblewrap has executed the command; `interval` is in seconds and grows."""
         if self._is_over or self._child is None or self._exit_code is not None:
             return
-        if not launch.runs_in_bubblewrap(self._run, self._features) or launch.has_started(
-            self._launched.pid, self._child
-        ):
+        in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._features)
+        if not in_bubblewrap or launch.has_started(self._launched.pid, self._child):
             self._report_started(self._child)
         else:
             self._loop.call_later(interval, partial(self._await_start, interval * 1.5))

@@ -80,9 +80,8 @@ class _ExecSession:
         process_fd = os.pidfd_open(pid)
         group, variables = launch.run_group(self._run), launch.variables(self._run, pid)
         user = launch.credentials(self._run, pid, is_enclosed=True)
-        launch.apply_limits(
-            self._run.spec["limits"], cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
-        )
+        leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
+        launch.apply_limits(self._run.spec["limits"], leaf_group)
         self._seccomp_program = launch.seccomp_program_of(self._run, self._features)
         terminal = list(os.openpty()) if self._request["tty"] else []
         launch.change_stream_owner(self._run, self._features, [*terminal[1:], *self._fds])
@@ -185,11 +184,8 @@ def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
     """Send an IPv4 and an IPv6 socket in the network namespace of a run to the client."""
     container_exec.enter_network(_first_process(ShimRun(node, path)))
     socket_type = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-    with (
-        socket.socket(socket.AF_INET, socket_type) as ipv4_socket,
-        socket.socket(socket.AF_INET6, socket_type) as ipv6_socket,
-    ):
-        _send_reply(connection, [ipv4_socket.fileno(), ipv6_socket.fileno()], sockets=2)
+    with socket.socket(socket.AF_INET, socket_type) as ipv4, socket.socket(socket.AF_INET6, socket_type) as ipv6:
+        _send_reply(connection, [ipv4.fileno(), ipv6.fileno()], sockets=2)
 
 
 def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> None:
@@ -306,9 +302,8 @@ def _report_state(run: ShimRun, **changes: object) -> None:
 def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
     """Return the pod's control group; empty without control groups."""
     base = features.cgroups.base if features.cgroups else {}
-    return {
-        name: f"{path}/{image_pull.pod_group_prefix(run.node)}{run.path.split('/')[1]}" for name, path in base.items()
-    }
+    pod = run.path.split("/")[1]
+    return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base.items()}
 
 
 def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:
@@ -334,13 +329,11 @@ def _files(spec: dict[str, Any]) -> dict[str, str]:
     resolvers, searches = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(searches)}"] if searches else []
     lines += [f"nameserver {resolver}" for resolver in resolvers]
-    resolv = (
-        "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if resolvers else _read_etc_file("resolv.conf")
-    )
+    resolv = "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if resolvers else _read_etc("resolv.conf")
     return {"hosts": spec["hosts"], "hostname": f"{spec['hostname']}\n", "resolv.conf": resolv}
 
 
-def _read_etc_file(name: str) -> str:
+def _read_etc(name: str) -> str:
     """Return the content of a file in the machine's /etc; '' if it cannot be read."""
     try:
         with open(f"/etc/{name}", encoding="utf-8") as file:
@@ -383,9 +376,8 @@ class Spawner:
         self._node = node
         self._lock = lock
         disabled = capabilities.disabled_capabilities("BATCHYARD_NODE_WITHOUT")
-        self._features = capabilities.detect_features(
-            node, disabled, partial(image_pull.start_image_helper, node, disabled)
-        )
+        start_helper = partial(image_pull.start_image_helper, node, disabled)
+        self._features = capabilities.detect_features(node, disabled, start_helper)
         self._shim_paths: dict[int, str] = {}
         self._loop = ShimEventLoop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -395,9 +387,8 @@ class Spawner:
         """Clean up after earlier spawners, then serve run requests until SIGTERM or SIGINT."""
         image_pull.remove_leftover_groups(self._node, self._features)
         for engine in () if self._features.image_helper else self._features.engines:
-            self._run_in_child(
-                f"containers of {engine.kind}", partial(image_pull.remove_unsupervised_containers, self._node, engine)
-            )
+            clean_up = partial(image_pull.remove_unsupervised_containers, self._node, engine)
+            self._run_in_child(f"containers of {engine.kind}", clean_up)
         self._run_in_child("unpacked images", partial(rootfs_store.collect_garbage, self._node, inf))
         if self._features.image_helper:
             self._loop.when_readable(self._features.image_helper.fileno(), self._loop.stop)
@@ -459,9 +450,8 @@ class Spawner:
                 return  # the client sees the connection closed
             if child == 0:
                 self._close_inherited()
-                event_loop.run_child(
-                    self._node, "a session", partial(host_session, self._node, self._features, connection)
-                )
+                host = partial(host_session, self._node, self._features, connection)
+                event_loop.run_child(self._node, "a session", host)
 
     def _clean_up_after(self, path: str) -> None:
         """Remove what a run whose shim has ended may have left: its engine container and control groups."""

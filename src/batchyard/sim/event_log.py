@@ -28,7 +28,7 @@ from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_fi
 #: The event name of a record, and its fields.
 EventFields: TypeAlias = tuple[str, Mapping[str, Any]]
 
-_UNSCHEDULABLE_REASON: Final = "Unschedulable"
+_UNSCHEDULABLE: Final = "Unschedulable"
 _PREEMPTED_REASON: Final = "PreemptionByScheduler"
 _DELETED: Final = EventType.DELETED  # a local name, because an enum member is slow to look up
 
@@ -75,9 +75,7 @@ def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
 def _unschedulable_message(pod: Obj) -> str:
     """Return kube-scheduler's message about an unschedulable pod; '' for other pods."""
     condition = find_condition(pod, SCHEDULED)
-    return (
-        str(condition["message"]) if condition is not None and condition.get("reason") == _UNSCHEDULABLE_REASON else ""
-    )
+    return str(condition["message"]) if condition is not None and condition.get("reason") == _UNSCHEDULABLE else ""
 
 
 def _is_being_preempted(pod: Obj) -> bool:

@@ -268,18 +268,14 @@ class ForecastRunner:
         arrivals = ArrivalModel(self._state, self._queues, trees)
         return arrivals if self._options.expects_arrivals and arrivals.are_expected else None
 
-    def _run_forks(
-        self, reduced: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
-    ) -> list[_ForkRun]:
+    def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
         """Run as many forks as the limit of kernel steps allows, or a single fork if nothing is random."""
-        is_certain = arrivals is None and all(
-            self._estimate(n, o).history is None for n, o in reduced.workloads.items()
-        )
+        is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks
         runs: list[_ForkRun] = []
         work = 0
         while len(runs) < forks and (len(runs) < FORKS_MIN or work < self._options.work_max):
-            runs.append(self._run_fork(len(runs), reduced, names, arrivals))
+            runs.append(self._run_fork(len(runs), state, names, arrivals))
             work += runs[-1].work
         return runs
 
@@ -330,9 +326,8 @@ class ForecastRunner:
         starts = [run.starts.get(name) for run in runs]
         queue, position = self._pending_order.positions.get(name, ("", 0))
         is_beyond = name not in reduced.workloads
-        is_extrapolated = [
-            is_beyond or (start is None and run.is_cut_short) for start, run in zip(starts, runs, strict=True)
-        ]
+        pairs = zip(starts, runs, strict=True)
+        is_extrapolated = [is_beyond or (start is None and run.is_cut_short) for start, run in pairs]
         if any(is_extrapolated):
             extrapolated = [_extrapolate_start(run, queue, position) for run in runs]
             candidates = zip(extrapolated, is_extrapolated, starts, strict=True)
@@ -340,12 +335,10 @@ class ForecastRunner:
         waits = sorted(wait for wait in starts if wait is not None)
         depends_on = self._depends_on(name, reduced, is_certain=len(waits) == len(runs))
         if any(is_extrapolated):
-            depends_on.append(
-                f"{position} Workloads are ahead of it: its start is extrapolated from the starts of the first of them"
-            )
-        forecast = Forecast(
-            name, self._state.at, self._basis(reduced), waits, len(runs), self._options.seed, depends_on
-        )
+            ahead = f"{position} Workloads are ahead of it"
+            depends_on.append(f"{ahead}: its start is extrapolated from the starts of the first of them")
+        basis = self._basis(reduced)
+        forecast = Forecast(name, self._state.at, basis, waits, len(runs), self._options.seed, depends_on)
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
     def _basis(self, reduced: QuotaOnlyState) -> Basis:
@@ -430,13 +423,11 @@ class _ImmediateEffects:
     over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
 
 
-def dry_run_warnings(current_state: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
+def dry_run_warnings(current: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
     """Return warnings about the effects of storing a changed object; only visible namespaces' Workloads are named."""
-    numbered = with_metadata(changed, resourceVersion=str(current_state.revision + 1))
-    before = _simulate_instant(current_state)
-    state = replace(
-        current_state, revision=current_state.revision + 1, objects={**current_state.objects, key_of(changed): numbered}
-    )
+    numbered = with_metadata(changed, resourceVersion=str(current.revision + 1))
+    before = _simulate_instant(current)
+    state = replace(current, revision=current.revision + 1, objects={**current.objects, key_of(changed): numbered})
     after = _simulate_instant(state)
     warnings = [
         *_new_names_text("would be admitted at once", before.admitted, after.admitted, may_see),
@@ -471,9 +462,8 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
             table[record["workload"]] = None
 
     workloads = [standalone_workload(obj, None) for obj in reduced.workloads.values()]
-    world = World(
-        Scenario((), kueue=state.kueue), sink=record_event, state=make_state(state, reduced.objects, workloads)
-    )
+    scenario = Scenario((), kueue=state.kueue)
+    world = World(scenario, sink=record_event, state=make_state(state, reduced.objects, workloads))
     world.kernel.run(state.at, steps_max=STEPS_MAX)
     snapshot = world.platform.index.snapshot
     snapshot.settle()
@@ -576,10 +566,8 @@ class ForecastAnswers:
 
     def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:
         """Return forecasts of a random sample of pending Workloads, to compare them with their outcomes."""
-        return sample_forecasts(
-            self._state(list_kind, at, FORECAST_KINDS),
-            ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration),
-        )
+        options = ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration)
+        return sample_forecasts(self._state(list_kind, at, FORECAST_KINDS), options)
 
     def warnings_for(self, list_kind: KindLister, at: Instant, changed: Obj, may_see: MaySee) -> Sequence[str]:
         """Return the dry-run warnings about a changed object."""

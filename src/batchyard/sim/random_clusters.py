@@ -137,10 +137,8 @@ def _make_queued(plan: ClusterWorldPlan) -> None:
     parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "dws"}
     check = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": parameters}
     config = {"provisioningClassName": "queued-provisioning.gke.io", "managedResources": ["nvidia.com/gpu"]}
-    plan.objects += [
-        make_object(KUEUE, "AdmissionCheck", "dws", spec=check),
-        make_object(KUEUE, "ProvisioningRequestConfig", "dws", spec=config),
-    ]
+    plan.objects.append(make_object(KUEUE, "AdmissionCheck", "dws", spec=check))
+    plan.objects.append(make_object(KUEUE, "ProvisioningRequestConfig", "dws", spec=config))
     _queue_of_cluster(plan, "queued", {"cpu": 64, "nvidia.com/gpu": dice.choose([6, 4, 2])}, checks=["dws"])
     requests = {"cpu": "1", "nvidia.com/gpu": 1}
     plan.targets.append(PodTarget("queued", requests, {well_known.NODE_POOL: "queued"}, ("nvidia.com/gpu",)))
@@ -157,11 +155,8 @@ def _queue_of_cluster(
         spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": check} for check in checks]}
     local = make_object(KUEUE, "LocalQueue", name, spec={"clusterQueue": name})
     local["metadata"]["namespace"] = NAMESPACE
-    plan.objects += [
-        make_object(KUEUE, "ResourceFlavor", name, spec=flavor),
-        make_object(KUEUE, "ClusterQueue", name, spec=spec),
-        local,
-    ]
+    plan.objects.append(make_object(KUEUE, "ResourceFlavor", name, spec=flavor))
+    plan.objects += [make_object(KUEUE, "ClusterQueue", name, spec=spec), local]
 
 
 def _cluster(plan: ClusterWorldPlan) -> ObjectDict:
@@ -215,11 +210,8 @@ def _spec_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
     dice = plan.dice
     parallelism = target.hosts or dice.draw_integer(1, 3)
     completions = parallelism if target.hosts else dice.draw_integer(parallelism, 4)
-    spec: ObjectDict = {
-        "parallelism": parallelism,
-        "completions": completions,
-        "template": _template_for_cluster(plan, target),
-    }
+    template = _template_for_cluster(plan, target)
+    spec: ObjectDict = {"parallelism": parallelism, "completions": completions, "template": template}
     if dice.draw_bool(50):
         spec["completionMode"] = "Indexed"
     if dice.draw_bool(50):
@@ -227,9 +219,8 @@ def _spec_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
     elif spec.get("completionMode") == "Indexed" and dice.draw_bool(30):
         spec["backoffLimitPerIndex"] = dice.draw_integer(0, 2)
     if dice.draw_bool(30):
-        rules: list[ObjectDict] = [
-            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-        ]
+        disruption = {"type": "DisruptionTarget", "status": "True"}
+        rules: list[ObjectDict] = [{"action": "Ignore", "onPodConditions": [disruption]}]
         if dice.draw_bool(50):
             rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}})
         spec["podFailurePolicy"] = {"rules": rules}
@@ -293,11 +284,8 @@ def _random_faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]
 def _random_failure(plan: ClusterWorldPlan, nodes: list[str]) -> ObjectDict:
     dice = plan.dice
     pool = dice.choose(plan.pools)["name"]
-    choices: list[ObjectDict] = [
-        {"pool": pool, "count": dice.draw_integer(1, 2)},
-        {"slice": pool},
-        {"node": dice.choose(nodes)},
-    ]
+    count, node = dice.draw_integer(1, 2), dice.choose(nodes)
+    choices: list[ObjectDict] = [{"pool": pool, "count": count}, {"slice": pool}, {"node": node}]
     choices += [{"jobSet": name} for name in plan.job_sets[:2]]
     return {"fail": dice.choose(choices)}
 
@@ -316,9 +304,8 @@ def _random_stockout(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
 
 def _random_slow_boot(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
     dice, pool = plan.dice, plan.dice.choose(plan.pools)
-    return {
-        "slowBoot": {"machine": pool["machineType"], "times": dice.draw_integer(2, 20), "for": _random_duration(dice)}
-    }
+    times, lasts = dice.draw_integer(2, 20), _random_duration(dice)
+    return {"slowBoot": {"machine": pool["machineType"], "times": times, "for": lasts}}
 
 
 def _random_drain(plan: ClusterWorldPlan, nodes: list[str]) -> ObjectDict:

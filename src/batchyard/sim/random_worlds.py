@@ -248,10 +248,8 @@ def _preemption(dice: RandomChoices, *, fair_sharing: bool) -> ObjectDict:
 
 
 def _fungibility(dice: RandomChoices) -> ObjectDict:
-    rules: ObjectDict = {
-        "whenCanBorrow": dice.choose(_FUNGIBILITY_POLICIES),
-        "whenCanPreempt": dice.choose(_FUNGIBILITY_POLICIES),
-    }
+    borrow, preempt = dice.choose(_FUNGIBILITY_POLICIES), dice.choose(_FUNGIBILITY_POLICIES)
+    rules: ObjectDict = {"whenCanBorrow": borrow, "whenCanPreempt": preempt}
     if (rules["whenCanBorrow"], rules["whenCanPreempt"]) == ("TryNextFlavor", "TryNextFlavor") and dice.draw_bool(50):
         rules["preference"] = dice.choose(["BorrowingOverPreemption", "PreemptionOverBorrowing"])
     return rules
@@ -372,11 +370,9 @@ def _stop_local_queue(plan: QueueWorldPlan) -> ObjectDict:
 
 def _deactivate(plan: QueueWorldPlan) -> ObjectDict | None:
     workloads = [work for work in plan.work if work["kind"] == "Workload"]
-    return (
-        _later_version(plan.dice, plan.dice.choose(workloads), f"{ACTIVE_SECONDS}.1s", active=False)
-        if workloads
-        else None
-    )
+    if not workloads:
+        return None
+    return _later_version(plan.dice, plan.dice.choose(workloads), f"{ACTIVE_SECONDS}.1s", active=False)
 
 
 def _edit_cohort(plan: QueueWorldPlan) -> ObjectDict | None:
@@ -385,9 +381,8 @@ def _edit_cohort(plan: QueueWorldPlan) -> ObjectDict | None:
         return None
     dice, name = plan.dice, plan.dice.choose(plan.cohorts)
     parent = dice.choose([*plan.cohorts, ""])
-    spec: ObjectDict = {
-        "resourceGroups": _resource_groups(plan, limits=bool(parent), quota_max=6, limits_lending=False)
-    }
+    groups = _resource_groups(plan, limits=bool(parent), quota_max=6, limits_lending=False)
+    spec: ObjectDict = {"resourceGroups": groups}
     if parent:
         spec["parentName"] = parent
     return _later_version(dice, make_object(KUEUE, "Cohort", name, spec={}), **spec)

@@ -128,11 +128,8 @@ class Redaction:
     def _redact_value(self, field: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             if field == "annotations":
-                return {
-                    key: self._redact_annotation(key, text)
-                    for key, text in value.items()
-                    if key.startswith(_KEPT_ANNOTATION_PREFIXES)
-                }
+                kept = {key: text for key, text in value.items() if key.startswith(_KEPT_ANNOTATION_PREFIXES)}
+                return {key: self._redact_annotation(key, text) for key, text in kept.items()}
             if field in _NAME_MAPPINGS or (
                 field == "selector" and all(isinstance(each, str) for each in value.values())
             ):
@@ -141,9 +138,8 @@ class Redaction:
                 return {key: text if key in _PUBLIC_DETAILS else self._hash_text(text) for key, text in value.items()}
             if field == "individual" and "roots" in value:
                 return {"roots": [self.hash_name(text) for text in _full_domain_names(value)]}
-            return {
-                key: self._redact_field(key, each, value) for key, each in value.items() if not _is_removed(key, each)
-            }
+            kept = {key: each for key, each in value.items() if not _is_removed(key, each)}
+            return {key: self._redact_field(key, each, value) for key, each in kept.items()}
         if isinstance(value, list):
             return [self._redact_value(field, each) for each in value]
         return self._hash_text(value) if field in _NAME_FIELDS else value

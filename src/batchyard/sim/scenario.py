@@ -60,9 +60,8 @@ def annotation_faults(obj: Obj) -> Iterator[FieldError]:
             if name in {well_known.RUNTIME, well_known.CHECKPOINT_EVERY}:
                 yield from _duration_faults(field_path, text, can_be_zero=name == well_known.RUNTIME)
             elif name == well_known.EXIT_CODE and not 0 <= _parse_number(text) <= _EXIT_CODE_MAX:
-                yield FieldError(
-                    field_path, f"{text!r} is not a valid exit code", f"give a number from 0 to {_EXIT_CODE_MAX}"
-                )
+                remedy = f"give a number from 0 to {_EXIT_CODE_MAX}"
+                yield FieldError(field_path, f"{text!r} is not a valid exit code", remedy)
 
 
 def _metadata_with_paths(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -83,11 +82,8 @@ def _duration_faults(field_path: str, text: str, *, can_be_zero: bool) -> Iterat
         yield FieldError(field_path, problem, remedy)
         return
     if not duration and not can_be_zero:
-        yield FieldError(
-            field_path,
-            "the checkpoint interval must be greater than 0",
-            "give a duration such as 5m, or remove the annotation",
-        )
+        remedy = "give a duration such as 5m, or remove the annotation"
+        yield FieldError(field_path, "the checkpoint interval must be greater than 0", remedy)
 
 
 def _parse_number(text: str) -> int:
@@ -165,16 +161,14 @@ def _machine_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iter
         yield _unknown_target(path, "machine type", name, known_types)
 
 
-def _unknown_target(path: str, target_kind: str, name: str, known_names: Collection[str]) -> FieldError:
+def _unknown_target(path: str, kind: str, name: str, known_names: Collection[str]) -> FieldError:
     close_matches = get_close_matches(name, list(known_names), 1)
     hint = (
         f"did you mean {close_matches[0]!r}?"
         if close_matches
-        else f"use a {target_kind} of the Cluster, such as {min(known_names)!r}"
+        else f"use a {kind} of the Cluster, such as {min(known_names)!r}"
     )
-    return FieldError(
-        path, f"unknown {target_kind} {name!r}", hint if known_names else f"the Cluster has no {target_kind}"
-    )
+    return FieldError(path, f"unknown {kind} {name!r}", hint if known_names else f"the Cluster has no {kind}")
 
 
 # The field `waitForPodsReady` of a Scenario: as in Kueue's Configuration, but off by default.
@@ -185,20 +179,17 @@ PODS_READY_PATH: Final = "spec.waitForPodsReady"
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
     """Return the policy of a Scenario for pods that are not ready in time; None without a time limit."""
-    return (
-        kueue_configuration.pods_ready_policy(wait_for_pods_ready)
-        if wait_for_pods_ready is not None and wait_for_pods_ready["enable"]
-        else None
-    )
+    if wait_for_pods_ready is None or not wait_for_pods_ready["enable"]:
+        return None
+    return kueue_configuration.pods_ready_policy(wait_for_pods_ready)
 
 
 def pods_ready_faults(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Report a timeout of 0 in waitForPodsReady, because it would evict every Workload."""
     if wait_for_pods_ready is not None and not parse_duration(wait_for_pods_ready["timeout"]):
         remedy = "give a time such as 5m, or set enable to false"
-        yield rules.invalid(
-            f"{PODS_READY_PATH}.timeout", wait_for_pods_ready["timeout"], "must be greater than 0", remedy
-        )
+        timeout = wait_for_pods_ready["timeout"]
+        yield rules.invalid(f"{PODS_READY_PATH}.timeout", timeout, "must be greater than 0", remedy)
 
 
 #: The maximum length of a run in virtual time.
@@ -349,17 +340,15 @@ def _unknown_cluster_faults(later_clusters: Iterable[Manifest], cluster: Obj | N
     for manifest in later_clusters:
         if manifest.obj["metadata"]["name"] != name:
             problem = "a later Cluster must have the name of the Cluster at the start"
-            yield manifest.fault(
-                FieldError("metadata.name", problem, f"use the same name, or remove {well_known.SUBMIT_AT}")
-            )
+            remedy = f"use the same name, or remove {well_known.SUBMIT_AT}"
+            yield manifest.fault(FieldError("metadata.name", problem, remedy))
 
 
 def _cluster_deletion_faults(cluster: Obj) -> Iterator[FieldError]:
     if annotation(cluster, well_known.DELETE_AT) is not None:
         path = f"metadata.annotations[{well_known.DELETE_AT}]"
-        yield FieldError(
-            path, "a Cluster cannot be deleted during a run", "remove it; spec.horizon of the Scenario ends the run"
-        )
+        remedy = "remove it; spec.horizon of the Scenario ends the run"
+        yield FieldError(path, "a Cluster cannot be deleted during a run", remedy)
 
 
 def _removed_pools(
@@ -411,9 +400,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     }
 
 
-def _configuration_settings(
-    objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]
-) -> dict[str, Any]:
+def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]) -> Obj:
     """Return the settings of Kueue's Configuration, if any; the Scenario can also turn fair sharing on."""
     configurations = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     duplicate_error = FieldError("", "there is already a Kueue Configuration", "keep one of them")
@@ -442,11 +429,8 @@ def _check_name(manifest: Manifest, faults: list[ManifestFault]) -> bool:
     if manifest.obj["metadata"].get("name"):
         return True
     path = f"metadata.annotations[{well_known.DELETE_AT}]"
-    faults.append(
-        manifest.fault(
-            FieldError(path, "an object with this annotation needs a name", "set metadata.name instead of generateName")
-        )
-    )
+    remedy = "set metadata.name instead of generateName"
+    faults.append(manifest.fault(FieldError(path, "an object with this annotation needs a name", remedy)))
     return False
 
 
@@ -538,9 +522,8 @@ def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
         return []
     if not paths:
         names = ", ".join(f"*{suffix}" for suffix in sorted(SUFFIXES))
-        faults.append(
-            FileFault(str(path), FieldError("", f"the folder contains no manifests ({names})", "give another folder"))
-        )
+        problem = f"the folder contains no manifests ({names})"
+        faults.append(FileFault(str(path), FieldError("", problem, "give another folder")))
     return paths
 
 
@@ -550,9 +533,8 @@ def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterato
         content = sys.stdin.buffer.read() if path is None else path.read_bytes()
         yield name, content.decode()
     except UnicodeDecodeError as error:
-        faults.append(
-            FileFault(name, FieldError("", f"it is not a text file: byte {error.start} is not UTF-8", _SAVE_AS_UTF8))
-        )
+        problem = f"it is not a text file: byte {error.start} is not UTF-8"
+        faults.append(FileFault(name, FieldError("", problem, _SAVE_AS_UTF8)))
     except (OSError, ValueError) as error:
         faults.append(_unreadable_fault(name, error))
 

@@ -112,9 +112,8 @@ class Simulation:
     def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario
         stop_on_loop = options.on_preemption_loop is OnLoop.STOP
-        self.world = World(
-            scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop_on_loop, state=options.state
-        )
+        sink, seed = options.sink, options.seed
+        self.world = World(scenario, sink=sink, seed=seed, stop_on_loop=stop_on_loop, state=options.state)
         self._start = self.world.start
         self._accounting = self._open_accounting(options.state)
         self.horizon = scenario.horizon if options.until is None else options.until

@@ -73,26 +73,17 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     objects_by_key = {key_of(obj): obj for obj in objects if key_of(obj).kind not in OMITTED_KINDS}
     configurations = [objects_by_key.pop(key) for key in list(objects_by_key) if key.kind == CONFIGURATION]
     instants = _creation_instants if at else _all_instants
-    state_time = max((instant for obj in objects_by_key.values() for instant in instants(obj)), default=0)
-    state_time = max(state_time, at or 0)
+    time = max((instant for obj in objects_by_key.values() for instant in instants(obj)), default=0)
+    time = max(time, at or 0)
     revisions = {key: _revision_of(obj) for key, obj in objects_by_key.items()}
     if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
         sorted_keys = sorted(objects_by_key, key=lambda key: (revisions[key] or len(objects_by_key), key))
         revisions = {key: number for number, key in enumerate(sorted_keys, 1)}
-    completed = {
-        key: _complete_metadata(key, objects_by_key[key], revisions[key], state_time) for key in objects_by_key
-    }
+    completed = {key: _complete_metadata(key, objects_by_key[key], revisions[key], time) for key in objects_by_key}
     configuration = configurations[0] if configurations else None
     kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
-    return State(
-        state_time,
-        max(revisions.values(), default=0),
-        completed,
-        _applied_manifests(completed),
-        unread,
-        configuration,
-        kueue,
-    )
+    applied = _applied_manifests(completed)
+    return State(time, max(revisions.values(), default=0), completed, applied, unread, configuration, kueue)
 
 
 def document_of(state: State) -> dict[str, Any]:
@@ -105,10 +96,9 @@ def document_of(state: State) -> dict[str, Any]:
 
 def list_metadata(at: Instant, revision: int, unread: Sequence[str]) -> dict[str, Any]:
     """Return the metadata of a `List` document: its time, its revision, and the kinds that could not be read."""
-    annotations = {
-        TAKEN_AT_ANNOTATION: format_time(at),
-        **({UNREAD_KINDS_ANNOTATION: ",".join(unread)} if unread else {}),
-    }
+    annotations = {TAKEN_AT_ANNOTATION: format_time(at)}
+    if unread:
+        annotations[UNREAD_KINDS_ANNOTATION] = ",".join(unread)
     return {"resourceVersion": str(revision), "annotations": annotations}
 
 
@@ -125,10 +115,8 @@ def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
     items = value.get("items")
     if not isinstance(items, list):
         return (value,), None
-    recorded_at = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT_ANNOTATION)
-    return [item for item in items if isinstance(item, Mapping)], None if recorded_at is None else parse_time(
-        recorded_at
-    )
+    recorded = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT_ANNOTATION)
+    return [item for item in items if isinstance(item, Mapping)], None if recorded is None else parse_time(recorded)
 
 
 def _known_object(obj: Obj, location: str, faults: list[FileFault]) -> Sequence[Obj]:
@@ -155,12 +143,8 @@ def _revision_of(obj: Obj) -> int:
 
 def _complete_metadata(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
     metadata = obj["metadata"]
-    completed = {
-        "uid": uid_for(0, *key),
-        "creationTimestamp": format_time(at),
-        **metadata,
-        "resourceVersion": str(revision),
-    }
+    defaults = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at)}
+    completed = {**defaults, **metadata, "resourceVersion": str(revision)}
     return {**obj, "metadata": completed}
 
 
@@ -227,10 +211,8 @@ class StatePart(Enum):
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
     """Yield texts with their names; the text of a state is converted to manifests, each object on its old line."""
     for name, text in texts:
-        yield (
-            name,
-            (_manifest_text(text, part) if TAKEN_AT_ANNOTATION in text and text.lstrip().startswith("{") else text),
-        )
+        is_state = TAKEN_AT_ANNOTATION in text and text.lstrip().startswith("{")
+        yield name, _manifest_text(text, part) if is_state else text
 
 
 def as_manifests(state: State) -> list[Obj | None]:
@@ -241,10 +223,8 @@ def as_manifests(state: State) -> list[Obj | None]:
     first_created = min((_created_at(obj) for obj in kept_objects if group_kind(obj) in _WORK_KINDS), default=0)
     run_times = _run_times(timed_state)
     kept_ids = {id(obj) for obj in kept_objects}
-    return [
-        _manifest_of(obj, first_created, run_times) if id(obj) in kept_ids else None
-        for obj in timed_state.objects.values()
-    ]
+    objects = timed_state.objects.values()
+    return [_manifest_of(obj, first_created, run_times) if id(obj) in kept_ids else None for obj in objects]
 
 
 def _manifest_text(text: str, part: StatePart) -> str:
@@ -285,18 +265,16 @@ def _run_times(state: State) -> Mapping[str, Duration]:
 
 def _manifest_of(obj: Obj, first_created: Instant, run_times: Mapping[str, Duration]) -> Obj:
     kind, metadata = group_kind(obj), obj["metadata"]
-    kept_metadata = {field: metadata[field] for field in _KEPT_METADATA if metadata.get(field)}
+    kept = {field: metadata[field] for field in _KEPT_METADATA if metadata.get(field)}
     manifest = {field: value for field, value in obj.items() if field != "status" or kind == scheme.NODE}
-    annotations = {
-        name: text for name, text in (kept_metadata.get("annotations") or {}).items() if name != LAST_APPLIED
-    }
+    annotations = {name: text for name, text in (kept.get("annotations") or {}).items() if name != LAST_APPLIED}
     if kind in _WORK_KINDS:
         annotations[well_known.SUBMIT_AT] = format_duration(max(0, _created_at(obj) - first_created))
         if metadata["uid"] in run_times and annotation(obj, well_known.RUNTIME) is None:
             annotations[well_known.RUNTIME] = format_duration(run_times[metadata["uid"]])
     if kind == scheme.JOB:
         manifest["spec"] = _user_job_spec(obj["spec"])
-    return {**manifest, "metadata": {**kept_metadata, **({"annotations": annotations} if annotations else {})}}
+    return {**manifest, "metadata": {**kept, **({"annotations": annotations} if annotations else {})}}
 
 
 def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,10 +285,8 @@ def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     metadata = template.get("metadata") or {}
     labels = {name: text for name, text in (metadata.get("labels") or {}).items() if name not in _CONTROLLER_LABELS}
     kept_fields: Sequence[str] = [field for field in spec if field not in {"selector", "suspend", "template"}]
-    return {
-        **{field: spec[field] for field in kept_fields},
-        "template": {**template, "metadata": {**metadata, "labels": labels}},
-    }
+    pod_template = {**template, "metadata": {**metadata, "labels": labels}}
+    return {**{field: spec[field] for field in kept_fields}, "template": pod_template}
 
 
 def _created_at(obj: Obj) -> Instant:

@@ -196,10 +196,8 @@ class TraceWatch:
             node = self._nodes.get(name)
             if node is not None:
                 free_resources = _free_resources_of(node)
-                self._free_by_node[name] = free, unusable = (
-                    sum(free_resources.gpus),
-                    self._mix.unusable_gpu_sum(free_resources),
-                )
+                free, unusable = sum(free_resources.gpus), self._mix.unusable_gpu_sum(free_resources)
+                self._free_by_node[name] = free, unusable
                 self._free_sum += free
                 self._unusable_sum += unusable
         self._changed = {}

@@ -88,13 +88,11 @@ def _unusable_gpus(shape: TracedPodShape, free_resources: FreeNodeResources) -> 
     return sum([free for free in free_resources.gpus if free < needed_per_gpu])
 
 
-def _fits(shape: TracedPodShape, free_resources: FreeNodeResources) -> bool:
+def _fits(shape: TracedPodShape, free: FreeNodeResources) -> bool:
     """Report whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
-    if not shape.gpu_milli or shape.cpu > free_resources.cpu or shape.memory > free_resources.memory:
+    if not shape.gpu_milli or shape.cpu > free.cpu or shape.memory > free.memory:
         return False
-    return (not shape.models or free_resources.model in shape.models) and bool(
-        choose_gpus(shape.gpu_milli, free_resources.gpus)
-    )
+    return (not shape.models or free.model in shape.models) and bool(choose_gpus(shape.gpu_milli, free.gpus))
 
 
 GPU: Final = well_known.GPU_MILLI
@@ -161,13 +159,9 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
     for converted in converted_pods:
         if converted is not None:
             applied.setdefault(converted[0].created, []).append(converted[1])
-    return Trace(
-        traced,
-        Scenario(
-            _trace_steps(applied, traced), name=folder.name, counts={"Node": len(known_nodes), "Pod": len(traced)}
-        ),
-        load,
-    )
+    counts = {"Node": len(known_nodes), "Pod": len(traced)}
+    scenario = Scenario(_trace_steps(applied, traced), name=folder.name, counts=counts)
+    return Trace(traced, scenario, load)
 
 
 def add_manifests(trace: Trace, scenario: Scenario) -> Scenario:
@@ -192,11 +186,12 @@ def _trace_steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[Trace
     return [ScenarioStep(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
 
 
-def _read_trace_tables(
-    folder: Path, faults: list[FileFault]
-) -> tuple[list[tuple[str, TraceRow]], list[tuple[str, TraceRow]]]:
+_TraceRows: TypeAlias = list[tuple[str, TraceRow]]
+
+
+def _read_trace_tables(folder: Path, faults: list[FileFault]) -> tuple[_TraceRows, _TraceRows]:
     """Return the rows of the nodes table and of the pods table, each with its file and line."""
-    tables: dict[Sequence[str], list[tuple[str, TraceRow]]] = {}
+    tables: dict[Sequence[str], _TraceRows] = {}
     for name, text in read_folder(folder, ".csv", faults):
         try:
             _read_table(name, text, tables, faults)
@@ -209,9 +204,7 @@ def _read_trace_tables(
     return tables.get(_NODE_COLUMNS, []), tables.get(_POD_COLUMNS, [])
 
 
-def _read_table(
-    name: str, text: str, tables: dict[Sequence[str], list[tuple[str, TraceRow]]], faults: list[FileFault]
-) -> None:
+def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], faults: list[FileFault]) -> None:
     reader = csv.DictReader(text.removeprefix(_BYTE_ORDER_MARK).splitlines())
     field_names = reader.fieldnames or ()
     columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(field_names)), None)

@@ -157,10 +157,8 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
     """Return the steps in order of time, with the steps of the same time merged."""
     by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
-        merged_step = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
-        by_moment[step.at] = ScenarioStep(
-            step.at, (*merged_step.apply, *step.apply), (*merged_step.delete, *step.delete)
-        )
+        merged = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
+        by_moment[step.at] = ScenarioStep(step.at, (*merged.apply, *step.apply), (*merged.delete, *step.delete))
     return [by_moment[at] for at in sorted(by_moment)]
 
 
@@ -284,11 +282,9 @@ def consequences_of(kinds: Iterable[str]) -> list[str]:
     own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
     texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
     names = ", ".join(kind_info(kind).plural for kind in own_kinds)
-    return (
-        [*texts, f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown"]
-        if own_kinds
-        else texts
-    )
+    if own_kinds:
+        texts.append(f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown")
+    return texts
 
 
 # The subject of a query: a Workload, or the Workload of a Job or JobSet.
@@ -392,9 +388,7 @@ class Difference:
         preemptions = _more_preemptions(self.workloads)
         texts = [f"{effects[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in effects]
         texts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
-        cents = [
-            _cost_cents(simulate_start.result) for simulate_start in (self.comparison.changed, self.comparison.without)
-        ]
+        cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
         if cents[0] != cents[1]:
             texts.append(f"{_format_dollars(cents[0] - cents[1])} for machines")
         return ", ".join(texts) or "nothing changes for any Workload"
@@ -475,10 +469,7 @@ def _preemption_count(timeline: WorkloadTimeline | None) -> int:
 
 def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
     """Return a row for each LocalQueue whose waits differ between the runs."""
-    old, new = (
-        dict(_waits_by_queue(simulate_start.timelines, length))
-        for simulate_start in (comparison.without, comparison.changed)
-    )
+    old, new = (dict(_waits_by_queue(run.timelines, length)) for run in (comparison.without, comparison.changed))
     no_waits = (0.0, 0)
     rows = []
     for name in sorted({**old, **new}):
@@ -488,16 +479,14 @@ def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
     return rows
 
 
-def _waits_by_queue(
-    timelines: Mapping[str, WorkloadTimeline], length: float
-) -> Iterator[tuple[str, tuple[float, int]]]:
+def _waits_by_queue(timelines: Mapping[str, WorkloadTimeline], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
     """Yield the mean wait and the number of pending Workloads of each LocalQueue."""
     by_queue: dict[str, list[WorkloadTimeline]] = {}
     for timeline in timelines.values():
         if timeline.queue and timeline.is_there:
             by_queue.setdefault(timeline.queue, []).append(timeline)
     for queue, queue_timelines in by_queue.items():
-        waited = [(length if each.starts is None else each.starts) - each.since for each in queue_timelines]
+        waited = [(lasts if each.starts is None else each.starts) - each.since for each in queue_timelines]
         positive_waits = [each for each in waited if each > 0]
         yield queue, (sum(positive_waits) / len(queue_timelines), sum(each.starts is None for each in queue_timelines))
 

@@ -132,12 +132,10 @@ def merge_applied(stored: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
     """
     result = {field: value for field, value in stored.items() if field in new or field not in last_applied}
     for field, value in new.items():
-        last_value, stored_value = last_applied.get(field), result.get(field)
-        if field in last_applied and last_value == value:
+        last, old = last_applied.get(field), result.get(field)
+        if field in last_applied and last == value:
             continue
-        result[field] = (
-            merge_applied(_mapping(stored_value), _mapping(last_value), value) if isinstance(value, Mapping) else value
-        )
+        result[field] = merge_applied(_mapping(old), _mapping(last), value) if isinstance(value, Mapping) else value
     return result
 
 
@@ -183,11 +181,8 @@ class World:
         self.store = Store(recovered=None if state is None else state.recovered())
         self._seed = seed
         self._settings = _settings_of(scenario, state)
-        chain = AdmissionChain(
-            with_nodes=self._settings.with_nodes,
-            with_api=False,
-            managed_namespaces=self._settings.kueue.managed_namespaces,
-        )
+        namespaces = self._settings.kueue.managed_namespaces
+        chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, managed_namespaces=namespaces)
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
         self.loops: list[PreemptionLoop] = []
@@ -260,9 +255,7 @@ class World:
 
         The world needs `write_faults`. If the platform is already down, this call has no effect.
         """
-        assert self._faulty_client is not None, (
-            "a world can crash only if it is created with write_faults=WriteFaults()"
-        )
+        assert self._faulty_client is not None, "a world can crash only if created with write_faults=WriteFaults()"
         if self.platform.runner.is_stopped:
             return
         self._faulty_client.cut()
@@ -289,9 +282,8 @@ class World:
         kubelets = SimulatedKubelets(container_delays, with_nodes=with_nodes, runtime=self.scenario.runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if with_nodes else ()))
         cloud = simulated_cloud(self._seed) if with_nodes else ()
-        ports = PlatformPorts(
-            self.kernel, self._faulty_client or self.client, runtime, cloud, self._record, self._on_loop
-        )
+        client = self._faulty_client or self.client
+        ports = PlatformPorts(self.kernel, client, runtime, cloud, self._record, self._on_loop)
         ports = replace(ports, history=changes_reader(self.store))
         return build_platform(ports, self._settings)
 

@@ -141,9 +141,8 @@ class RevisionJournal:
         if not problem:
             return contents
         if not accept_loss:
-            raise journal_file.JournalError(
-                f"{self._path} is damaged: {problem}; restore a backup, or start with --accept-loss"
-            )
+            fault = f"{self._path} is damaged: {problem}"
+            raise journal_file.JournalError(f"{fault}; restore a backup, or start with --accept-loss")
         return self._raise_revision(max(contents.recovered.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
@@ -156,9 +155,8 @@ class RevisionJournal:
             self._mark.flush()
             journal_file.rename_durably(draft, self._path)
         except OSError as error:
-            raise journal_file.JournalError(
-                f"{self._path} cannot be created: {error.strerror}; check its folder"
-            ) from error
+            fault = f"{self._path} cannot be created: {error.strerror}"
+            raise journal_file.JournalError(f"{fault}; check its folder") from error
         return commit_record
 
     def _raise_revision(self, revision: int) -> journal_file.JournalContents:
@@ -219,9 +217,8 @@ class RevisionJournal:
         try:
             yield
         except OSError as error:
-            raise journal_file.JournalError(
-                f"{self._path}: cannot write its mark: {error.strerror}; check the disk"
-            ) from error
+            fault = f"{self._path}: cannot write its mark: {error.strerror}"
+            raise journal_file.JournalError(f"{fault}; check the disk") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -274,18 +271,14 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     if not backup.parent.is_dir():
         raise journal_file.JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
     try:
-        commit_record = journal_file.read_commit_record(journal)
+        commit = journal_file.read_commit_record(journal)
     except journal_file.DamagedMark:
-        commit_record = None
+        commit = None
     with _temporary_file(backup) as draft:
         _copy_journal(journal, draft, reported_as=backup)
         contents = journal_file.read_journal(draft, is_immutable=True, reported_as=journal)
         last_revision = contents.recovered.revision
-        if (
-            commit_record is None
-            or commit_record.revision > last_revision
-            or commit_record.identity != contents.floor.identity
-        ):
+        if commit is None or commit.revision > last_revision or commit.identity != contents.floor.identity:
             raise journal_file.damaged_journal_error(
                 journal, f"its commit mark does not match its contents, which end at revision {last_revision}"
             )
@@ -299,9 +292,7 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
     if not backup.is_file():
         raise journal_file.JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
     if any(backup.with_name(backup.name + suffix).exists() for suffix in ("-wal", "-journal")):
-        raise journal_file.JournalError(
-            f"{backup} is not a backup: it has a log file; create one with `batchyard backup`"
-        )
+        raise journal_file.JournalError(f"{backup} is not a backup: it has a log file; use `batchyard backup`")
     with backup.open("rb") as file:
         if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
             raise journal_file.JournalError(f"{backup} is not a backup; pass a file that `batchyard backup` wrote")
@@ -316,12 +307,9 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
         _copy_journal(backup, draft, is_immutable=True, reported_as=journal)
         with journal_file.journal_errors(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
-            floor = journal_file.write_floor(
-                file,
-                journal_file.floor_over_all(
-                    file, journal_file.new_identity(file), contents.recovered.revision + REVISION_LEAP
-                ),
-            )
+            revision = contents.recovered.revision + REVISION_LEAP
+            floor = journal_file.floor_over_all(file, journal_file.new_identity(file), revision)
+            journal_file.write_floor(file, floor)
             file.execute("COMMIT")
         restored = journal_file.read_journal(draft, is_immutable=True)
         mark.write(journal_file.CommitRecord(floor.identity, floor.revision))
@@ -334,17 +322,11 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
 
 def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
     """Copy a journal file in its current state; a disk error names the file that it concerns."""
-    with (
-        journal_file.journal_errors(path),
-        closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as source,
-    ):
-        source.execute("BEGIN")
-        source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with (
-            journal_file.journal_errors(target if reported_as is None else reported_as),
-            closing(sqlite3.connect(target)) as copy,
-        ):
-            source.backup(copy)
+    with journal_file.journal_errors(path), closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db:
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        with journal_file.journal_errors(reported_as or target), closing(sqlite3.connect(target)) as copy:
+            db.backup(copy)
 
 
 @contextmanager
@@ -353,9 +335,7 @@ def _temporary_file(path: Path) -> Iterator[Path]:
     try:
         fd, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:
-        raise journal_file.JournalError(
-            f"{path}: {error.strerror}; choose a folder in which you can create files"
-        ) from error
+        raise journal_file.JournalError(f"{path}: {error.strerror}; choose a writable folder") from error
     os.close(fd)
     draft = Path(name)
     try:

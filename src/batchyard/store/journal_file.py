@@ -227,18 +227,15 @@ def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: in
 
 def write_floor(connection: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
     """Store the compaction floor, within a transaction of the caller, and return it."""
-    connection.execute(
-        "UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", (*floor, floor_checksum(floor))
-    )
+    values = (*floor, floor_checksum(floor))
+    connection.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", values)
     return floor
 
 
 def open_read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connection:
     """Open a journal file read-only. Set `is_immutable` if no process writes it and it has no write-ahead log."""
-    options = "mode=ro&immutable=1" if is_immutable else "mode=ro"
-    return sqlite3.connect(
-        f"file:{quote(os.fsencode(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS
-    )
+    url = f"file:{quote(os.fsencode(path))}?mode=ro" + ("&immutable=1" if is_immutable else "")
+    return sqlite3.connect(url, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS)
 
 
 def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> JournalContents:
@@ -283,9 +280,7 @@ def _check_file(path: Path, connection: sqlite3.Connection) -> None:
     if application_id != JOURNAL_APPLICATION_ID:
         raise JournalError(f"{path} is not a batchyard journal; choose another data directory")
     if version != JOURNAL_FORMAT:
-        raise JournalError(
-            f"{path} has format {version} instead of {JOURNAL_FORMAT}; use the batchyard version that wrote it"
-        )
+        raise JournalError(f"{path} has format {version} instead of {JOURNAL_FORMAT}; use the version that wrote it")
 
 
 def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
@@ -336,9 +331,7 @@ class _JournalReader:
         old = self._objects.get(key)
         if text is None:
             if old is None:
-                raise damaged_journal_error(
-                    self._path, f'revision {revision} deletes {kind} "{key}", which does not exist'
-                )
+                raise damaged_journal_error(self._path, f'revision {revision} deletes the missing {kind} "{key}"')
             del self._objects[key]
             return WatchEvent(EventType.DELETED, key, old, old, revision)
         self._objects[key] = obj = _decode(text)

@@ -136,10 +136,8 @@ class KindListing:
     def validate(self) -> None:
         """Check that the list equals a newly sorted one."""
         keys = sorted(self.objects)
-        invariant(
-            list(self.in_order()) == [self.objects[key] for key in keys],
-            "the sorted list of a kind must hold all its objects",
-        )
+        objects = [self.objects[key] for key in keys]
+        invariant(list(self.in_order()) == objects, "the sorted list of a kind must hold all its objects")
         invariant(self._keys == keys, "the keys of a kind's sorted list must be sorted")
 
     def _refresh_list(self) -> list[Obj]:
@@ -326,10 +324,8 @@ class Store:
     def _check_copy(self, key: Key, obj: Obj | None) -> None:
         """Raise InvariantError if a stored object differs from the copy made when it was stored."""
         assert self._copies is not None
-        if obj is not None and self._copies[key] != obj:
-            raise InvariantError(
-                f'{key.kind} "{key}" was changed in place after it was stored: {self._copies[key]} became {obj}'
-            )
+        if obj is not None and (copy := self._copies[key]) != obj:
+            raise InvariantError(f'{key.kind} "{key}" was changed in place after it was stored: {copy} became {obj}')
 
 
 def _check_revision(key: Key, old: Obj | None, expected_revision: int) -> None:

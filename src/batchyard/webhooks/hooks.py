@@ -83,9 +83,8 @@ def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[Opera
         info = kind_info(kind)
         operations = _ON_CREATE if mutates or kind == scheme.POD else _ON_CREATE_OR_UPDATE
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
-        yield OperatorWebhook(
-            f"{'m' if mutates else 'v'}{info.singular}.kb.io", info, operations, mutates, subresources
-        )
+        name = f"{'m' if mutates else 'v'}{info.singular}.kb.io"
+        yield OperatorWebhook(name, info, operations, mutates, subresources)
 
 
 # Lookups of objects for an answer. The answer is computed from the fetched objects, and computed again after each
@@ -229,9 +228,7 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
     return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": response}
 
 
-def _complete_object(
-    obj: Obj, groups: Sequence[str], fetched: FetchedObjects, managed_namespaces: Selector | None
-) -> Obj:
+def _complete_object(obj: Obj, groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None) -> Obj:
     """Return a sent object with defaults and mutations, as the API server will store it."""
     kind = group_kind(obj)
     if kind == scheme.POD:
@@ -239,7 +236,7 @@ def _complete_object(
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
-        return queue_job(obj, fetched.get, managed_namespaces) if ADMISSION in groups else obj
+        return queue_job(obj, fetched.get, namespaces) if ADMISSION in groups else obj
     return defaults.with_defaults(obj)
 
 

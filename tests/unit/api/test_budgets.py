@@ -43,7 +43,7 @@ def test_budget_period_defaults_to_month() -> None:
         ({"dollars": 1, "thresholds": [{"percent": 1, "action": "Notify", "drain": True}]}, "spec.thresholds[0].drain"),
         (
             {"dollars": 1, "thresholds": [{"percent": 1, "action": "Hold", "priorityBoost": -1}]},
-            "spec.thresholds[0].priorityBoost: Forbidden: only the action Demote can have a priorityBoost",
+            "spec.thresholds[0].priorityBoost: Forbidden: only action Demote can have a priorityBoost",
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_unknown_kind_is_only_reported_fault(edits: dict[str, Any], fault: str) 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "null"), ([], "a list"), ("Job", '"Job"'), (7, "7")], ids=str)
 def test_value_that_is_no_mapping_is_rejected(value: object, shown: str) -> None:
-    assert reported(value) == [f"{shown} is not an object; write the fields apiVersion, kind, metadata and spec"]
+    assert reported(value) == [f"{shown} is not an object; write apiVersion, kind, metadata and spec"]
 
 
 def test_structure_and_name_faults_are_reported_together() -> None:

@@ -80,8 +80,8 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
             "kind: Job\nmetadata:\n  labels: {a: b}\n  name: x\n  spec: a: b",
             "a.yaml:1 Job/x: line 5: mapping values are not allowed in this context; check the indentation",
         ),
-        ("- a", "a.yaml:1: a list is not an object; write the fields apiVersion, kind, metadata and spec"),
-        ("hello", 'a.yaml:1: "hello" is not an object; write the fields apiVersion, kind, metadata and spec'),
+        ("- a", "a.yaml:1: a list is not an object; write apiVersion, kind, metadata and spec"),
+        ("hello", 'a.yaml:1: "hello" is not an object; write apiVersion, kind, metadata and spec'),
         (
             "apiVersion: v1\nmetadata: {name: x}",
             "a.yaml:1 ?/x: kind: Required value; set it to the kind of the object, such as Job",
@@ -141,7 +141,7 @@ def test_fault_in_list_contains_path_of_item() -> None:
     )
     assert fault.startswith("a.yaml:1 Namespace/y: items[1].zzz: unknown field; use one of the fields apiVersion")
     assert reported("apiVersion: v1\nkind: List\nitems: [3]") == [
-        "a.yaml:1: items[0]: 3 is not an object; write the fields apiVersion, kind, metadata and spec"
+        "a.yaml:1: items[0]: 3 is not an object; write apiVersion, kind, metadata and spec"
     ]
 
 

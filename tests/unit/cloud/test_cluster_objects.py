@@ -75,15 +75,12 @@ def test_custom_machine_types_are_valid() -> None:
             "it supports nvidia-tesla-t4, nvidia-tesla-p4",
         ),
         ({"machineType": "e2-medium", "accelerator": {"type": "nvidia-l4", "count": 1}}, "it supports no accelerator"),
-        ({"machineType": "e2-medium", "placementGroup": "g"}, "machine family e2 does not support compact placement"),
+        ({"machineType": "e2-medium", "placementGroup": "g"}, "machine family e2 supports no compact placement"),
         ({"tpuTopology": "2x4"}, "g2-standard-24 has no TPUs"),
         ({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "1x3"}, "1x3 has 3 chips, but each ct5lp-hightpu-4t has 4"),
         ({"machineType": "ct5lp-hightpu-8t", "tpuTopology": "2x2"}, "2x2 has 4 chips, but each ct5lp-hightpu-8t has 8"),
-        (
-            {"labels": {"cloud.google.com/gke-nodepool": "q"}},
-            "nodes of this pool have p as value, not q; remove this label",
-        ),
-        ({"labels": {"kubernetes.io/hostname": "h"}}, "have the node name as value, not h"),
+        ({"labels": {"cloud.google.com/gke-nodepool": "q"}}, "nodes of this pool have p, not q; remove this label"),
+        ({"labels": {"kubernetes.io/hostname": "h"}}, "have the node name, not h"),
     ],
 )
 def test_impossible_pool_is_reported(pool: dict[str, Any], problem: str) -> None:
@@ -116,5 +113,5 @@ def test_separate_pool_is_validated_against_cluster() -> None:
         "spec.zones[0]: unknown zone 'x'",
         "spec.machineType: unknown machine type 'e2-large'",
     ]
-    assert "does not support compact placement" in reported(machineType="e2-medium", placementGroup="g")[0]
+    assert "supports no compact placement" in reported(machineType="e2-medium", placementGroup="g")[0]
     assert "this NodePool has no Cluster" in str(pool_faults({"spec": {}}, None)[0])

@@ -135,10 +135,7 @@ def selector_cell(*path: str) -> Cell:
 def format_selector(label_selector: Mapping[str, Any]) -> str:
     """Format a label selector in the syntax of `kubectl -l`, sorted by key."""
     parts = [(key, f"{key}={label_value}") for key, label_value in (label_selector.get("matchLabels") or {}).items()]
-    parts += [
-        (requirement["key"], _format_requirement(requirement))
-        for requirement in label_selector.get("matchExpressions") or ()
-    ]
+    parts += [(each["key"], _format_requirement(each)) for each in label_selector.get("matchExpressions") or ()]
     return ",".join(part for _, part in sorted(parts))
 
 

@@ -61,27 +61,19 @@ def pod_status_text(obj: Obj, _now: Instant) -> str:
             return "Terminating"
     gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _SCHEDULING_GATED
     init_progress = _init_progress(obj)
-    return (
-        _container_reason(obj, init_progress)
-        or init_progress.reason
-        or (_SCHEDULING_GATED if gated else format_value(pod_reason or phase))
-    )
+    own_reason = _SCHEDULING_GATED if gated else format_value(pod_reason or phase)
+    return _container_reason(obj, init_progress) or init_progress.reason or own_reason
 
 
 def restarts(obj: Obj, now: Instant) -> str:
     """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
-    init_progress = _init_progress(obj)
+    progress = _init_progress(obj)
     sidecars = _sidecars(obj)
-    sidecar_statuses = [
-        status_of_container for status_of_container in init_progress.statuses if status_of_container["name"] in sidecars
-    ]
-    counted = (
-        [*sidecar_statuses, *_main_statuses(obj, init_progress)]
-        if _is_initialized(obj, init_progress)
-        else init_progress.statuses
-    )
-    count = sum(status_of_container.get("restartCount") or 0 for status_of_container in counted)
-    ends = [value_at(status_of_container, "lastState", "terminated", "finishedAt") for status_of_container in counted]
+    counted = progress.statuses
+    if _is_initialized(obj, progress):
+        counted = [*(each for each in counted if each["name"] in sidecars), *_main_statuses(obj, progress)]
+    count = sum(each.get("restartCount") or 0 for each in counted)
+    ends = [value_at(each, "lastState", "terminated", "finishedAt") for each in counted]
     last = max((parse_time(end) for end in ends if end), default=None)
     return str(count) if not count or last is None else f"{count} ({format_age(now - last)} ago)"
 

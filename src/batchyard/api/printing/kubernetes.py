@@ -113,12 +113,7 @@ _NAME: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age_text)
 _UNSET: Final = "<unset>"
 _STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
-_MODE_ABBREVIATIONS: Final = {
-    "ReadWriteOnce": "RWO",
-    "ReadOnlyMany": "ROX",
-    "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}
+_MODE_CODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 
 
 def _phase(obj: Obj, _now: Instant) -> str:
@@ -130,7 +125,7 @@ def _access_modes(section: str) -> Cell:
 
     def cell(obj: Obj, _now: Instant) -> str:
         modes = value_at(obj, section, "accessModes") or ()
-        return ",".join(short for mode, short in _MODE_ABBREVIATIONS.items() if mode in modes)
+        return ",".join(short for mode, short in _MODE_CODES.items() if mode in modes)
 
     return cell
 

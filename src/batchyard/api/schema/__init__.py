@@ -328,11 +328,8 @@ def _with_computed_defaults(visitor: RootVisitor, computed: ComputeDefaults) -> 
 
 def _not_an_object_flaws(value: Any, visitors: Mapping[str, PlainVisitor]) -> SchemaViolations:
     names = ", ".join(list(visitors)[:6]) + (", ..." if len(visitors) > 6 else "")
-    if isinstance(value, list):
-        return wrong_type_violation(
-            value, f"an object (fields: {names})", "write its fields below the name, without '- '"
-        )
-    return wrong_type_violation(value, f"an object (fields: {names})", "write its fields below the name")
+    remedy = "write its fields below the name" + (", without '- '" if isinstance(value, list) else "")
+    return wrong_type_violation(value, f"an object (fields: {names})", remedy)
 
 
 def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
@@ -403,11 +400,8 @@ def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> SchemaViolatio
             continue
         identity = item if keys is None else tuple(item.get(key) for key in keys)
         if identity in seen:
-            flaws.append(
-                SchemaViolation(
-                    (index,), f"Duplicate value: {_identity_text(item, keys)}", "remove or rename one of them"
-                )
-            )
+            problem = f"Duplicate value: {_identity_text(item, keys)}"
+            flaws.append(SchemaViolation((index,), problem, "remove or rename one of them"))
         seen.add(identity)
     return flaws
 

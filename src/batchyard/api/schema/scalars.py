@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from batchyard.api import meta
+from batchyard.api.meta import canonical_quantity
 from batchyard.api.schema import violations
 from batchyard.api.times import convert_micro_time_to_utc, convert_to_utc
 from batchyard.base.instant import parse_duration
@@ -63,14 +63,11 @@ def plain_flaws(wanted: type, value: Any) -> violations.SchemaViolations:
     """Return the flaw of a value that is not a string or not a boolean, as required."""
     if wanted is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
-        return violations.wrong_type_violation(
-            value, TYPE_DESCRIPTIONS["bool"], f"write {boolean_text} without quotes" if boolean_text else ""
-        )
+        remedy = f"write {boolean_text} without quotes" if boolean_text else ""
+        return violations.wrong_type_violation(value, TYPE_DESCRIPTIONS["bool"], remedy)
     text = violations.format_value(value)
-    is_scalar = isinstance(value, bool | int | float) and " " not in text
-    return violations.wrong_type_violation(
-        value, TYPE_DESCRIPTIONS["string"], f'put it in quotes: "{text}"' if is_scalar else ""
-    )
+    remedy = f'put it in quotes: "{text}"' if isinstance(value, bool | int | float) and " " not in text else ""
+    return violations.wrong_type_violation(value, TYPE_DESCRIPTIONS["string"], remedy)
 
 
 def _accept_any(value: Any) -> Any:
@@ -187,7 +184,7 @@ def _parse_base64(text: str) -> bytes:
 
 
 _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
-    "quantity": ((str, int, float), meta.canonical_quantity),
+    "quantity": ((str, int, float), canonical_quantity),
     "int-or-string": ((str, int), str),
     "time": ((str,), convert_to_utc),
     "micro-time": ((str,), convert_micro_time_to_utc),
@@ -257,11 +254,8 @@ def _service_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
         added["ports"] = [
             {**port, "targetPort": port["port"]} if port.get("targetPort") in {None, 0, ""} else port for port in ports
         ]
-    kind, affinity = spec.get("type"), spec.get("sessionAffinityConfig")
-    if (
-        spec.get("sessionAffinity") == "ClientIP"
-        and ((affinity or {}).get("clientIP") or {}).get("timeoutSeconds") is None
-    ):
+    kind, affinity = spec.get("type"), spec.get("sessionAffinityConfig") or {}
+    if spec.get("sessionAffinity") == "ClientIP" and (affinity.get("clientIP") or {}).get("timeoutSeconds") is None:
         added["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _CLIENT_IP_SECONDS}}
     if spec.get("internalTrafficPolicy") is None and kind != "ExternalName":
         added["internalTrafficPolicy"] = "Cluster"

@@ -102,13 +102,9 @@ def find_nearest_name(written: str, known: Iterable[str], share: float = 0.34) -
         return None
     for name in known:
         known_plain = _normalize_name(name)
-        longer = max(len(plain_name), len(known_plain))
+        shorter, longer = sorted((len(plain_name), len(known_plain)))
         edits = edit_distance(plain_name, known_plain)
-        if (
-            share >= LOOSE_EDIT_SHARE
-            and min(len(plain_name), len(known_plain)) >= 4
-            and _is_prefix_of_either(plain_name, known_plain)
-        ):
+        if share >= LOOSE_EDIT_SHARE and shorter >= 4 and _is_prefix_of_either(plain_name, known_plain):
             edits = min(edits, int(longer * share))
         if edits < minimum_edits and (edits <= longer * share or (edits == 1 and longer >= 3)):
             nearest_name, minimum_edits = name, edits
@@ -202,15 +198,13 @@ def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[ObjectLoc
 def _objects(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
     """Yield the location and the fields of every object type within a kind, outermost first."""
     pending: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
-    for location, outer_scope, type_name in pending:
+    for path, outer_scope, type_name in pending:
         type_scope, name = outer_scope.scope_of(type_name)
         fields = dict(type_scope.fields(name))
-        yield location, fields
-        if len(location) < _DEPTH_MAX and name != "ObjectMeta":
+        yield path, fields
+        if len(path) < _DEPTH_MAX and name != "ObjectMeta":
             inner = [(field, spec) for field, spec in fields.items() if spec.object_type]
-            pending += [
-                ((*location, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in inner
-            ]
+            pending += [((*path, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in inner]
 
 
 def _location_of(path: tuple[Step, ...]) -> ObjectLocation:

@@ -274,10 +274,9 @@ def workload_controller_faults(obj: Obj) -> Iterator[FieldError]:
 def workload_controller_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Deployment, ReplicaSet or DaemonSet: the selector is immutable."""
     yield from workload_controller_faults(new)
-    if not semantic_equality(group_kind(new)).is_same(
-        "LabelSelector", new["spec"].get("selector"), old["spec"].get("selector")
-    ):
-        yield rules.immutable("spec.selector", new["spec"].get("selector"))
+    selector = new["spec"].get("selector")
+    if not semantic_equality(group_kind(new)).is_same("LabelSelector", selector, old["spec"].get("selector")):
+        yield rules.immutable("spec.selector", selector)
 
 
 def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:

@@ -76,11 +76,9 @@ def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
     text = spec.get("maxRunDuration")
     if text is None:
         return
-    minimum, maximum, limits_text = _DURATIONS[spec.get("provisioning", "standard")]
+    minimum, maximum, limits = _DURATIONS[spec.get("provisioning", "standard")]
     if not minimum <= parse_duration(text) <= maximum:
-        yield rules.invalid(
-            f"{path}.maxRunDuration", text, f"must be between {limits_text}", f"set it to between {limits_text}"
-        )
+        yield rules.invalid(f"{path}.maxRunDuration", text, f"must be between {limits}", f"set it to between {limits}")
 
 
 def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
@@ -97,14 +95,11 @@ def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 def _bounds_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
     """Report autoscaling bounds that are both per zone and total, have no maximum, or are in the wrong order."""
-    is_per_zone, is_total = (
-        any(field in autoscaling for field in pair) for pair in (("min", "max"), ("totalMin", "totalMax"))
-    )
+    is_per_zone = "min" in autoscaling or "max" in autoscaling
+    is_total = "totalMin" in autoscaling or "totalMax" in autoscaling
     if is_per_zone and is_total:
         message = "min and max are mutually exclusive with totalMin and totalMax"
-        yield rules.forbidden(
-            path, message, "set min and max for each zone, or totalMin and totalMax for all zones together"
-        )
+        yield rules.forbidden(path, message, "set min and max for each zone, or totalMin and totalMax for all zones")
         return
     minimum, maximum = ("totalMin", "totalMax") if is_total else ("min", "max")
     if autoscaling.get(maximum) is None:
@@ -117,19 +112,11 @@ def _bounds_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
 def _initial_count_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[FieldError]:
     """Report an initial nodeCount outside of the autoscaling bounds, per zone or in total."""
     count = pool.get("nodeCount", 0)
-    total, maximum, total_max = (
-        count * len(pool.get("zones") or [""]),
-        autoscaling.get("max"),
-        autoscaling.get("totalMax"),
-    )
-    if maximum is not None and not autoscaling.get("min", 0) <= count <= maximum:
-        message = f"must be between autoscaling.min and autoscaling.max, {autoscaling.get('min', 0)} and {maximum}"
-        yield rules.invalid(
-            f"{path}.nodeCount",
-            count,
-            message,
-            f"set nodeCount to a number from {autoscaling.get('min', 0)} to {maximum}",
-        )
+    total = count * len(pool.get("zones") or [""])
+    minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
+    if maximum is not None and not minimum <= count <= maximum:
+        message = f"must be between autoscaling.min and autoscaling.max, {minimum} and {maximum}"
+        yield rules.invalid(f"{path}.nodeCount", count, message, f"set it to a number from {minimum} to {maximum}")
     elif total_max is not None and total > total_max:
         message = f"{total} nodes in all zones exceed autoscaling.totalMax, which is {total_max}"
         yield rules.invalid(f"{path}.nodeCount", count, message, "lower nodeCount, or raise totalMax")
@@ -249,12 +236,10 @@ def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
     for index, threshold in enumerate(spec.get("thresholds") or ()):
         path = f"spec.thresholds[{index}]"
         if threshold.get("drain") and threshold["action"] != "Hold":
-            yield rules.forbidden(
-                f"{path}.drain", "only the action Hold can drain", "remove drain, or set action to Hold"
-            )
+            yield rules.forbidden(f"{path}.drain", "only action Hold can drain", "remove drain, or set action to Hold")
         if "priorityBoost" in threshold and threshold["action"] != "Demote":
             remedy = "remove priorityBoost, or set action to Demote"
-            yield rules.forbidden(f"{path}.priorityBoost", "only the action Demote can have a priorityBoost", remedy)
+            yield rules.forbidden(f"{path}.priorityBoost", "only action Demote can have a priorityBoost", remedy)
 
 
 # Rules of a Cluster's settings: autoscaling, durations of machine operations, machine types and prices.
@@ -289,21 +274,13 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
             yield from rules.amount_faults(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
         if rules.parse_nano(machine_type[field]) == 0:
-            yield rules.invalid(
-                f"{path}.{field}",
-                machine_type[field],
-                "must be greater than 0",
-                f"set it to the {field} of the machine",
-            )
+            remedy = f"set it to the {field} of the machine"
+            yield rules.invalid(f"{path}.{field}", machine_type[field], "must be greater than 0", remedy)
     sustained = machine_type.get("sustainedCpu")
     if sustained is not None and rules.exceeds(sustained, machine_type["cpu"]):
         message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
-        yield rules.invalid(
-            f"{path}.sustainedCpu",
-            sustained,
-            message,
-            "set it to the cpu that the machine can use permanently, or remove it",
-        )
+        remedy = "set it to the cpu that the machine can use permanently, or remove it"
+        yield rules.invalid(f"{path}.sustainedCpu", sustained, message, remedy)
     yield from _device_faults(machine_type, path)
 
 
@@ -375,7 +352,7 @@ def _times_faults(times: Spec, path: str) -> Iterator[FieldError]:
             if not minimum <= typical <= maximum:
                 message = "must be in order: min, typical, max"
                 yield rules.invalid(
-                    f"{path}.{field}", spread, message, "use durations such as {min: 30s, typical: 60s, max: 120s}"
+                    f"{path}.{field}", spread, message, "use {min: 30s, typical: 60s, max: 90s}, for example"
                 )
 
 
@@ -385,10 +362,8 @@ def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.metadata_faults(cluster)
     yield from _zone_faults(spec)
     reservations = enumerate(spec.get("reservations") or ())
-    reservation_faults = [
-        fault for i, entry in reservations for fault in _reservation_faults(entry, spec, f"spec.reservations[{i}]")
-    ]
-    yield from reservation_faults or _booking_faults(cluster)
+    faults = [fault for i, each in reservations for fault in _reservation_faults(each, spec, f"spec.reservations[{i}]")]
+    yield from faults or _booking_faults(cluster)
     for i, capacity in enumerate(spec.get("capacity") or ()):
         yield from _known_zone_faults(capacity["zone"], spec, f"spec.capacity[{i}].zone")
     for i, pool in enumerate(spec.get("nodePools") or ()):
@@ -423,12 +398,8 @@ def _image_faults(image: Spec, path: str) -> Iterator[FieldError]:
     sources = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
     if len(sources) != 1:
         message = "must set exactly one of environment, root, machine and engine"
-        yield rules.invalid(
-            path,
-            image,
-            message,
-            "set environment (a virtualenv), root (a folder), machine: true, or engine (podman or docker)",
-        )
+        remedy = "set environment (a virtualenv), root (a folder), machine: true, or engine (podman or docker)"
+        yield rules.invalid(path, image, message, remedy)
     field, message = "image", "must not be set without engine"
     if image.get("engine") is not None:
         field, message = "workingDir", "must not be set with engine"
@@ -436,9 +407,7 @@ def _image_faults(image: Spec, path: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.{field}", image[field], message, f"remove {field}")
     for field in ("environment", "root", "workingDir"):
         if image.get(field) and not image[field].startswith("/"):
-            yield rules.invalid(
-                f"{path}.{field}", image[field], "must be an absolute path", "use a path that starts with /"
-            )
+            yield rules.invalid(f"{path}.{field}", image[field], "must be an absolute path", "start the path with /")
 
 
 def _known_zone_faults(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:
@@ -464,12 +433,8 @@ def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[Fi
     if end is not None and duration is not None:
         yield rules.forbidden(f"{path}.duration", "must not be set together with end", "remove duration or end")
     elif end is not None and is_time(end) != is_time(start):
-        yield rules.invalid(
-            f"{path}.end",
-            end,
-            f"must be a time or a duration like start, which is {start}",
-            "write both in the same form",
-        )
+        message = f"must be a time or a duration like start, which is {start}"
+        yield rules.invalid(f"{path}.end", end, message, "write both in the same form")
     elif end is not None and parse_time_or_duration(end, 0) <= parse_time_or_duration(start, 0):
         yield rules.invalid(f"{path}.end", end, f"must be after start, which is {start}", "set a later end")
     elif duration is not None and parse_duration(duration) == 0:
@@ -496,9 +461,7 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     windows = [reservation_window(reservation, began) for reservation in reservations]
     for bookable in cluster["spec"].get("bookable") or ():
         kind = bookable["machineType"], bookable["zone"]
-        same_kind = [
-            i for i, reservation in enumerate(reservations) if (reservation["machineType"], reservation["zone"]) == kind
-        ]
+        same_kind = [i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == kind]
         for i in same_kind:
             start = ReservationWindow(windows[i].start, windows[i].start + 1)
             overlapping = [n for n in same_kind if n != i and windows[n].overlaps(start)]
@@ -512,10 +475,8 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
     """Validate a node pool of a Cluster: its name and fields, and that its zones and reservation are in the Cluster."""
-    for message in rules.gke_name_errors(pool["name"]):
-        yield rules.invalid(
-            f"{path}.name", pool["name"], message, rules.name_remedy(pool["name"], rules.gke_name_errors)
-        )
+    for error in rules.gke_name_errors(pool["name"]):
+        yield rules.invalid(f"{path}.name", pool["name"], error, rules.name_remedy(pool["name"], rules.gke_name_errors))
     yield from pool_faults(pool, path)
     for i, zone in enumerate(pool.get("zones") or ()):
         yield from _known_zone_faults(zone, spec, f"{path}.zones[{i}]")

@@ -53,9 +53,7 @@ def _dns_faults(config: Mapping[str, Any] | None, policy: str | None, path: str)
     if policy == "None" and not nameservers:
         missing = "at least one DNS nameserver" if config is not None else "`dnsConfig`"
         item_path = f"{path}.nameservers" if config is not None else path
-        yield rules.required(
-            item_path, f"must provide {missing} when `dnsPolicy` is None", "add the IP address of a nameserver"
-        )
+        yield rules.required(item_path, f"must provide {missing} when `dnsPolicy` is None", "add a nameserver's IP")
         return
     config = config or {}
     if len(nameservers) > _NAMESERVERS_MAX:
@@ -207,11 +205,9 @@ def _probe_faults(probe: Mapping[str, Any], path: str, *, has_one_success: bool)
     if grace is not None and grace <= 0:
         message = "must be greater than 0"
         yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, message, "set it to 1 or more seconds")
-    successes = probe.get("successThreshold")
-    if has_one_success and successes not in (None, 1):
-        yield rules.invalid(
-            f"{path}.successThreshold", successes, "must be 1", "set it to 1: only a readinessProbe can have more"
-        )
+    count = probe.get("successThreshold")
+    if has_one_success and count not in (None, 1):
+        yield rules.invalid(f"{path}.successThreshold", count, "must be 1", "set it to 1, except in a readinessProbe")
 
 
 def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -228,10 +224,8 @@ def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldErro
             yield from _http_faults(handler["httpGet"], f"{path}.httpGet")
         case "tcpSocket" | "grpc":
             yield from _port_value_faults(handler[first].get("port", 0), f"{path}.{first}.port")
-    for field in other_handlers:
-        yield rules.forbidden(
-            f"{path}.{field}", "may not specify more than 1 handler type", f"remove {field}, or remove {first}"
-        )
+    for name in other_handlers:
+        yield rules.forbidden(f"{path}.{name}", "may not specify more than 1 handler type", f"remove {name} or {first}")
 
 
 def _http_faults(action: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -304,11 +298,8 @@ def container_security_faults(context: Mapping[str, Any], path: str, *, in_host_
                 path, f"{message_start} `privileged` to true", "remove allowPrivilegeEscalation or privileged"
             )
         if "CAP_SYS_ADMIN" in ((context.get("capabilities") or {}).get("add") or ()):
-            yield rules.invalid_without_value(
-                path,
-                f"{message_start} `capabilities.Add` CAP_SYS_ADMIN",
-                "remove allowPrivilegeEscalation or the capability",
-            )
+            remedy = "remove allowPrivilegeEscalation or the capability"
+            yield rules.invalid_without_value(path, f"{message_start} `capabilities.Add` CAP_SYS_ADMIN", remedy)
 
 
 def _common_security_faults(context: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -330,16 +321,12 @@ def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldErro
     yield from _profile_type_faults(kind, path, "seccompProfile")
     if kind == _LOCALHOST and local is None:
         message = "must be set when seccomp type is Localhost"
-        yield rules.required(
-            f"{path}.localhostProfile", message, "set it to the path of the seccomp profile on the node"
-        )
+        yield rules.required(f"{path}.localhostProfile", message, "set it to the path of the profile on the node")
     elif kind == _LOCALHOST:
         yield from rules.local_path_faults(local or "", f"{path}.localhostProfile")
     elif local is not None:
         message = "can only be set when seccomp type is Localhost"
-        yield rules.invalid(
-            f"{path}.localhostProfile", local, message, "remove localhostProfile, or set type to Localhost"
-        )
+        yield rules.invalid(f"{path}.localhostProfile", local, message, "remove it, or set type to Localhost")
 
 
 def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -349,21 +336,17 @@ def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldEr
         if local is not None and local != local.strip():
             yield rules.invalid(item_path, local, "must not be padded with whitespace", "remove the spaces")
         if not local:
-            yield rules.required(
-                item_path, "must be set when AppArmor type is Localhost", "set it to the name of a profile"
-            )
+            yield rules.required(item_path, "must be set when AppArmor type is Localhost", "set it to a profile name")
         elif len(local.encode()) > _PROFILE_LENGTH_MAX:
-            yield rules.too_long(item_path, _PROFILE_LENGTH_MAX, "set it to the name of a profile")
+            yield rules.too_long(item_path, _PROFILE_LENGTH_MAX, "set it to a profile name")
     elif local is not None:
         message = "can only be set when AppArmor type is Localhost"
-        yield rules.invalid(item_path, local, message, "remove localhostProfile, or set type to Localhost")
+        yield rules.invalid(item_path, local, message, "remove it, or set type to Localhost")
 
 
 def _profile_type_faults(kind: str, path: str, field: str) -> Iterator[FieldError]:
     if not kind:
-        yield rules.required(
-            f"{path}.type", f"type is required when {field} is set", "set type, for example to RuntimeDefault"
-        )
+        yield rules.required(f"{path}.type", f"type is required when {field} is set", "use RuntimeDefault, for example")
     elif kind not in _SECCOMP_TYPES:
         yield rules.unsupported(f"{path}.type", kind, _SECCOMP_TYPES)
 
@@ -383,20 +366,17 @@ def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path
     """Validate the containers and init containers of a pod, and report missing containers and duplicate names."""
     if not spec.get("containers"):
         yield rules.required(f"{path}.containers", "", "add at least one container")
+    in_host_users = spec.get("hostUsers") is not False
     seen: dict[str, str] = {}
     for field in ("containers", "initContainers"):
         for i, container in enumerate(spec.get(field) or ()):
             item_path = f"{path}.{field}[{i}]"
             yield from _container_faults(container, volumes, item_path)
             context = container.get("securityContext") or {}
-            yield from container_security_faults(
-                context, f"{item_path}.securityContext", in_host_users=spec.get("hostUsers") is not False
-            )
+            yield from container_security_faults(context, f"{item_path}.securityContext", in_host_users=in_host_users)
             name = container.get("name") or ""
             if name in seen:
-                yield rules.duplicate(
-                    f"{item_path}.name", name, f"rename the container: {seen[name]} already has this name"
-                )
+                yield rules.duplicate(f"{item_path}.name", name, f"rename the container: {seen[name]} has this name")
             seen.setdefault(name, item_path)
     yield from _host_port_faults(spec, path)
 
@@ -453,21 +433,15 @@ def _container_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Ite
             yield rules.invalid(f"{item_path}.containerPort", number, message, _PORT_REMEDY)
         if (host_port := port.get("hostPort") or 0) and not 1 <= host_port <= 65535:
             message = "must be between 1 and 65535, inclusive"
-            yield rules.invalid(
-                f"{item_path}.hostPort", host_port, message, "use a port from 1 to 65535, or remove hostPort"
-            )
+            yield rules.invalid(f"{item_path}.hostPort", host_port, message, "use a port from 1 to 65535, or remove it")
         if protocol not in _PROTOCOLS:
             yield rules.unsupported(f"{item_path}.protocol", protocol, _PROTOCOLS)
-        for message in rules.port_name_errors(port["name"]) if port.get("name") else ():
-            yield rules.invalid(
-                f"{item_path}.name",
-                port["name"],
-                message,
-                "use at most 15 lowercase letters, digits and '-', such as http",
-            )
+        name = port.get("name")
+        for message in rules.port_name_errors(name) if name else ():
+            yield rules.invalid(f"{item_path}.name", name, message, "use at most 15 lowercase letters, digits and '-'")
         if port.get("hostIP"):
             yield from ip_faults(port["hostIP"], f"{item_path}.hostIP")
-        if (name := port.get("name")) and name in seen:
+        if name and name in seen:
             yield rules.duplicate(f"{item_path}.name", name, "give each port a unique name")
         if name:
             seen[name] = None
@@ -495,21 +469,14 @@ def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
         if not references:
             yield rules.invalid(path, "", "must specify one of: `configMapRef` or `secretRef`", "set one of the two")
         elif len(references) > 1:
-            yield rules.invalid(
-                path, "", "may not have more than one field specified at a time", "remove one of the two"
-            )
+            yield rules.invalid(path, "", "may not have more than one field specified at a time", "keep one of the two")
         for field in references:
-            name = source[field].get("name") or ""
+            name, name_path = source[field].get("name") or "", f"{item_path}.{field}.name"
             if not name:
-                yield rules.required(
-                    f"{item_path}.{field}.name",
-                    "",
-                    f"set it to the name of a {'ConfigMap' if field == 'configMapRef' else 'Secret'}",
-                )
+                kind = "ConfigMap" if field == "configMapRef" else "Secret"
+                yield rules.required(name_path, "", f"set it to the name of a {kind}")
             for message in rules.dns_subdomain_errors(name) if name else ():
-                yield rules.invalid(
-                    f"{item_path}.{field}.name", name, message, "use lowercase letters, digits, '-' and '.'"
-                )
+                yield rules.invalid(name_path, name, message, "use lowercase letters, digits, '-' and '.'")
 
 
 def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) -> Iterator[FieldError]:
@@ -540,14 +507,10 @@ def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, Non
         if not mount_path:
             yield rules.required(f"{item_path}.mountPath", "", "set it to the path of the volume in the container")
         elif mount_path in seen:
-            yield rules.invalid(
-                f"{item_path}.mountPath", mount_path, "must be unique", "use another path: each can be mounted once"
-            )
+            yield rules.invalid(f"{item_path}.mountPath", mount_path, "must be unique", "use each path once")
         seen[mount_path] = None
         for field in ("subPath", "subPathExpr"):
             yield from rules.local_path_faults(mount.get(field) or "", f"{path}.{field}")
         if mount.get("subPath") and mount.get("subPathExpr"):
             message = "subPathExpr and subPath are mutually exclusive"
-            yield rules.invalid(
-                f"{item_path}.subPathExpr", mount["subPathExpr"], message, "remove subPath or subPathExpr"
-            )
+            yield rules.invalid(f"{item_path}.subPathExpr", mount["subPathExpr"], message, "remove one of the two")

@@ -28,12 +28,8 @@ def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from _key_faults(binary, "binaryData")
     for key in binary:
         if key in data:
-            yield rules.invalid(
-                f"data[{key}]",
-                key,
-                "duplicate of key present in binaryData",
-                "remove the key from data or from binaryData",
-            )
+            remedy = "remove the key from data or from binaryData"
+            yield rules.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", remedy)
     if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary) > BYTES_MAX:
         yield _too_large("")
 
@@ -60,11 +56,8 @@ def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
             yield rules.required(f"data[{key}]", "", "add the key username or the key password")
     account = (secret["metadata"].get("annotations") or {}).get(_SERVICE_ACCOUNT_ANNOTATION)
     if kind == "kubernetes.io/service-account-token" and not account:
-        yield rules.required(
-            f"metadata.annotations[{_SERVICE_ACCOUNT_ANNOTATION}]",
-            "",
-            "set the annotation to the name of the ServiceAccount",
-        )
+        remedy = "set the annotation to the name of the ServiceAccount"
+        yield rules.required(f"metadata.annotations[{_SERVICE_ACCOUNT_ANNOTATION}]", "", remedy)
 
 
 def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -129,10 +122,8 @@ def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an Event."""
     yield from rules.metadata_faults(event)
     is_newer = bool(event.get("eventTime"))
-    object_namespace, namespace = (
-        (event.get("involvedObject") or {}).get("namespace") or "",
-        event["metadata"].get("namespace", ""),
-    )
+    object_namespace = (event.get("involvedObject") or {}).get("namespace") or ""
+    namespace = event["metadata"].get("namespace", "")
     if not object_namespace:
         is_valid_namespace = namespace in (_CLUSTER_SCOPED_NAMESPACES_NEWER if is_newer else _CLUSTER_SCOPED_NAMESPACES)
     else:
@@ -252,10 +243,7 @@ def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldEr
 
 def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
     """Report a PriorityClass named system-* that is not built in, has another value, or is the global default."""
-    value, prefix = (
-        SYSTEM_CLASSES.get(name),
-        "priority class names with 'system-' prefix are reserved for system use only",
-    )
+    value = SYSTEM_CLASSES.get(name)
     if value is None:
         reason = f"{name} is not a known system priority class"
     elif priority_class.get("value", 0) != value:
@@ -264,6 +252,7 @@ def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterat
         reason = f"globalDefault of {name} PriorityClass must be false"
     else:
         return
+    prefix = "priority class names with 'system-' prefix are reserved for system use only"
     remedy = "use a name without the prefix system-"
     yield rules.forbidden("metadata.name", f"{prefix}. error: {reason}", remedy)
 

@@ -52,9 +52,7 @@ def queue_settings_faults(job: Obj) -> Iterator[FieldError]:
     if is_elastic(job) and job["kind"] != "Job":
         group_version, kind = job["apiVersion"], job["kind"]
         message = f'elastic job is not supported for "{group_version}, Kind={kind}"'
-        yield rules.forbidden(
-            f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
-        )
+        yield rules.forbidden(f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove it, or use a Job")
     yield from workload.gate_faults(job)
 
 
@@ -96,9 +94,7 @@ def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
     """Report a label or annotation that should contain the name of an object, but is not a valid name."""
     messages = rules.dns_subdomain_errors(name) if name is not None else ()
     if messages:
-        yield rules.invalid(
-            path, name, ",".join(messages), "use the name of the object: lowercase letters, digits, '-' and '.'"
-        )
+        yield rules.invalid(path, name, ",".join(messages), "use a valid name: lowercase letters, digits, '-' and '.'")
 
 
 def _max_time_faults(value: str | None) -> Iterator[FieldError]:
@@ -110,9 +106,7 @@ def _max_time_faults(value: str | None) -> Iterator[FieldError]:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, 'set it to a number of seconds, such as "3600"')
     elif seconds <= 0:
-        yield rules.invalid(
-            path, seconds, "should be greater than 0", "set it to 1 or more seconds, or remove the label"
-        )
+        yield rules.invalid(path, seconds, "should be greater than 0", "set it to 1 or more seconds, or remove it")
 
 
 def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
@@ -124,11 +118,8 @@ def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldErro
 
 def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report a removed priority class label, and one added to a running Job; it may be changed to another class."""
-    before, after, path = (
-        _labels(old).get(well_known.PRIORITY_CLASS),
-        _labels(new).get(well_known.PRIORITY_CLASS),
-        f"metadata.labels[{well_known.PRIORITY_CLASS}]",
-    )
+    before, after = (_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
+    path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
     if after and not before and not is_suspended(new):
         message = "WorkloadPriorityClass cannot be added to a non-suspended workload"
         yield rules.invalid(path, after, message, "suspend the Job first")
@@ -157,21 +148,14 @@ def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
     topology = pool.get("tpuTopology")
     if topology is None:
         return
-    topology_path, chips, machine_chips = (
-        f"{path}.tpuTopology",
-        _chips_in(topology),
-        _chips_of_machine(pool["machineType"]),
-    )
+    topology_path = f"{path}.tpuTopology"
+    chips, machine_chips = _chips_in(topology), _chips_of_machine(pool["machineType"])
     if chips is None:
         yield from topology_faults(topology, topology_path)
     elif machine_chips is not None and chips % machine_chips:
         message = f"must have a multiple of the {machine_chips} chips of a {pool['machineType']}, not {chips}"
-        yield rules.invalid(
-            topology_path,
-            topology,
-            message,
-            f"use a topology with a multiple of {machine_chips} chips, or another machine type",
-        )
+        remedy = f"use a topology with a multiple of {machine_chips} chips, or another machine type"
+        yield rules.invalid(topology_path, topology, message, remedy)
     elif machine_chips != chips:
         yield from one_zone_faults(pool, path, "a TPU slice of several nodes")
         yield from (
@@ -271,24 +255,19 @@ def _manual_selector_faults(selector: Obj | None, labels: Obj) -> Iterator[Field
 
 def _generated_selector_faults(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
     """Report a selector and template labels that differ from those that Kubernetes generates."""
-    if selector and (
-        selector.get("matchExpressions") or set(selector.get("matchLabels") or ()) - set(well_known.POD_OWNER_LABELS)
-    ):
+    match_labels: Obj = (selector or {}).get("matchLabels") or {}
+    if selector and (selector.get("matchExpressions") or match_labels.keys() - set(well_known.POD_OWNER_LABELS)):
         remedy = "remove the selector, or set manualSelector: true"
         yield rules.invalid("spec.selector", selector, "`selector` not auto-generated", remedy)
-    elif selector and any(labels.get(k, value) != value for k, value in (selector.get("matchLabels") or {}).items()):
-        yield rules.invalid(
-            _LABELS, labels, _NO_MATCH, "remove the selector and these labels: Kubernetes generates them"
-        )
+    elif any(labels.get(k, value) != value for k, value in match_labels.items()):
+        yield rules.invalid(_LABELS, labels, _NO_MATCH, "remove the selector and these labels: Kubernetes sets them")
     if not name:
         return
     for message in rules.label_value_errors(name):
         yield rules.invalid(_LABELS, name, message, "shorten the name of the Job: its pods get it as a label")
     for key in (well_known.OLD_JOB_NAME, well_known.JOB_NAME):
         if labels.get(key) not in (None, name):
-            yield rules.invalid(
-                f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", f"remove the label {key}: Kubernetes sets it"
-            )
+            yield rules.invalid(f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", "remove it: Kubernetes sets it")
 
 
 #: The name of Kueue's webhook.
@@ -299,14 +278,6 @@ _COMPLETION_MODES: Final = ("NonIndexed", "Indexed")
 _RESTART_POLICIES: Final = ("OnFailure", "Never")
 _SPEC_TYPE: Final = "JobSpec"
 _TEMPLATE_TYPE: Final = "PodTemplateSpec"
-_IMMUTABLE_FIELDS: Final = (
-    "selector",
-    "completionMode",
-    "podFailurePolicy",
-    "backoffLimitPerIndex",
-    "managedBy",
-    "successPolicy",
-)
 
 
 def job_faults(job: Obj) -> Iterator[FieldError]:
@@ -368,12 +339,8 @@ def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
     yield from spec_faults(spec, "spec")
     yield from selector_faults(job)
     name, completions = job["metadata"].get("name"), spec.get("completions")
-    if (
-        name
-        and spec.get("completionMode") == "Indexed"
-        and completions
-        and rules.dns_label_errors(f"{name}-{completions - 1}")
-    ):
+    is_indexed = spec.get("completionMode") == "Indexed"
+    if name and is_indexed and completions and rules.dns_label_errors(f"{name}-{completions - 1}"):
         message = f"will not able to create pod with invalid DNS label: {name}-{completions - 1}"
         remedy = "use a shorter name without dots: the host names of an Indexed Job's pods start with it"
         yield rules.invalid("metadata.name", name, message, remedy)
@@ -462,9 +429,9 @@ def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of immutable fields of a Job's spec; of a suspended Job, scheduling directives may change."""
     meaning = semantic_equality(scheme.JOB)
-    for field in _IMMUTABLE_FIELDS:
-        if not meaning.is_same_field(_SPEC_TYPE, field, new, old):
-            yield rules.immutable(f"spec.{field}", new.get(field))
+    for key in ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
+        if not meaning.is_same_field(_SPEC_TYPE, key, new, old):
+            yield rules.immutable(f"spec.{key}", new.get(key))
     completions = new.get("completions")
     if completions != old.get("completions"):
         if new.get("completionMode") != "Indexed":
@@ -475,15 +442,9 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
     may_move = bool(old.get("suspend") or new.get("suspend"))
     template, before = (spec.get("template") or {} for spec in (new, old))
-    is_same = meaning.is_same(_TEMPLATE_TYPE, template, before)
-    if not is_same and not (
-        may_move and meaning.is_same(_TEMPLATE_TYPE, _without_scheduling(template), _without_scheduling(before))
-    ):
-        remedy = (
-            "delete the Job and recreate it"
-            if may_move
-            else "suspend the Job first; then its scheduling directives may change"
-        )
+    comparable = (_without_scheduling(each) if may_move else each for each in (template, before))
+    if not meaning.is_same(_TEMPLATE_TYPE, *comparable):
+        remedy = "recreate the Job" if may_move else "suspend it first; then its scheduling directives may change"
         yield rules.immutable("spec.template", template, remedy)
 
 
@@ -520,9 +481,7 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
         yield rules.invalid(path, value, message, f"set it to an integer from 1 to {maximum}")
     elif not 0 < minimum <= maximum:
         message = f"should be between 0 and {maximum}"
-        remedy = (
-            f"set it to an integer from 1 to {maximum}" if maximum > 0 else "remove it: the Job runs one pod at a time"
-        )
+        remedy = f"set it to an integer from 1 to {maximum}" if maximum > 0 else "remove it: pods run one at a time"
         yield rules.invalid(path, minimum, message, remedy)
     if is_elastic(job):
         message = "partial admission and elastic job cannot be used together"
@@ -531,10 +490,8 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
 
 def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
     """Report job-completions-equal-parallelism on a Job that is not Indexed or whose two numbers differ."""
-    value, path = (
-        _annotation(job, well_known.EQUAL_COMPLETIONS),
-        f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]",
-    )
+    value = _annotation(job, well_known.EQUAL_COMPLETIONS)
+    path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:
         return
     enabled, spec = parse_boolean(value), job.get("spec") or {}
@@ -555,18 +512,12 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
 def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of a running Job's parallelism (with partial admission) or job-completions-equal-parallelism."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
-    is_parallelism_changed = spec.get("parallelism", 1) != before.get("parallelism", 1)
-    if (
-        _annotation(old, well_known.MIN_PARALLELISM) is not None
-        and not before.get("suspend")
-        and is_parallelism_changed
-    ):
+    changes_parallelism = spec.get("parallelism", 1) != before.get("parallelism", 1)
+    if _annotation(old, well_known.MIN_PARALLELISM) is not None and not before.get("suspend") and changes_parallelism:
         message = "cannot change when partial admission is enabled and the job is not suspended"
         yield rules.forbidden("spec.parallelism", message, "suspend the Job first")
-    has_equal_completions = [
-        parse_boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)
-    ]
-    if not spec.get("suspend") and not before.get("suspend") and has_equal_completions[0] != has_equal_completions[1]:
+    is_on, was_on = (parse_boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old))
+    if not spec.get("suspend") and not before.get("suspend") and is_on != was_on:
         path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
         message = f"{rules.IMMUTABLE} while the job is not suspended"
         yield rules.forbidden(path, message, "suspend the Job first")

@@ -111,18 +111,12 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
     total = None
     if indexes is not None:
         if len(indexes) > _INDEXES_BYTES_MAX:
-            yield rules.too_long(
-                f"{path}.succeededIndexes", _INDEXES_BYTES_MAX, "write consecutive indexes as ranges, such as 0-99"
-            )
+            yield rules.too_long(f"{path}.succeededIndexes", _INDEXES_BYTES_MAX, "use ranges such as 0-99")
         total = _index_count(indexes, completions)
         if total is None:
             message = f"error parsing succeededIndexes: indexes must be from 0 to {completions - 1} and increase"
-            yield rules.invalid(
-                f"{path}.succeededIndexes",
-                indexes,
-                message,
-                'list indexes and ranges in ascending order, such as "0,2-4"',
-            )
+            remedy = 'list indexes and ranges in ascending order, such as "0,2-4"'
+            yield rules.invalid(f"{path}.succeededIndexes", indexes, message, remedy)
     if count is None:
         return
     count_path = f"{path}.succeededCount"
@@ -132,10 +126,8 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
         message = f"must be less than or equal to {completions} (the number of specified completions)"
         yield rules.invalid(count_path, count, message, f"set it to at most {completions}")
     if total is not None and count > total:
-        message = (
-            f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
-        )
-        yield rules.invalid(count_path, count, message, f"set it to at most {total}")
+        text = f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
+        yield rules.invalid(count_path, count, text, f"set it to at most {total}")
 
 
 def _index_count(text: str, completions: int) -> int | None:

@@ -53,11 +53,8 @@ def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 def claim_names(spec: Obj) -> list[str]:
     """Return the names of the volumes that the volume claim policies of a JobSet add to its pods."""
-    return [
-        _claim_name(template)
-        for policy in spec.get("volumeClaimPolicies") or ()
-        for template in policy.get("templates") or ()
-    ]
+    policies = spec.get("volumeClaimPolicies") or ()
+    return [_claim_name(template) for policy in policies for template in policy.get("templates") or ()]
 
 
 def _claim_name(template: Obj) -> str:
@@ -155,25 +152,19 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     seen: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
         for j, template in enumerate(policy.get("templates") or ()):
-            path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}]", _claim_name(template)
+            path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}].metadata.name", _claim_name(template)
             if (template.get("metadata") or {}).get("namespace"):
                 message = "namespace cannot be set for VolumeClaimPolicies templates"
-                yield rules.schema_rule_fault(
-                    f"spec.volumeClaimPolicies[{i}]", "object", message, "remove the namespace from the template"
-                )
+                yield rules.schema_rule_fault(f"spec.volumeClaimPolicies[{i}]", "object", message, "remove namespace")
             if name in seen:
                 message = "names must be unique for VolumeClaimPolicies template"
-                yield rules.invalid(f"{path}.metadata.name", name, message, "give each template a unique name")
+                yield rules.invalid(path, name, message, "give each template a unique name")
             seen[name] = None
             for message in rules.dns_subdomain_errors(name):
-                yield rules.invalid(
-                    f"{path}.metadata.name", name, message, "use lowercase letters, digits, '-' and '.'"
-                )
+                yield rules.invalid(path, name, message, "use lowercase letters, digits, '-' and '.'")
             if len(f"{name}-{jobset_name}") > rules.LABEL_LENGTH_MAX:
                 message = "VolumeClaimPolicies template name is too long"
-                yield rules.invalid(
-                    f"{path}.metadata.name", name, message, "shorten the name of the template or of the JobSet"
-                )
+                yield rules.invalid(path, name, message, "shorten the name of the template or of the JobSet")
             yield from _mounted_faults(spec, name)
 
 
@@ -191,9 +182,7 @@ def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
         mounted = mounted or any(m.get("name") == name for c in containers for m in c.get("volumeMounts") or ())
     if not mounted:
         message = f"replicatedJob containers don't have a matching volumeMount: {name} from VolumeClaimPolicies"
-        yield rules.invalid_without_value(
-            "spec.replicatedJobs", message, f"add a volumeMount for {name} to a container"
-        )
+        yield rules.invalid_without_value("spec.replicatedJobs", message, f"mount {name} in a container")
 
 
 #: The name of Kueue's webhook for JobSets; JobSet's own webhook has the same name.
@@ -240,13 +229,9 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         is_given = spec.get(field) is not None and before.get(field) is not None
         if is_given and not meaning.is_same_field("JobSet.spec", field, spec, before):
             schema_type = "array" if isinstance(spec[field], list) else "object"
-            yield rules.schema_rule_fault(
-                f"spec.{field}", schema_type, "Value is immutable", "keep the value, or create another JobSet"
-            )
+            yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", "create another JobSet")
     may_move = bool(spec.get("suspend") or before.get("suspend"))
-    if not meaning.is_same(
-        _JOBS_TYPE, _comparable_jobs(spec, may_move=may_move), _comparable_jobs(before, may_move=may_move)
-    ):
+    if not meaning.is_same(_JOBS_TYPE, *(_comparable_jobs(each, may_move=may_move) for each in (spec, before))):
         remedy = "create another JobSet" if may_move else "suspend it first; then its scheduling directives may change"
         yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != before.get("managedBy"):
@@ -294,11 +279,8 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
         path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
         if i == 0 and depends_on is not None:
             message = "DependsOn can't be set for the first ReplicatedJob"
-            yield rules.forbidden(
-                f"{path}.dependsOn",
-                message,
-                "remove dependsOn, or move the replicatedJob that it depends on to the front",
-            )
+            remedy = "remove dependsOn, or move the replicatedJob that it depends on to the front"
+            yield rules.forbidden(f"{path}.dependsOn", message, remedy)
         if replicated["name"] in seen:
             yield rules.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a unique name")
         for j, dependency in enumerate(depends_on or () if i else ()):
@@ -392,8 +374,5 @@ def _without_scheduling(replicated: Obj) -> Obj:
     pod = job_spec.get("template") or {}
     meta = {k: v for k, v in (pod.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
     scheduling_fields = {"nodeSelector", "tolerations", "schedulingGates"}
-    pod_spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in scheduling_fields}
-    return {
-        **replicated,
-        "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": pod_spec}}},
-    }
+    spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in scheduling_fields}
+    return {**replicated, "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": spec}}}}

@@ -16,8 +16,15 @@ from batchyard.api.validation import containers, rules
 # Source: Kubernetes's pkg/apis/core/validation (ValidateVolumes).
 
 
-_HOST_PATH_TYPES: Final = (
-    *("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"),
+_PATH_TYPES: Final = (
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
 )
 _PATH_REMEDY: Final = "set path to the name of the file in the volume"
 _TOKEN_SECONDS_MIN: Final = 600
@@ -38,9 +45,7 @@ def volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[F
         seen[name] = None
         sources = [field for field, source in volume.items() if field != "name" and source is not None]
         if not sources:
-            yield rules.required(
-                item_path, "must specify a volume type", "add a source to the volume, such as emptyDir: {}"
-            )
+            yield rules.required(item_path, "must specify a volume type", "add a source, such as emptyDir: {}")
         for field in sources[1:]:
             message = "may not specify more than 1 volume type"
             yield rules.forbidden(f"{item_path}.{field}", message, f"keep only one of {', '.join(sources)}")
@@ -77,8 +82,8 @@ def _host_path_faults(source: Mapping[str, Any], path: str) -> Iterator[FieldErr
         yield rules.required(f"{path}.path", "", "set it to a path on the node, such as /var/data")
         return
     yield from rules.path_component_faults(folder, f"{path}.path")
-    if kind not in _HOST_PATH_TYPES:
-        yield rules.unsupported(f"{path}.type", kind, _HOST_PATH_TYPES)
+    if kind not in _PATH_TYPES:
+        yield rules.unsupported(f"{path}.type", kind, _PATH_TYPES)
 
 
 def _item_faults(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
@@ -115,12 +120,8 @@ def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Itera
                     yield rules.required(f"{file_path}.key", "", "set it to a key of the Secret or ConfigMap")
                 yield from _file_faults(item, file_path)
                 if (file := item.get("path") or "") and file in files:
-                    yield rules.invalid(
-                        path,
-                        projection.get("name") or file,
-                        "conflicting duplicate paths",
-                        f"give the files different paths: {file} occurs twice",
-                    )
+                    remedy = f"give the files different paths: {file} occurs twice"
+                    yield rules.invalid(path, projection.get("name") or file, "conflicting duplicate paths", remedy)
                 files.add(file)
         if (token := source.get("serviceAccountToken")) is not None:
             yield from _token_faults(token, path, f"{item_path}.serviceAccountToken")
@@ -273,9 +274,7 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
         if when not in _WHEN_UNSATISFIABLE:
             yield rules.unsupported(f"{item_path}.whenUnsatisfiable", when, _WHEN_UNSATISFIABLE)
         if (key, when) in seen:
-            yield rules.duplicate(
-                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when}}}", "remove one of the two"
-            )
+            yield rules.duplicate(f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when}}}", "remove one")
         seen[key, when] = None
         yield from rules.selector_faults(constraint.get("labelSelector"), f"{item_path}.labelSelector")
         yield from _pod_label_key_faults(constraint, "matchLabelKeys", item_path)
@@ -289,9 +288,7 @@ def _domain_faults(constraint: Mapping[str, Any], when: str, path: str) -> Itera
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "set it to 1 or more")
     if min_domains is not None and when != _WHEN_UNSATISFIABLE[0]:
         message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
-        yield rules.invalid(
-            f"{path}.minDomains", min_domains, message, "remove it, or set whenUnsatisfiable to DoNotSchedule"
-        )
+        yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove it, or use DoNotSchedule")
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
         policy = constraint.get(field)
         if policy is not None and policy not in _NODE_POLICIES:
@@ -314,10 +311,8 @@ def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fie
         item_path, pair = f"{path}[{i}]", (taint["key"], taint["effect"])
         yield from rules.label_key_faults(taint["key"], f"{item_path}.key")
         value = taint.get("value") or ""
-        for message in rules.label_value_errors(value):
-            yield rules.invalid(
-                f"{item_path}.value", value, message, "use at most 63 letters, digits, '-', '_' and '.'"
-            )
+        for error in rules.label_value_errors(value):
+            yield rules.invalid(f"{item_path}.value", value, error, "use at most 63 letters, digits, '-', '_' and '.'")
         if taint["effect"] not in EFFECTS:
             yield rules.unsupported(f"{item_path}.effect", taint["effect"], EFFECTS)
         if pair in seen:
@@ -359,9 +354,7 @@ def _effect_faults(toleration: Mapping[str, Any], path: str) -> Iterator[FieldEr
         yield rules.unsupported(f"{path}.effect", effect, EFFECTS)
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
         message = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-        yield rules.invalid(
-            f"{path}.effect", effect, message, "set the effect to NoExecute, or remove tolerationSeconds"
-        )
+        yield rules.invalid(f"{path}.effect", effect, message, "set it to NoExecute, or remove tolerationSeconds")
 
 
 _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
@@ -433,9 +426,7 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline, message, "set it to 1 or more seconds")
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0:
-        yield rules.invalid(
-            f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "set it to 0 or more seconds"
-        )
+        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "set it to 0 or more")
     for field, rule in (
         ("hostname", rules.dns_label_errors),
         ("subdomain", rules.dns_label_errors),
@@ -488,9 +479,7 @@ def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
     path = "spec.activeDeadlineSeconds"
     if new is None:
         if old is not None:
-            yield rules.invalid(
-                path, new, "must not update from a positive integer to nil value", f"keep the value {old}"
-            )
+            yield rules.invalid(path, new, "must not update from a positive integer to nil value", f"keep {old}")
     elif not 0 <= new <= _INT32_MAX:
         message = f"must be between 0 and {_INT32_MAX}, inclusive"
         yield rules.invalid(path, new, message, "set it to 0 or more seconds")
@@ -525,18 +514,14 @@ def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[Fi
     for i, gate in enumerate(new):
         if gate not in old:
             message = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
-            yield rules.forbidden(
-                f"spec.schedulingGates[{i}].name", message, "remove the gate, or recreate the Pod with it"
-            )
+            yield rules.forbidden(f"spec.schedulingGates[{i}].name", message, "remove it, or recreate the Pod with it")
 
 
 def _immutable_fields(spec: Spec, old: Spec) -> Spec:
     """Return the immutable fields of a Pod's spec; nodeSelector and affinity may change while the Pod is gated."""
-    mutable_fields = (
-        _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
-    )
+    mutable = _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
     spec = fill_defaults("PodSpec", spec)
-    immutable = {field: value for field, value in spec.items() if field not in mutable_fields}
+    immutable = {field: value for field, value in spec.items() if field not in mutable}
     for field in ("containers", "initContainers"):
         immutable[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec.get(field) or ()]
     if (old.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:

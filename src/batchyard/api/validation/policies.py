@@ -58,9 +58,7 @@ def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         if kind == "Pod" and field.startswith("default"):
             if limit.get(field):
                 message = "may not be specified when `type` is 'Pod'"
-                yield rules.forbidden(
-                    f"{path}.{field}", message, "remove it, or set it in the limit with the type Container"
-                )
+                yield rules.forbidden(f"{path}.{field}", message, "remove it, or set it in a limit of type Container")
         elif kind in _TYPES[:2]:
             for name in limit.get(field) or ():
                 yield from resource_name_faults(name, f"{path}.{field}[{name}]")
@@ -81,10 +79,7 @@ def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[F
     yield from _ratio_faults(amounts, name, path)
     is_shared = not is_extended(name) and not name.startswith("hugepages-")
     if not is_shared and "default" in amounts and "defaultRequest" in amounts:
-        default, request = (
-            rules.canonical_or_text(amounts["default"]),
-            rules.canonical_or_text(amounts["defaultRequest"]),
-        )
+        default, request = (rules.canonical_or_text(amounts[field]) for field in ("default", "defaultRequest"))
         if rules.parse_nano(amounts["default"]) != rules.parse_nano(amounts["defaultRequest"]):
             message = f"default value {default} must equal to defaultRequest value {request} in {name}"
             yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"set it to {default}")
@@ -110,25 +105,14 @@ _INTEGER_RESOURCES: Final = frozenset(
         *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
     }
 )
-_STORAGE_RESOURCES: Final = (
-    "ephemeral-storage",
-    "requests.ephemeral-storage",
-    "limits.ephemeral-storage",
-    "requests.storage",
-)
-_STANDARD_RESOURCES: Final = frozenset({*_COMPUTE_RESOURCES, *_STORAGE_RESOURCES, *_INTEGER_RESOURCES})
+_STORAGE: Final = ("ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage", "requests.storage")
+_STANDARD_RESOURCES: Final = frozenset({*_COMPUTE_RESOURCES, *_STORAGE, *_INTEGER_RESOURCES})
 _HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
 _BEST_EFFORT: Final = "BestEffort"
 _PRIORITY: Final = "PriorityClass"
 #: Scopes without values.
-_SCOPES_WITHOUT_VALUES: Final = (
-    "Terminating",
-    "NotTerminating",
-    _BEST_EFFORT,
-    "NotBestEffort",
-    "CrossNamespacePodAffinity",
-)
-_SCOPES: Final = (*_SCOPES_WITHOUT_VALUES, _PRIORITY)
+_VALUELESS_SCOPES: Final = ("Terminating", "NotTerminating", _BEST_EFFORT, "NotBestEffort", "CrossNamespacePodAffinity")
+_SCOPES: Final = (*_VALUELESS_SCOPES, _PRIORITY)
 _CONFLICTS: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
 _MUST_EXIST: Final = (
     "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
@@ -187,9 +171,7 @@ def _applies_to(scope: str, name: str) -> bool:
 
 
 def _scopes_faults(scopes: Sequence[str], resource_names: Sequence[str]) -> Iterator[FieldError]:
-    remedy = (
-        f"use scopes from {', '.join(_SCOPES_WITHOUT_VALUES)}, and only resources of Pods such as pods and requests.cpu"
-    )
+    remedy = f"use scopes from {', '.join(_VALUELESS_SCOPES)}, and only resources of Pods such as pods and requests.cpu"
     for scope in scopes:
         if scope not in _SCOPES:
             yield rules.invalid("spec.scopes", scopes, "unsupported scope", remedy)
@@ -207,16 +189,14 @@ def _selector_faults(selector: Mapping[str, Any] | None, resource_names: Sequenc
             yield rules.invalid(f"{path}.scopeName", scope, "unsupported scope", f"use one of {', '.join(_SCOPES)}")
         for name in resource_names:
             if not _applies_to(scope, name):
-                yield rules.invalid(
-                    path, selector, _UNSUPPORTED_SCOPE, "use only resources of Pods, such as pods and requests.cpu"
-                )
+                yield rules.invalid(path, selector, _UNSUPPORTED_SCOPE, "use only resources of Pods, such as pods")
         yield from _operator_faults(expression, path)
     yield from _conflict_faults([each["scopeName"] for each in expressions], [], path)
 
 
 def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     operator, values = expression["operator"], expression.get("values") or ()
-    if expression["scopeName"] in _SCOPES_WITHOUT_VALUES and operator != "Exists":
+    if expression["scopeName"] in _VALUELESS_SCOPES and operator != "Exists":
         yield rules.invalid(f"{path}.operator", operator, _MUST_EXIST, "use Exists")
     match operator:
         case "In" | "NotIn":
@@ -330,9 +310,7 @@ def binding_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
     """Report a role's rule without verbs, groups or resources, or with both resources and non-resource URLs."""
     if not rule["verbs"]:
-        yield rules.required(
-            f"{path}.verbs", "verbs must contain at least one value", "add the allowed verbs, such as get and list"
-        )
+        yield rules.required(f"{path}.verbs", "verbs must contain at least one value", "add verbs such as get and list")
     urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
     if urls:
         urls_path = f"{path}.nonResourceURLs"

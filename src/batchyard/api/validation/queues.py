@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.api.schema import semantic_equality
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
@@ -55,9 +56,7 @@ def _duplicate_name_faults(path: str, name: str, seen: dict[str, str], rule: str
         seen[name] = path
 
 
-def _flavor_faults(
-    flavor: Mapping[str, Any], covered: Sequence[str], path: str, *, kind: str, parent: str
-) -> Iterator[FieldError]:
+def _flavor_faults(flavor: Obj, covered: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
     """Report a flavor whose resources are not in the order of coveredResources, or whose quotas are invalid."""
     for i, (quota, expected) in enumerate(zip(flavor["resources"], covered, strict=False)):
         item_path = f"{path}.resources[{i}]"
@@ -100,9 +99,7 @@ def total_faults(groups: Groups) -> Iterator[FieldError]:
         total = sum(len(group[field]) for group in groups)
         if total > 256:
             message = f"total number of {subject} across all resourceGroups must be ≤ 256, got {total}"
-            yield rules.invalid(
-                PATH, total, message, f"distribute the {subject} over several ClusterQueues of one cohort"
-            )
+            yield rules.invalid(PATH, total, message, f"distribute the {subject} over ClusterQueues of one cohort")
     for i, group in enumerate(groups):
         pairs = sum(len(flavor["resources"]) for flavor in group["flavors"])
         if pairs > 512:
@@ -118,9 +115,7 @@ def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fiel
     yield from rules.amount_faults(weight, "spec.fairSharing")
     if rules.parse_nano(weight) == 1:
         message = "When not 0, weight must be > 10e-9"
-        yield rules.invalid(
-            "spec.fairSharing", rules.canonical_or_text(weight), message, "set it to 0, or to more than 1n"
-        )
+        yield rules.invalid("spec.fairSharing", rules.canonical_or_text(weight), message, "set it to 0 or more than 1n")
 
 
 # Rules of ClusterQueues.
@@ -261,9 +256,7 @@ def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from pods.toleration_faults(spec.get("tolerations") or (), "spec.tolerations")
     if spec.get("topologyName") and not spec.get("nodeLabels"):
         message = "at least one nodeLabel is required when topology is set"
-        yield rules.schema_rule_fault(
-            "spec", "object", message, "add a label that the nodes of the topology have to spec.nodeLabels"
-        )
+        yield rules.schema_rule_fault("spec", "object", message, "add a label of its nodes to spec.nodeLabels")
 
 
 def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -356,10 +349,8 @@ def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.invalid(path, "IgnoreUndeclared", message, "remove quotaCheckStrategy or excludeResourcePrefixes")
     for name in obj.get("featureGates") or {}:
         if name not in GATES:
-            nearest_gate = find_nearest_name(name, GATES)
-            remedy = (
-                f"did you mean {nearest_gate}?" if nearest_gate else f"remove it: Kueue 0.19 has no feature gate {name}"
-            )
+            nearest = find_nearest_name(name, GATES)
+            remedy = f"did you mean {nearest}?" if nearest else f"remove it: Kueue 0.19 has no feature gate {name}"
             yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate(name), remedy)
 
 
@@ -375,7 +366,5 @@ def _fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fie
     if not strategies:
         yield rules.required(path, "must be specified", remedy)
     elif strategies not in _STRATEGIES:
-        supported = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
-        yield FieldError(
-            path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {supported}", remedy
-        )
+        known = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
+        yield FieldError(path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {known}", remedy)

@@ -463,9 +463,7 @@ def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
             yield invalid(path, api_version, "version must not be empty", "use an apiVersion such as batch/v1")
         if owner.get("kind") == _EVENT.kind and api_version == _EVENT.api_version:
             message = f"/{api_version}, Kind={_EVENT.kind} is disallowed from being an owner"
-            yield invalid_without_value(
-                f"metadata.ownerReferences[{i}]", message, "use the Event's object as the owner"
-            )
+            yield invalid_without_value(f"metadata.ownerReferences[{i}]", message, "use the Event's object as owner")
     controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         message = f'Only one reference can have Controller set to true. Found "true" in references for {controllers}'
@@ -520,9 +518,7 @@ def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
             yield from _value_faults(name, value, amount_path)
     for name, value in requests.items():
         yield from _limit_faults(name, value, limits, path)
-    if _has_hugepages(requests, limits) and not any(
-        name in each for name in _STANDARD_RESOURCES[:2] for each in (requests, limits)
-    ):
+    if _has_hugepages(requests, limits) and {*requests, *limits}.isdisjoint(_STANDARD_RESOURCES[:2]):
         message = "HugePages require cpu or memory"
         yield forbidden(path, message, "add a request for cpu or memory")
 

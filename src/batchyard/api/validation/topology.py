@@ -52,11 +52,8 @@ def topology_request_faults(
     for mode, name in (("required", REQUIRED_TOPOLOGY), ("preferred", PREFERRED_TOPOLOGY)):
         if elastic and name in annotations:
             message = f"{mode} topology is not supported with elastic jobs"
-            yield rules.forbidden(
-                f"{path}.{name}",
-                message,
-                f"use {UNCONSTRAINED_TOPOLOGY}, or remove the annotation {well_known.ELASTIC_JOB}",
-            )
+            remedy = f"use {UNCONSTRAINED_TOPOLOGY}, or remove the annotation {well_known.ELASTIC_JOB}"
+            yield rules.forbidden(f"{path}.{name}", message, remedy)
 
 
 def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
@@ -81,11 +78,8 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
-            yield rules.required(
-                item_path,
-                f"must be set when '{SLICE_TOPOLOGY}' is specified",
-                "set it to the number of pods in a slice",
-            )
+            remedy = "set it to the number of pods in a slice"
+            yield rules.required(item_path, f"must be set when '{SLICE_TOPOLOGY}' is specified", remedy)
         return
     size = parse_integer(value, bits=32)
     if size is None:
@@ -96,11 +90,8 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
         message = f"must not be greater than pod set count {count}"
         yield rules.invalid(item_path, value, message, f"use a number from 1 to {count}")
     if SLICE_TOPOLOGY not in annotations:
-        yield rules.forbidden(
-            item_path,
-            f"may not be set when '{SLICE_TOPOLOGY}' is not specified",
-            f"add {SLICE_TOPOLOGY}, or remove {SLICE_SIZE}",
-        )
+        remedy = f"add {SLICE_TOPOLOGY}, or remove {SLICE_SIZE}"
+        yield rules.forbidden(item_path, f"may not be set when '{SLICE_TOPOLOGY}' is not specified", remedy)
 
 
 def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
@@ -112,9 +103,7 @@ def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldErr
         yield rules.invalid(item_path, group, "must not be a number", "use a name with letters")
     for name in (SLICE_SIZE, SLICE_TOPOLOGY, SLICE_LAYERS):
         if name in annotations:
-            yield rules.forbidden(
-                item_path, f"may not be set when '{name}' is specified", "remove one of the two annotations"
-            )
+            yield rules.forbidden(item_path, f"may not be set when '{name}' is specified", "remove one of the two")
     if PREFERRED_TOPOLOGY not in annotations and REQUIRED_TOPOLOGY not in annotations:
         message = f"may not be set when neither '{PREFERRED_TOPOLOGY}' nor '{REQUIRED_TOPOLOGY}' is specified"
         yield rules.forbidden(item_path, message, f"add {PREFERRED_TOPOLOGY} or {REQUIRED_TOPOLOGY}")
@@ -127,9 +116,7 @@ def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[
         return
     for name in (SLICE_TOPOLOGY, SLICE_SIZE):
         if name in annotations:
-            yield rules.forbidden(
-                item_path, f"may not be set when '{name}' is specified", "remove one of the two annotations"
-            )
+            yield rules.forbidden(item_path, f"may not be set when '{name}' is specified", "remove one of the two")
     slice_layers = parse_slice_layers(text)
     example = '[{"topology": "cloud.example.com/rack", "size": 4}]'
     if slice_layers is None:
@@ -149,9 +136,7 @@ def _layer_faults(slice_layers: Sequence[SliceLayer], path: str, count: int) -> 
         item_path, parent_size = f"{path}[{i}]", slice_layers[i - 1].size if i else None
         yield from rules.label_key_faults(layer.topology, f"{item_path}.topology")
         if layer.size < 1:
-            yield rules.invalid(
-                f"{item_path}.size", layer.size, "must be greater than or equal to 1", "set it to 1 or more"
-            )
+            yield rules.invalid(f"{item_path}.size", layer.size, "must be greater than or equal to 1", "use 1 or more")
         elif parent_size is not None and parent_size % layer.size:
             message = f"must evenly divide the parent layer size {parent_size}"
             yield rules.invalid(f"{item_path}.size", layer.size, message, f"use a divisor of {parent_size}")
@@ -168,17 +153,14 @@ def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
     """Report pod set groups that do not have exactly two pod sets, of equal topology and one with a single pod."""
     groups: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
-        if POD_SET_GROUP in pod_set.annotations and (
-            REQUIRED_TOPOLOGY in pod_set.annotations or PREFERRED_TOPOLOGY in pod_set.annotations
-        ):
-            groups.setdefault(pod_set.annotations[POD_SET_GROUP], []).append(pod_set)
+        annotations = pod_set.annotations
+        if POD_SET_GROUP in annotations and (REQUIRED_TOPOLOGY in annotations or PREFERRED_TOPOLOGY in annotations):
+            groups.setdefault(annotations[POD_SET_GROUP], []).append(pod_set)
     for name, members in groups.items():
         if len(members) != 2:
             for member in members:
                 message = f"can only define groups of exactly 2 pod sets, got: {len(members)} pod set(s)"
-                yield rules.invalid(
-                    f"{member.path}[{POD_SET_GROUP}]", name, message, "use the group in exactly two pod sets"
-                )
+                yield rules.invalid(f"{member.path}[{POD_SET_GROUP}]", name, message, "use it in exactly two pod sets")
         else:
             yield from _pair_faults(name, members[0], members[1])
 
@@ -191,12 +173,9 @@ def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> It
             f"got: {first.count} replica(s) and {second.count} replica(s) in the group"
         )
         for member in (first, second):
-            yield rules.invalid(
-                f"{member.path}[{POD_SET_GROUP}]", name, message, "set the count of one of the two pod sets to 1"
-            )
-    if any(
-        first.annotations.get(mode) != second.annotations.get(mode) for mode in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY)
-    ):
+            yield rules.invalid(f"{member.path}[{POD_SET_GROUP}]", name, message, "set the count of one pod set to 1")
+    modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY)
+    if any(first.annotations.get(mode) != second.annotations.get(mode) for mode in modes):
         for member, other in ((first, second), (second, first)):
             message = (
                 f"must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology"
@@ -226,11 +205,9 @@ def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
 def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Topology: its levels may change only if the lowest one is the host name."""
     yield from topology_faults(new)
-    before, after = _levels(old), _levels(new)
-    if before != after and not (well_known.HOSTNAME in before[-1:] and well_known.HOSTNAME in after[-1:]):
-        message = (
-            f"levels are mutable only when {well_known.HOSTNAME} is the lowest level both before and after the change"
-        )
+    before, after, hostname = _levels(old), _levels(new), well_known.HOSTNAME
+    if before != after and not (hostname in before[-1:] and hostname in after[-1:]):
+        message = f"levels are mutable only when {hostname} is the lowest level both before and after the change"
         yield rules.schema_rule_fault(_PATH, "array", message, "keep the levels, or create another Topology")
 
 
@@ -253,9 +230,7 @@ def assignment_faults(assignment: Mapping[str, Any], path: str) -> Iterator[Fiel
         return
     if any(len(each.get("valuesPerLevel") or ()) != len(levels) for each in slices):
         message = "valuesPerLevel must have the same length as the number of levels in this TopologyAssignment"
-        yield rules.schema_rule_fault(
-            path, "object", message, f"set valuesPerLevel to {len(levels)} entries in each slice"
-        )
+        yield rules.schema_rule_fault(path, "object", message, f"set {len(levels)} valuesPerLevel in each slice")
     for i, each in enumerate(slices):
         yield from _assignment_slice_faults(each, f"{path}.slices[{i}]")
 
@@ -277,6 +252,4 @@ def _assignment_slice_faults(assignment_slice: Mapping[str, Any], path: str) -> 
                 "valuesPerLevel.individual, if set, must have roots of length equal to domainCount of this "
                 "TopologyAssignmentSlice"
             )
-            yield rules.schema_rule_fault(
-                path, "object", message, f"list {count} roots in valuesPerLevel[{j}].individual"
-            )
+            yield rules.schema_rule_fault(path, "object", message, f"list {count} roots in valuesPerLevel[{j}]")

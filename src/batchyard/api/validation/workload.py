@@ -57,9 +57,7 @@ def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         yield from _check_faults(check, _counts_by_pod_set(workload), f"{_CHECKS}[{i}].podSetUpdates")
     if status.get("clusterName") is not None and status.get("nominatedClusterNames"):
         message = "clusterName and nominatedClusterNames are mutually exclusive"
-        yield rules.schema_rule_fault(
-            "status", "object", message, "remove nominatedClusterNames once clusterName is set"
-        )
+        yield rules.schema_rule_fault("status", "object", message, "remove nominatedClusterNames: clusterName is set")
     if old is not None and old.get("status"):
         yield from _update_faults(workload, old)
 
@@ -76,11 +74,8 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         if new_check is not None and not semantic_equality(scheme.WORKLOAD).is_same_field(
             _CHECK_TYPE, "podSetUpdates", new_check, check
         ):
-            yield rules.immutable(
-                f"{_CHECKS}[{i}].podSetUpdates",
-                new_check.get("podSetUpdates"),
-                "keep it while the state of the check is Ready",
-            )
+            remedy = "keep it while the state of the check is Ready"
+            yield rules.immutable(f"{_CHECKS}[{i}].podSetUpdates", new_check.get("podSetUpdates"), remedy)
 
 
 def _counts_by_pod_set(workload: Obj) -> dict[str, int]:
@@ -99,16 +94,12 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         lacked_admission = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
         if not lacked_admission:
             message = "must be set while the QuotaReserved condition is true"
-            yield rules.required(
-                _ADMISSION, message, "set status.admission, or set the condition QuotaReserved to False"
-            )
+            yield rules.required(_ADMISSION, message, "set status.admission, or the condition QuotaReserved to False")
         return
     counts, assignments = _counts_by_pod_set(workload), admission.get("podSetAssignments") or ()
     if len(assignments) != len(counts):
         message = "podSetAssignments must have the same number of podSets as the spec"
-        yield rules.schema_rule_fault(
-            "", "object", message, f"add one assignment for each of the {len(counts)} podSets of the spec"
-        )
+        yield rules.schema_rule_fault("", "object", message, f"add an assignment for each of the {len(counts)} podSets")
     for i, assignment in enumerate(assignments):
         yield from _assignment_faults(assignment, counts, f"{_ADMISSION}.podSetAssignments[{i}]")
 
@@ -156,16 +147,11 @@ def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     for name, count in after.items():
         if count < before.get(name, 0) and name not in shrunk:
             item_path = f"{_RECLAIMABLE}[{name}].count"
-            yield rules.invalid(
-                item_path, count, f"cannot be less than {before[name]}", f"set it to at least {before[name]}"
-            )
+            yield rules.invalid(item_path, count, f"cannot be less than {before[name]}", f"use {before[name]} or more")
     for name in before:
         if name not in after and name not in shrunk:
-            yield rules.required(
-                f"{_RECLAIMABLE}[{name}]",
-                "cannot be removed",
-                f"keep the entry, with a count of {before[name]} or more",
-            )
+            remedy = f"keep the entry, with a count of {before[name]} or more"
+            yield rules.required(f"{_RECLAIMABLE}[{name}]", "cannot be removed", remedy)
 
 
 def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
@@ -202,10 +188,8 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
     """Return an admission of a Workload without its topology assignments and delayed topology requests."""
     assignments: Sequence[Obj] = admission.get("podSetAssignments") or ()
     topology_fields = ("topologyAssignment", "delayedTopologyRequest")
-    assignments_without_topology = [
-        {field: value for field, value in a.items() if field not in topology_fields} for a in assignments
-    ]
-    return {**admission, "podSetAssignments": assignments_without_topology}
+    assignments = [{field: value for field, value in a.items() if field not in topology_fields} for a in assignments]
+    return {**admission, "podSetAssignments": assignments}
 
 
 def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterator[FieldError]:
@@ -214,14 +198,10 @@ def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterato
     if after is None or after == before:
         return
     if before is not None:
-        yield rules.schema_rule_fault(
-            "status", "object", "clusterName is immutable once set", f"keep the value {before}"
-        )
+        yield rules.schema_rule_fault("status", "object", "clusterName is immutable once set", f"keep {before}")
     elif not replaces and after not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
         message = "when setting clusterName it must be one of the nominatedClusterNames"
-        yield rules.invalid(
-            "status.clusterName", after, message, "add the cluster to nominatedClusterNames in an earlier update"
-        )
+        yield rules.invalid("status.clusterName", after, message, "first add the cluster to nominatedClusterNames")
 
 
 # Rules of the annotation with the admission gates of a Job or Workload: it cannot reserve quota while it has gates.
@@ -332,9 +312,7 @@ def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.invalid(_POD_SETS, min_count_pod_sets, "at most one podSet can use minCount", remedy)
     if min_count_pod_sets and is_elastic(workload):
         message = "partial admission and elastic job cannot be used together"
-        yield rules.invalid(
-            _POD_SETS, min_count_pod_sets, message, f"remove minCount, or the annotation {well_known.ELASTIC_JOB}"
-        )
+        yield rules.invalid(_POD_SETS, min_count_pod_sets, message, f"remove minCount or {well_known.ELASTIC_JOB}")
     yield from _class_faults(spec)
     yield from gate_faults(workload)
 
@@ -436,9 +414,7 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
         yield rules.schema_rule_fault("", "object", f"{subject} while workload quota reserved", remedy)
 
 
-def _immutable_field_faults(
-    new: Mapping[str, Any], old: Mapping[str, Any], field: str, absent: object
-) -> Iterator[FieldError]:
+def _immutable_field_faults(new: Obj, old: Obj, field: str, absent: object) -> Iterator[FieldError]:
     """Report the change of a field of the spec, which is immutable while quota is reserved."""
     before, after = old["spec"].get(field, absent), new["spec"].get(field, absent)
     if before != after:

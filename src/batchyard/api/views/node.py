@@ -124,9 +124,7 @@ def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
 
 def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
     """Return the limits of one container in billionths."""
-    return {
-        n: meta.parse_quantity(value) for n, value in ((container.get("resources") or {}).get("limits") or {}).items()
-    }
+    return {n: meta.parse_quantity(v) for n, v in ((container.get("resources") or {}).get("limits") or {}).items()}
 
 
 def _add(total: dict[str, int], added: Mapping[str, int]) -> None:
@@ -142,9 +140,7 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     return total
 
 
-def pod_total_amounts(
-    spec: Mapping[str, Any], container_amounts: Callable[[Mapping[str, Any]], dict[str, int]]
-) -> dict[str, int]:
+def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, int]]) -> dict[str, int]:
     """Return the total requests or limits of a pod in billionths; `container_amounts` returns those of a container.
 
     The total is the sum of all containers and sidecars, or an init container with earlier sidecars if that is more.

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard.api import well_known
-from batchyard.api.meta import Requirement, Selector, selector
+from batchyard.api.meta import Obj, Requirement, Selector, selector
 from batchyard.api.views.node import Requests, Toleration, parse_pod_template
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
@@ -126,10 +126,8 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     """Parse the shape of a pod from its spec, namespace and labels."""
     template = parse_pod_template(spec)
     affinity = spec.get("affinity") or _EMPTY_OBJECT
-    pod_affinity, pod_anti_affinity = (
-        affinity.get("podAffinity") or _EMPTY_OBJECT,
-        affinity.get("podAntiAffinity") or _EMPTY_OBJECT,
-    )
+    pod_affinity = affinity.get("podAffinity") or _EMPTY_OBJECT
+    pod_anti_affinity = affinity.get("podAntiAffinity") or _EMPTY_OBJECT
     amounts = dict(template.requests)
     scored = dict(parse_pod_template(_with_assumed_requests(spec)).requests)
     anti_affinity = tuple(_pod_term(t, namespace, labels) for t in pod_anti_affinity.get(well_known.REQUIRED) or ())
@@ -221,9 +219,7 @@ def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selec
     return Selector((*label_selector.requirements, *equal, *unequal))
 
 
-def _weighted_terms(
-    affinity: Mapping[str, Any], sign: int, namespace: str, labels: Mapping[str, str]
-) -> list[WeightedTerm]:
+def _weighted_terms(affinity: Obj, sign: int, namespace: str, labels: Mapping[str, str]) -> list[WeightedTerm]:
     return [
         WeightedTerm(sign * p["weight"], _pod_term(p["podAffinityTerm"], namespace, labels))
         for p in affinity.get(well_known.PREFERRED) or ()

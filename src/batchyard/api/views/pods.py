@@ -334,16 +334,12 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
     Source: pkg/controller/tainteviction.
     """
     seconds: list[int] = []
-    tolerations = [
-        (parse_toleration(obj), obj.get("tolerationSeconds")) for obj in pod["spec"].get("tolerations") or ()
-    ]
+    tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
     for obj in taints:
         view = parse_taint(obj)
-        toleration_seconds = next(
-            (limit for tolerates, limit in tolerations if tolerates.tolerates(view)), _NOT_TOLERATED_SECONDS
-        )
-        if toleration_seconds is not None:
-            seconds.append(max(0, toleration_seconds))
+        tolerated_seconds = next((limit for each, limit in tolerations if each.tolerates(view)), _NOT_TOLERATED_SECONDS)
+        if tolerated_seconds is not None:
+            seconds.append(max(0, tolerated_seconds))
     if not seconds:
         return None
     added = [parse_time(obj["timeAdded"]) for obj in taints if "timeAdded" in obj]
@@ -362,9 +358,7 @@ def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], 
     return meta.with_status(pod, {**status, "conditions": changed})
 
 
-def pod_condition(
-    kind: str, holds: bool, why: tuple[str, str], old: Mapping[str, Any] | None, now: Instant
-) -> dict[str, Any]:
+def pod_condition(kind: str, holds: bool, why: tuple[str, str], old: meta.Obj | None, now: Instant) -> dict[str, Any]:
     """Build a condition of a pod from its type, status, and `why` (reason and message; empty ones are omitted).
 
     If `old`, the previous condition, has the same status, its lastTransitionTime is kept.

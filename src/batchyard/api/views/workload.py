@@ -143,11 +143,8 @@ class WorkloadView:
     def _read_conditions(self, metadata: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         true_conditions = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
-        self.finished, self.admitted, self.evicted = (
-            "Finished" in true_conditions,
-            "Admitted" in true_conditions,
-            "Evicted" in true_conditions,
-        )
+        self.finished, self.admitted = "Finished" in true_conditions, "Admitted" in true_conditions
+        self.evicted = "Evicted" in true_conditions
         self.deactivation_target = "DeactivationTarget" in true_conditions
         self.pods_ready = "PodsReady" in true_conditions
         checks = status.get("admissionChecks") or ()
@@ -226,11 +223,7 @@ def _is_gated(metadata: Mapping[str, Any]) -> bool:
 
 def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> Instant:
     evicted = conditions.get("Evicted")
-    if (
-        evicted is None
-        or evicted["status"] != "True"
-        or evicted["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}
-    ):
+    if not evicted or evicted["status"] != "True" or evicted["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}:
         return created
     return times.parse_time(evicted["lastTransitionTime"])
 

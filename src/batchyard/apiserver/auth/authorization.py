@@ -78,9 +78,8 @@ def forbidden_error(attributes: RequestAttributes, reason: str = "") -> StatusEr
     subresource_suffix = f"/{attributes.subresource}" if attributes.subresource else ""
     scope = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
     message += f' resource "{attributes.resource}{subresource_suffix}" in API group "{attributes.group}" {scope}'
-    return forbidden_resource_error(
-        attributes.group, attributes.resource, attributes.name, f"{message}{reason and f': {reason}'}"
-    )
+    message += f": {reason}" if reason else ""
+    return forbidden_resource_error(attributes.group, attributes.resource, attributes.name, message)
 
 
 def forbidden_resource_error(group: str, resource: str, name: str, reason: str) -> StatusError:
@@ -157,12 +156,8 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
 
 def missing_rules(required: Iterable[RbacRule], granted: Sequence[RbacRule]) -> list[RbacRule]:
     """Return the required permissions that the granted rules lack, merged into few rules."""
-    missing = [
-        single_rule
-        for rule in required
-        for single_rule in _split_rule(rule)
-        if not any(_covers(each, single_rule) for each in granted)
-    ]
+    single_rules = (single_rule for rule in required for single_rule in _split_rule(rule))
+    missing = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted)]
     merged: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
     for rule in missing:
         same_target = merged.get(rule[1:])
@@ -307,14 +302,12 @@ def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
 
 def _describe_binding(binding: Key, role: Key, subject: Mapping[str, Any]) -> str:
     """Describe a binding as Kubernetes does in the reason of a decision, with names before namespaces."""
-    namespace_suffix = f"/{binding.namespace}" if binding.namespace else ""
+    suffix = f"/{binding.namespace}" if binding.namespace else ""
     subject_name = subject["name"]
     if subject["kind"] == "ServiceAccount":
         subject_name += f"/{subject.get('namespace') or binding.namespace}"
     kind, role_kind = binding.kind.partition(".")[0], role.kind.partition(".")[0]
-    return (
-        f'{kind} "{binding.name}{namespace_suffix}" of {role_kind} "{role.name}" to {subject["kind"]} "{subject_name}"'
-    )
+    return f'{kind} "{binding.name}{suffix}" of {role_kind} "{role.name}" to {subject["kind"]} "{subject_name}"'
 
 
 # Bootstrap roles and bindings, limited to the kinds that this server serves.
@@ -330,9 +323,15 @@ _VISIBILITY_GROUP: Final = "visibility.kueue.x-k8s.io"
 _AGGREGATE_LABEL_PREFIX: Final = "rbac.authorization.k8s.io/aggregate-to-"
 _BATCH_LABEL_PREFIX: Final = "rbac.kueue.x-k8s.io/batch-"
 _HEALTH_URLS: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
-_MONITORED_URLS: Final = (
-    *("/healthz", "/healthz/*", "/livez", "/livez/*", "/readyz", "/readyz/*"),
-    *("/metrics", "/metrics/slis"),
+_PROBE_URLS: Final = (
+    "/healthz",
+    "/healthz/*",
+    "/livez",
+    "/livez/*",
+    "/readyz",
+    "/readyz/*",
+    "/metrics",
+    "/metrics/slis",
 )
 
 #: Rules of Kubernetes' own roles.
@@ -342,7 +341,7 @@ _BOOTSTRAP_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
         RbacRule(("get",), urls=("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_HEALTH_URLS)),
     ),
     "system:public-info-viewer": (RbacRule(("get",), urls=_HEALTH_URLS),),
-    "system:monitoring": (RbacRule(("get",), urls=_MONITORED_URLS),),
+    "system:monitoring": (RbacRule(("get",), urls=_PROBE_URLS),),
     "system:basic-user": (
         RbacRule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
         RbacRule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
@@ -452,20 +451,16 @@ def bootstrap_roles() -> Iterator[Obj]:
     for name, rules in _BOOTSTRAP_RULES.items():
         yield _cluster_role(name, rules, _aggregation_labels(_AGGREGATION_TARGETS.get(name, ())))
     for name in ("admin", "edit", "view"):
-        yield _aggregating_role(
-            name, f"{_AGGREGATE_LABEL_PREFIX}{name}", _aggregation_labels(_AGGREGATION_TARGETS.get(name, ()))
-        )
+        labels = _aggregation_labels(_AGGREGATION_TARGETS.get(name, ()))
+        yield _aggregating_role(name, f"{_AGGREGATE_LABEL_PREFIX}{name}", labels)
     for name, groups in _BOUND_GROUPS.items():
         yield _cluster_role_binding(name, groups)
     yield from _kueue_roles()
     group, plurals = _COST_RESOURCES
     readers = _aggregation_labels(("batch-admin", "batch-user", "view", "admin", "edit"))
     yield _cluster_role("batchyard-cost-viewer-role", (RbacRule(_READ_VERBS, (group,), plurals),), readers)
-    yield _cluster_role(
-        "batchyard-budget-editor-role",
-        (RbacRule(_EDIT_VERBS, (group,), ("budgets",)),),
-        _aggregation_labels(("batch-admin",)),
-    )
+    rule = RbacRule(_EDIT_VERBS, (group,), ("budgets",))
+    yield _cluster_role("batchyard-budget-editor-role", (rule,), _aggregation_labels(("batch-admin",)))
 
 
 def _kueue_roles() -> Iterator[Obj]:
@@ -477,24 +472,19 @@ def _kueue_roles() -> Iterator[Obj]:
         why_rules = (RbacRule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED_RESOURCES else ()
         editors = ("batch-admin", "batch-user") if group != _KUEUE_GROUP else ("batch-admin",)
         role_variants = (("editor", _EDIT_VERBS, editors), ("viewer", _READ_VERBS, readers))
-        for role, verbs, aggregating_roles in role_variants:
-            labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregation_labels(aggregating_roles)}
+        for role, verbs, roles in role_variants:
+            labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregation_labels(roles)}
             yield _cluster_role(
                 f"kueue-{name}-{role}-role", (RbacRule(verbs, (group,), (plural,)), *status_rules, *why_rules), labels
             )
     for abbreviation, plural in (("cq", "clusterqueues"), ("lq", "localqueues")):
-        aggregating_roles = ("batch-admin", "view", "admin", "edit", *(("batch-user",) if abbreviation == "lq" else ()))
+        roles = ("batch-admin", "view", "admin", "edit", *(("batch-user",) if abbreviation == "lq" else ()))
         rule = RbacRule(_READ_VERBS, (_VISIBILITY_GROUP,), (f"{plural}/pendingworkloads",))
-        labels = {
-            "rbac.kueue.x-k8s.io/role": f"pending-workloads-{abbreviation}-viewer",
-            **_aggregation_labels(aggregating_roles),
-        }
+        labels = {"rbac.kueue.x-k8s.io/role": f"pending-workloads-{abbreviation}-viewer", **_aggregation_labels(roles)}
         yield _cluster_role(f"kueue-pending-workloads-{abbreviation}-viewer-role", (rule,), labels)
     readers = ("batch-admin", "batch-user", "view", "admin", "edit")
-    forecasts = [
-        RbacRule(("get",), (group,), (f"{plural}/{ETA_SUBRESOURCE}",)) for group, plural in _FORECAST_RESOURCES
-    ]
-    yield _cluster_role("batchyard-eta-viewer", forecasts, _aggregation_labels(readers))
+    rules = [RbacRule(("get",), (group,), (f"{plural}/{ETA_SUBRESOURCE}",)) for group, plural in _FORECAST_RESOURCES]
+    yield _cluster_role("batchyard-eta-viewer", rules, _aggregation_labels(readers))
 
 
 def _aggregation_labels(aggregating_roles: Sequence[str]) -> dict[str, str]:
@@ -512,12 +502,8 @@ def _cluster_role(name: str, rules: Sequence[RbacRule], labels: Mapping[str, str
 
 def _aggregating_role(name: str, label: str, labels: Mapping[str, str]) -> Obj:
     """Return a ClusterRole that aggregates all roles with a label."""
-    selectors = [{"matchLabels": {label: "true"}}]
-    return {
-        **_rbac_object("ClusterRole", name, labels),
-        "aggregationRule": {"clusterRoleSelectors": selectors},
-        "rules": [],
-    }
+    aggregation = {"clusterRoleSelectors": [{"matchLabels": {label: "true"}}]}
+    return {**_rbac_object("ClusterRole", name, labels), "aggregationRule": aggregation, "rules": []}
 
 
 def _cluster_role_binding(role: str, groups: Sequence[str]) -> Obj:

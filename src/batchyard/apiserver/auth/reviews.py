@@ -57,19 +57,13 @@ class Reviews:
             _resource(AUTHENTICATION, "SelfSubjectReview", self._self_subject_review),
         ]
 
-    def _self_subject_access_review(
-        self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str
-    ) -> Mapping[str, Any]:
+    def _self_subject_access_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
         return self._decide_access("SelfSubjectAccessReview", request.user, spec)
 
-    def _subject_access_review(
-        self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str
-    ) -> Mapping[str, Any]:
+    def _subject_access_review(self, _request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
         return self._decide_access("SubjectAccessReview", _user_in("SubjectAccessReview", spec), spec)
 
-    def _local_subject_access_review(
-        self, _request: ApiRequest, spec: Mapping[str, Any], namespace: str
-    ) -> Mapping[str, Any]:
+    def _local_subject_access_review(self, _request: ApiRequest, spec: Obj, namespace: str) -> Obj:
         """Answer a LocalSubjectAccessReview, which is limited to the namespace of the path."""
         kind = "LocalSubjectAccessReview"
         user = _user_in(kind, spec)
@@ -79,14 +73,11 @@ class Reviews:
         requested_namespace = _string_field(_object_field(spec, "resourceAttributes"), "namespace")
         if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
-            raise _invalid_review(
-                kind, rules.invalid("spec.resourceAttributes.namespace", requested_namespace, message, "leave it out")
-            )
+            path = "spec.resourceAttributes.namespace"
+            raise _invalid_review(kind, rules.invalid(path, requested_namespace, message, "leave it out"))
         return self._decide_access(kind, user, spec)
 
-    def _self_subject_rules_review(
-        self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str
-    ) -> Mapping[str, Any]:
+    def _self_subject_rules_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
         namespace = _string_field(spec, "namespace")
         if not namespace:
             raise bad_request("no namespace on request")
@@ -101,24 +92,20 @@ class Reviews:
         token = _string_field(spec, "token")
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
-        verified_token = self._tokens.verify_token(token)
+        verified = self._tokens.verify_token(token)
         requested_audiences = _string_list_field(spec, "audiences") or (ISSUER,)
-        audiences = (
-            [] if verified_token is None else [each for each in requested_audiences if each in verified_token.audiences]
-        )
-        if verified_token is None or not audiences:
+        audiences = [] if verified is None else [each for each in requested_audiences if each in verified.audiences]
+        if verified is None or not audiences:
             return {"error": "the token is invalid or has none of the requested audiences"}
-        return {"authenticated": True, "user": verified_token.user.to_json(), "audiences": audiences}
+        return {"authenticated": True, "user": verified.user.to_json(), "audiences": audiences}
 
     def _self_subject_review(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return {"userInfo": request.user.to_json()}
 
     def _decide_access(self, kind: str, user: UserInfo, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Decide whether a user may perform the request that the spec of a review describes."""
-        resource_attributes, path_attributes = (
-            _object_field(spec, "resourceAttributes"),
-            _object_field(spec, "nonResourceAttributes"),
-        )
+        resource_attributes = _object_field(spec, "resourceAttributes")
+        path_attributes = _object_field(spec, "nonResourceAttributes")
         is_path_review = spec.get("nonResourceAttributes") is not None
         if (spec.get("resourceAttributes") is not None) == is_path_review:
             message = (
@@ -129,9 +116,8 @@ class Reviews:
             field = "spec.nonResourceAttributes" if is_path_review else "spec.resourceAttributes"
             raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _REMEDY))
         if is_path_review:
-            attributes = RequestAttributes(
-                user, _string_field(path_attributes, "verb"), path=_string_field(path_attributes, "path")
-            )
+            verb, url_path = (_string_field(path_attributes, field) for field in ("verb", "path"))
+            attributes = RequestAttributes(user, verb, path=url_path)
         else:
             fields = ("verb", "group", "resource", "subresource", "namespace", "name")
             attributes = RequestAttributes(user, *(_string_field(resource_attributes, field) for field in fields))
@@ -153,13 +139,8 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
         if group == AUTHORIZATION and kind.endswith("AccessReview"):
             _check_metadata(kind, metadata, is_namespaced=namespaced)
         status = review(request, _object_field(body, "spec"), namespace)
-        review_object = {
-            "kind": kind,
-            "apiVersion": f"{group}/{_VERSION}",
-            "metadata": metadata,
-            "spec": body.get("spec", {}),
-        }
-        return Response(201, {**review_object, "status": status})
+        result = {"kind": kind, "apiVersion": f"{group}/{_VERSION}", "metadata": metadata, "spec": body.get("spec", {})}
+        return Response(201, {**result, "status": status})
 
     singular = kind.lower()
     info = virtual_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
@@ -188,9 +169,7 @@ def _user_in(kind: str, spec: Mapping[str, Any]) -> UserInfo:
     if not user and not groups:
         message = "at least one of user or group must be specified"
         raise _invalid_review(kind, rules.invalid("spec.user", user, message, "set spec.user or spec.groups"))
-    return UserInfo(
-        user, groups, _string_field(spec, "uid"), tuple((key, _string_list_field(extra, key)) for key in extra)
-    )
+    return UserInfo(user, groups, _string_field(spec, "uid"), tuple((k, _string_list_field(extra, k)) for k in extra))
 
 
 def _invalid_review(kind: str, fault: FieldError) -> StatusError:
@@ -258,16 +237,10 @@ class TokenRequests:
         expires_at = self._tokens.clock() + min(seconds, TOKEN_LIFETIME_MAX) * SECOND
         token = self._tokens.issue(account, bound_object, audiences, expires_at)
         expiration_time = format_time(expires_at // SECOND * SECOND)
-        granted_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, TOKEN_LIFETIME_MAX)}
+        granted = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, TOKEN_LIFETIME_MAX)}
         status = {"token": token, "expirationTimestamp": expiration_time}
         metadata = {"name": name, "namespace": namespace}
-        body = {
-            "kind": _KIND,
-            "apiVersion": f"{_GROUP}/v1",
-            "metadata": metadata,
-            "spec": granted_spec,
-            "status": status,
-        }
+        body = {"kind": _KIND, "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": granted, "status": status}
         return Response(201, body)
 
     def _find_bound_object(self, reference: Any, namespace: str, account: str) -> Obj | None:
@@ -280,11 +253,9 @@ class TokenRequests:
         bound_object = self._get_required(
             Key(_BINDABLE_KINDS[kind][0], namespace, str(reference.get("name", ""))), _BINDABLE_KINDS[kind][1]
         )
-        pod_account = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
-        if kind == "Pod" and pod_account != account:
-            message = (
-                f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{pod_account}"'
-            )
+        actual = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
+        if kind == "Pod" and actual != account:
+            message = f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{actual}"'
             raise bad_request(message)
         required_uid, uid = reference.get("uid"), bound_object["metadata"]["uid"]
         if required_uid and required_uid != uid:
@@ -293,12 +264,10 @@ class TokenRequests:
             raise StatusError(409, "Conflict", message)
         return bound_object
 
-    def _get_required(self, key: Key, resource: str) -> Obj:
+    def _get_required(self, key: Key, plural: str) -> Obj:
         obj = self._objects.get(key)
         if obj is None:
-            raise StatusError(
-                404, "NotFound", f'{resource} "{key.name}" not found', {"name": key.name, "kind": resource}
-            )
+            raise StatusError(404, "NotFound", f'{plural} "{key.name}" not found', {"name": key.name, "kind": plural})
         return obj
 
 
@@ -319,14 +288,9 @@ def _requested_seconds(spec: Mapping[str, Any]) -> int:
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         raise bad_request(f"{path} must be an integer")
-    if seconds < _LIFETIME_MIN:
-        raise _invalid_token_request(
-            rules.invalid(path, seconds, "may not specify a duration less than 10 minutes", remedy)
-        )
-    if seconds > _REQUESTED_SECONDS_MAX:
-        raise _invalid_token_request(
-            rules.invalid(path, seconds, "may not specify a duration larger than 2^32 seconds", remedy)
-        )
+    if not _LIFETIME_MIN <= seconds <= _REQUESTED_SECONDS_MAX:
+        limit = "less than 10 minutes" if seconds < _LIFETIME_MIN else "larger than 2^32 seconds"
+        raise _invalid_token_request(rules.invalid(path, seconds, f"may not specify a duration {limit}", remedy))
     return seconds
 
 

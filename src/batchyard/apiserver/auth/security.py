@@ -206,11 +206,8 @@ class EscalationGuard:
             return
         required_rules = authorization.rules_of(new)
         if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
-            required_rules = (
-                *required_rules,
-                authorization.RbacRule(("*",), ("*",), ("*",)),
-                authorization.RbacRule(("*",), urls=("*",)),
-            )
+            all_urls = authorization.RbacRule(("*",), urls=("*",))
+            required_rules = (*required_rules, authorization.RbacRule(("*",), ("*",), ("*",)), all_urls)
         self._check_permissions_held(user, new, required_rules)
 
     def _check_binding(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
@@ -234,22 +231,16 @@ class EscalationGuard:
             authorization.RequestAttributes(user, verb, authorization.GROUP, resource, "", namespace, name)
         ).allowed
 
-    def _check_permissions_held(
-        self, user: UserInfo, new: Obj, required_rules: Sequence[authorization.RbacRule]
-    ) -> None:
+    def _check_permissions_held(self, user: UserInfo, new: Obj, required: Sequence[authorization.RbacRule]) -> None:
         metadata = new["metadata"]
-        missing = authorization.missing_rules(required_rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
+        missing = authorization.missing_rules(required, self._rbac.rules_for(user, metadata.get("namespace", "")))
         if not missing:
             return
         groups = " ".join(map(json.dumps, user.groups))
         message = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
         reason = "\n".join([message, *sorted(map(str, missing))])
-        raise authorization.forbidden_resource_error(
-            authorization.GROUP,
-            _RBAC_RESOURCES[f"{new['kind']}.{authorization.GROUP}"],
-            metadata.get("name", ""),
-            reason,
-        )
+        resource = _RBAC_RESOURCES[f"{new['kind']}.{authorization.GROUP}"]
+        raise authorization.forbidden_resource_error(authorization.GROUP, resource, metadata.get("name", ""), reason)
 
 
 def _changes_only_lifecycle(new: Obj, old: Obj | None) -> bool:
@@ -269,9 +260,7 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 
 
 _WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
-_POD_CREATING_RESOURCES: Final = frozenset(
-    {("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")}
-)
+_POD_KINDS: Final = frozenset({("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")})
 _COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
 
 
@@ -299,7 +288,7 @@ def _starts_processes(attributes: authorization.RequestAttributes) -> bool:
     kind = (attributes.group, attributes.resource)
     if kind == ("", "pods") and attributes.subresource in _COMMAND_SUBRESOURCES:
         return True
-    return kind in _POD_CREATING_RESOURCES and not attributes.subresource and attributes.verb in _WRITE_VERBS
+    return kind in _POD_KINDS and not attributes.subresource and attributes.verb in _WRITE_VERBS
 
 
 class ServerSecurity(NamedTuple):
@@ -327,9 +316,8 @@ def build_security(
     rbac = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac).guards()
     served = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
-    served = with_subresource_handlers(
-        served, scheme.SERVICE_ACCOUNT, {"token": TokenRequests(objects, tokens).answer()}
-    )
+    answers = {"token": TokenRequests(objects, tokens).answer()}
+    served = with_subresource_handlers(served, scheme.SERVICE_ACCOUNT, answers)
     return ServerSecurity(
         AuthFilters(OwnerPodsAuthorizer(rbac, pods_denial), tokens), rbac, [*served, *Reviews(rbac, tokens).resources()]
     )

@@ -101,14 +101,12 @@ class TokenIssuer:
         for reference_kind, kind in _BINDABLE_KINDS.items():
             if reference_kind not in references:
                 continue
-            if not self._is_reference_valid(kind, namespace, references[reference_kind]):
+            reference = references[reference_kind]
+            if not self._is_reference_valid(kind, namespace, reference):
                 return None
             if reference_kind == "pod":
                 key_prefix = "authentication.kubernetes.io/pod-"
-                extra = (
-                    (f"{key_prefix}name", (references[reference_kind]["name"],)),
-                    (f"{key_prefix}uid", (references[reference_kind]["uid"],)),
-                )
+                extra = ((f"{key_prefix}name", (reference["name"],)), (f"{key_prefix}uid", (reference["uid"],)))
         groups = (*account_groups(namespace), AUTHENTICATED_GROUP)
         user = UserInfo(account_name(namespace, account["name"]), groups, account["uid"], extra)
         return VerifiedToken(user, tuple(claims["aud"]))

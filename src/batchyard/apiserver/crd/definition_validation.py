@@ -47,11 +47,7 @@ def schema_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
         yield invalid(f"{path}.type", schema["type"], "must be object at the root", "")
     yield from _schema_faults(schema, path, "must not be empty at the root")
     metadata = values.properties(schema).get("metadata", {})
-    if not _METADATA_FIELDS.issuperset(values.properties(metadata)) or set(metadata) - {
-        "type",
-        "properties",
-        "description",
-    }:
+    if values.properties(metadata).keys() - _METADATA_FIELDS or set(metadata) - {"type", "properties", "description"}:
         message = "must not specify anything other than name and generateName, but metadata is implicitly specified"
         yield forbidden(f"{path}.properties[metadata]", message, "")
 
@@ -63,14 +59,11 @@ def _schema_faults(schema: values.Schema, path: str, missing_type_message: str) 
     yield from _unsupported_keyword_faults(schema, path)
     yield from _rule_faults(schema, path)
     yield from _combining_keyword_faults(schema, path, is_int_or_string=bool(schema.get(values.INT_OR_STRING)))
+    message = "must not be empty for specified object fields"
     for name, field_schema in values.properties(schema).items():
-        yield from _schema_faults(
-            field_schema, f"{path}.properties[{name}]", "must not be empty for specified object fields"
-        )
+        yield from _schema_faults(field_schema, f"{path}.properties[{name}]", message)
     if additional_schema := values.additional_properties_schema(schema):
-        yield from _schema_faults(
-            additional_schema, f"{path}.additionalProperties", "must not be empty for specified object fields"
-        )
+        yield from _schema_faults(additional_schema, f"{path}.additionalProperties", message)
     if isinstance(schema.get("items"), Mapping):
         yield from _schema_faults(values.items(schema), f"{path}.items", "must not be empty for specified array items")
     if "default" in schema:
@@ -95,13 +88,10 @@ def _extension_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
         for keyword in (values.PRESERVE_UNKNOWN_FIELDS, values.EMBEDDED_RESOURCE):
             if schema.get(keyword):
                 yield invalid(f"{path}.{keyword}", True, f"must be false if {values.INT_OR_STRING} is true", "")
-    if schema.get(values.EMBEDDED_RESOURCE) and values.additional_properties_schema(schema) is not None:
+    is_embedded = schema.get(values.EMBEDDED_RESOURCE)
+    if is_embedded and values.additional_properties_schema(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", f"must not be used if {values.EMBEDDED_RESOURCE} is set", "")
-    if (
-        schema.get(values.EMBEDDED_RESOURCE)
-        and not schema.get(values.PRESERVE_UNKNOWN_FIELDS)
-        and not values.properties(schema)
-    ):
+    if is_embedded and not schema.get(values.PRESERVE_UNKNOWN_FIELDS) and not values.properties(schema):
         message = f"must not be empty if {values.EMBEDDED_RESOURCE} is true without {values.PRESERVE_UNKNOWN_FIELDS}"
         yield required(f"{path}.properties", message, "")
     if schema.get(values.PRESERVE_UNKNOWN_FIELDS) is False:
@@ -112,19 +102,17 @@ def _extension_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
 
 def _list_and_map_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     list_type, keys = schema.get(values.LIST_TYPE), schema.get(values.MAP_KEYS) or ()
+    schema_type = schema.get("type", "")
     if list_type is not None:
-        if schema.get("type") != "array":
-            yield invalid(
-                f"{path}.type", schema.get("type", ""), f"must be array if {values.LIST_TYPE} is specified", ""
-            )
+        if schema_type != "array":
+            yield invalid(f"{path}.type", schema_type, f"must be array if {values.LIST_TYPE} is specified", "")
         if list_type not in ("atomic", "set", "map"):
             yield unsupported(f"{path}.{values.LIST_TYPE}", list_type, ("atomic", "set", "map"))
     if list_type == "map":
         yield from _map_key_faults(schema, keys, path)
     elif keys:
-        yield invalid(
-            f"{path}.{values.LIST_TYPE}", list_type or "", f"must be map if {values.MAP_KEYS} is non-empty", ""
-        )
+        message = f"must be map if {values.MAP_KEYS} is non-empty"
+        yield invalid(f"{path}.{values.LIST_TYPE}", list_type or "", message, "")
     if (map_type := schema.get(values.MAP_TYPE)) is not None and map_type not in ("atomic", "granular"):
         yield unsupported(f"{path}.{values.MAP_TYPE}", map_type, ("atomic", "granular"))
 
@@ -140,10 +128,8 @@ def _map_key_faults(schema: values.Schema, keys: Sequence[str], path: str) -> It
         if key not in values.properties(item_schema):
             yield invalid(f"{path}.{values.MAP_KEYS}[{i}]", key, "entries must all be names of item properties", "")
         elif key not in (item_schema.get("required") or ()) and "default" not in values.properties(item_schema)[key]:
-            message = (
-                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
-            )
-            yield required(f"{path}.items.properties[{key}].default", message, "")
+            text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
+            yield required(f"{path}.items.properties[{key}].default", text, "")
 
 
 def _unsupported_keyword_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
@@ -290,21 +276,16 @@ def definition_faults(definition: Obj) -> Iterator[FieldError]:
     for i, version in enumerate(spec["versions"]):
         yield from _version_schema_faults(version, f"spec.versions[{i}]")
     if spec.get("preserveUnknownFields"):
-        message = (
-            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
-        )
-        yield invalid("spec.preserveUnknownFields", True, message, "")
+        text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        yield invalid("spec.preserveUnknownFields", True, text, "")
 
 
 def definition_warnings(definition: Obj) -> list[str]:
     """Return the warnings for the author of a CustomResourceDefinition."""
-    warnings = []
-    known = built_in_kind(definition)
-    if known is not None:
-        warnings.append(
-            f"batchyard serves {known.kind}.{known.group} itself: this definition is stored, but its schema is not used"
-        )
-        return warnings
+    info = built_in_kind(definition)
+    if info is not None:
+        return [f"batchyard serves {info.kind}.{info.group} itself: this definition is stored but its schema is unused"]
+    warnings: list[str] = []
     for i, version in enumerate(definition["spec"]["versions"]):
         warnings += rule_warnings(values.root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")
     return warnings
@@ -409,13 +390,11 @@ def _column_faults(column: Mapping[str, Any], path: str) -> Iterator[FieldError]
 def _scale_faults(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
     if scale is None:
         return
-    for field, allowed_prefixes in (("specReplicasPath", (".spec.",)), ("statusReplicasPath", (".status.",))):
+    for field, prefixes in (("specReplicasPath", (".spec.",)), ("statusReplicasPath", (".status.",))):
         if not scale.get(field):
             yield required(f"{path}.{field}", "", "")
-        elif not scale[field].startswith(allowed_prefixes):
-            yield invalid(
-                f"{path}.{field}", scale[field], f"should be a json path under {allowed_prefixes[0][:-1]}", ""
-            )
+        elif not scale[field].startswith(prefixes):
+            yield invalid(f"{path}.{field}", scale[field], f"should be a json path under {prefixes[0][:-1]}", "")
     selector = scale.get("labelSelectorPath")
     if selector and not selector.startswith((".spec.", ".status.")):
         message = "should be a json path under either .status or .spec"

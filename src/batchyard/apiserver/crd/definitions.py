@@ -151,13 +151,9 @@ class DefinitionStrategy(CustomStrategy):
         decoded = super().decode(sent, namespace)
         if decoded.obj is None:
             return decoded
-        definition = _with_all_names(decoded.obj)
-        faults = list(definition_faults(definition))
-        return (
-            DecodedObject(None, faults, [])
-            if faults
-            else DecodedObject(definition, [], definition_warnings(definition))
-        )
+        crd = _with_all_names(decoded.obj)
+        faults = list(definition_faults(crd))
+        return DecodedObject(None, faults, []) if faults else DecodedObject(crd, [], definition_warnings(crd))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update of a CustomResourceDefinition."""
@@ -183,15 +179,8 @@ class DefinitionStrategy(CustomStrategy):
 def definition_resource() -> Resource:
     """Return the served resource of CustomResourceDefinitions."""
     strategy = DefinitionStrategy()
-    return Resource(
-        _INFO,
-        strategy,
-        ("status",),
-        merge_schema=strategy.merge_schema,
-        is_native=True,
-        drops_unknown=True,
-        is_adoptable=True,
-    )
+    resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
+    return resource._replace(drops_unknown=True, is_adoptable=True)
 
 
 def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:

@@ -70,13 +70,7 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
     yield "indexOf", True, [_LIST, _ANY], integer, _index_of
     yield "lastIndexOf", True, [_LIST, _ANY], integer, _last_index_of
     yield "sets.contains", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) >= _comparable_set(b)
-    yield (
-        "sets.intersects",
-        False,
-        [_LIST, _LIST],
-        boolean,
-        lambda a, b: not _comparable_set(a).isdisjoint(_comparable_set(b)),
-    )
+    yield "sets.intersects", False, [_LIST, _LIST], boolean, lambda a, b: bool(_comparable_set(a) & _comparable_set(b))
     yield "sets.equivalent", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) == _comparable_set(b)
     yield "find", True, [text, text], text, lambda where, what: next(find_matches(what, where), "")
     yield "findAll", True, [text, text], _T.List(text), lambda where, what: list(find_matches(what, where))
@@ -114,20 +108,8 @@ def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any
     yield "isLoopback", True, [text], boolean, lambda address: ipaddress.ip_address(address).is_loopback
     yield "isUnspecified", True, [text], boolean, lambda address: ipaddress.ip_address(address).is_unspecified
     yield "cidr", False, [text], text, lambda network: str(ipaddress.ip_interface(network))
-    yield (
-        "isCIDR",
-        False,
-        [text],
-        boolean,
-        lambda network: "/" in network and _is_parsed_by(ipaddress.ip_interface)(network),
-    )
-    yield (
-        "containsIP",
-        True,
-        [text, text],
-        boolean,
-        lambda network, it: ipaddress.ip_address(it) in _parse_network(network),
-    )
+    yield "isCIDR", False, [text], boolean, lambda cidr: "/" in cidr and _is_parsed_by(ipaddress.ip_interface)(cidr)
+    yield "containsIP", True, [text, text], boolean, lambda cidr, it: ipaddress.ip_address(it) in _parse_network(cidr)
     yield "containsCIDR", True, [text, text], boolean, _contains_network
     yield "prefixLength", True, [text], integer, lambda network: _parse_network(network).prefixlen
     yield "masked", True, [text], text, lambda network: str(_parse_network(network))
@@ -191,13 +173,10 @@ def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     return ipaddress.ip_network(text, strict=False)
 
 
-def _contains_network(outer: str, inner: str) -> bool:
-    outer_network, inner_network = _parse_network(outer), _parse_network(inner)
-    return (
-        outer_network.version == inner_network.version
-        and inner_network.prefixlen >= outer_network.prefixlen
-        and inner_network.network_address in outer_network
-    )
+def _contains_network(outer_text: str, inner_text: str) -> bool:
+    outer, inner = _parse_network(outer_text), _parse_network(inner_text)
+    is_smaller = outer.version == inner.version and inner.prefixlen >= outer.prefixlen
+    return is_smaller and inner.network_address in outer
 
 
 # Compilation and evaluation of CEL expressions in rules of CustomResourceDefinitions.
@@ -312,14 +291,10 @@ def escape_field_name(name: str) -> str:
 
 
 def _cel_object(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    field_schemas, additional_schema = properties(schema), additional_properties_schema(schema)
-    if additional_schema is not None or (not field_schemas and schema.get(PRESERVE_UNKNOWN_FIELDS)):
+    schemas, additional_schema = properties(schema), additional_properties_schema(schema)
+    if additional_schema is not None or (not schemas and schema.get(PRESERVE_UNKNOWN_FIELDS)):
         return {name: cel_value(each, additional_schema or {}) for name, each in value.items()}
-    return {
-        escape_field_name(name): cel_value(each, field_schemas[name])
-        for name, each in value.items()
-        if name in field_schemas
-    }
+    return {escape_field_name(name): cel_value(each, schemas[name]) for name, each in value.items() if name in schemas}
 
 
 # Upper bounds on the cost of rules, from their text and the size of their input.
@@ -484,9 +459,8 @@ class ValidationRules:
         for rule in self._value_rules:
             if not rule.uses_old_self or rule.runs_without_old_value or old is not NO_OLD_VALUE:
                 if not budget.spend(rule.depth, size):
-                    raise _BudgetExceeded(
-                        FieldError(path or "<nil>", f"Invalid value: {self._quoted_type()}: {_BUDGET_EXCEEDED}")
-                    )
+                    problem = f"Invalid value: {self._quoted_type()}: {_BUDGET_EXCEEDED}"
+                    raise _BudgetExceeded(FieldError(path or "<nil>", problem))
                 yield from self._evaluate_rule(rule, variables, path)
 
     def _evaluate_rule(self, rule: ValidationRule, variables: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -495,17 +469,16 @@ class ValidationRules:
             return
         quoted_type, reason = self._quoted_type(), rule.definition.get("reason", "FieldValueInvalid")
         field_path = f"{path}{rule.definition.get('fieldPath', '')}".removeprefix(".") or "<nil>"
+        message = _rule_message(rule, variables)
         if error:
-            yield FieldError(
-                field_path, f"Invalid value: {quoted_type}: {error} evaluating rule: {_rule_message(rule, variables)}"
-            )
+            yield FieldError(field_path, f"Invalid value: {quoted_type}: {error} evaluating rule: {message}")
             return
         prefix = {
             "FieldValueRequired": "Required value: ",
             "FieldValueForbidden": "Forbidden: ",
             "FieldValueDuplicate": "Duplicate value: ",
         }.get(reason, f"Invalid value: {quoted_type}: ")
-        yield FieldError(field_path, prefix + _rule_message(rule, variables))
+        yield FieldError(field_path, prefix + message)
 
     def _quoted_type(self) -> str:
         return format_json(self._schema.get("type", "object"))
@@ -530,9 +503,8 @@ def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
         message = compile_expression(message_expression).program if message_expression else None
     except NotCompiled:
         return None
-    return ValidationRule(
-        definition, compiled.program, compiled.uses_old_self, message, iteration_depth(definition["rule"])
-    )
+    depth = iteration_depth(definition["rule"])
+    return ValidationRule(definition, compiled.program, compiled.uses_old_self, message, depth)
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:

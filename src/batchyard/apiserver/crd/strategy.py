@@ -68,13 +68,8 @@ class CustomColumns:
 
 
 def _column_from_definition(definition: Mapping[str, Any]) -> Column:
-    return Column(
-        definition["name"],
-        definition.get("priority", 0),
-        definition["type"],
-        definition.get("format", ""),
-        definition.get("description", ""),
-    )
+    value_format, description = definition.get("format", ""), definition.get("description", "")
+    return Column(definition["name"], definition.get("priority", 0), definition["type"], value_format, description)
 
 
 def _format_cell(obj: Obj, column_type: str, path: Sequence[Step], now: Instant) -> str:
@@ -132,9 +127,7 @@ _KIND_DESCRIPTION: Final = "Kind is a string value representing the REST resourc
 class CustomStrategy:
     """The resource strategy of one custom kind, with schemas, columns and rules by version."""
 
-    def __init__(
-        self, info: ServedKind, versions: Sequence[Mapping[str, Any]], *, is_terminating: bool = False
-    ) -> None:
+    def __init__(self, info: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
         self._info = info
         self._is_terminating = is_terminating
         self._schemas = {info.api_version_for(each["name"]): root_schema(each) for each in versions}
@@ -157,12 +150,10 @@ class CustomStrategy:
         obj = {**sent, "metadata": _complete_metadata(sent.get("metadata"), namespace if self._info.namespaced else "")}
         faults = [*_metadata_errors(obj)]
         completed = with_defaults(prune_unknown_fields(obj, schema), schema)
-        value_errors = list(value_faults(completed, schema, ""))
-        if any(
-            fault.problem.startswith(_BLOCKING_PROBLEMS) or "must be of type" in fault.problem for fault in value_errors
-        ):
-            value_errors += [_RULES_NOT_CHECKED] if uses_keyword(schema, VALIDATION_RULES) else []
-        faults += value_errors
+        errors = list(value_faults(completed, schema, ""))
+        if any(fault.problem.startswith(_BLOCKING_PROBLEMS) or "must be of type" in fault.problem for fault in errors):
+            errors += [_RULES_NOT_CHECKED] if uses_keyword(schema, VALIDATION_RULES) else []
+        faults += errors
         warning = self._deprecation_warnings.get(sent["apiVersion"])
         warnings = [] if warning is None else [warning]
         return DecodedObject(None if faults else self._convert(completed, self._info.api_version), faults, warnings)

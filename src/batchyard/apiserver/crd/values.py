@@ -111,11 +111,8 @@ def _prune_value(value: Any, schema: Schema) -> Any:
 
 
 def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_object: bool) -> Mapping[str, Any]:
-    field_schemas, additional_schema, keeps_unknown = (
-        properties(schema),
-        additional_properties_schema(schema),
-        bool(schema.get(PRESERVE_UNKNOWN_FIELDS)),
-    )
+    field_schemas, additional_schema = properties(schema), additional_properties_schema(schema)
+    keeps_unknown = bool(schema.get(PRESERVE_UNKNOWN_FIELDS))
     known_fields: dict[str, Any] = {}
     for name, each in value.items():
         if is_object and name in ROOT_FIELDS:
@@ -142,18 +139,13 @@ def _complete_fields(value: Mapping[str, Any], schema: Schema) -> Mapping[str, A
     field_schemas, additional_schema = properties(schema), additional_properties_schema(schema)
     new: dict[str, Any] = {}
     for name, each in value.items():
-        field_schema = field_schemas.get(name, additional_schema)
-        if (
-            each is None
-            and field_schema
-            and not field_schema.get("nullable")
-            and not field_schema.get(PRESERVE_UNKNOWN_FIELDS)
-        ):
+        subschema = field_schemas.get(name, additional_schema)
+        if each is None and subschema and not (subschema.get("nullable") or subschema.get(PRESERVE_UNKNOWN_FIELDS)):
             continue
-        new[name] = with_defaults(each, field_schema) if field_schema else each
-    for name, field_schema in field_schemas.items():
-        if name not in new and "default" in field_schema:
-            new[name] = with_defaults(field_schema["default"], field_schema)
+        new[name] = with_defaults(each, subschema) if subschema else each
+    for name, subschema in field_schemas.items():
+        if name not in new and "default" in subschema:
+            new[name] = with_defaults(subschema["default"], subschema)
     return _same_or_new(value, new)
 
 
@@ -338,11 +330,8 @@ def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterat
 
 
 def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    maximum, minimum, additional_schema = (
-        schema.get("maxProperties"),
-        schema.get("minProperties", 0),
-        additional_properties_schema(schema),
-    )
+    maximum, minimum = schema.get("maxProperties"), schema.get("minProperties", 0)
+    additional_schema = additional_properties_schema(schema)
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:

@@ -379,9 +379,8 @@ class ReadHandler:
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return one object."""
         representation = Representation(request, path, self._now())
-        check_revision_not_in_future(
-            parse_resource_version(request.query.get("resourceVersion", "")), self._objects.revision
-        )
+        revision = parse_resource_version(request.query.get("resourceVersion", ""))
+        check_revision_not_in_future(revision, self._objects.revision)
         obj = self._objects.get(Key(path.info.constant, path.namespace, path.name))
         if obj is None:
             raise not_found_error(path)
@@ -395,13 +394,11 @@ class ReadHandler:
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
         """Start a watch at a revision; without one, the existing objects come first."""
-        representation = Representation(request, path, self._now())
-        representation.check_accepts_single_object()
+        renderer = Representation(request, path, self._now())
+        renderer.check_accepts_single_object()
         bookmarks = request.flag("allowWatchBookmarks")
         selection = parse_selection(request, path.info)
-        watch = WatchStream(
-            path, selection, representation.render_object, representation.render_bookmark, with_bookmarks=bookmarks
-        )
+        watch = WatchStream(path, selection, renderer.render_object, renderer.render_bookmark, with_bookmarks=bookmarks)
         version = request.query.get("resourceVersion", "")
         check_watch_options(request)
         sends_initial_events = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None

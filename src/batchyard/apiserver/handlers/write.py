@@ -95,9 +95,8 @@ def decode_prepared_write(sent: bytes | StatusError) -> PreparedWrite:
     if isinstance(sent, StatusError):
         raise sent
     if not sent:
-        raise StatusError(
-            504, "Timeout", "the request did not complete within the allotted time", {"retryAfterSeconds": 5}
-        )
+        message = "the request did not complete within the allotted time"
+        raise StatusError(504, "Timeout", message, {"retryAfterSeconds": 5})
     fields = msgspec.json.decode(sent)
     if "reason" in fields:
         raise StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
@@ -175,10 +174,8 @@ class WriteHandler:
 
     def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
         """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
-        is_apply = (
-            request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH and not path.subresource
-        )
-        return is_apply and self._objects.get(_key(path)) is None
+        is_apply = request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH
+        return is_apply and not path.subresource and self._objects.get(_key(path)) is None
 
     # --- preparation by verb ---
 
@@ -187,13 +184,9 @@ class WriteHandler:
         sent = serialization.decode_body_object(_without_server_fields(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
-        object_path = path._replace(name=sent.obj["metadata"].get("name", ""))
-        if (
-            path.resource.is_adoptable
-            and (stored := self._objects.get(_key(object_path)))
-            and _is_provided(stored, object_path)
-        ):
-            return self._prepare_replacement(sent, stored, object_path, options)._replace(code=201)
+        target = path._replace(name=sent.obj["metadata"].get("name", ""))
+        if path.resource.is_adoptable and (stored := self._objects.get(_key(target))) and _is_provided(stored, target):
+            return self._prepare_replacement(sent, stored, target, options)._replace(code=201)
         return self._prepare_creation(sent, path, options)
 
     def _update(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
@@ -211,9 +204,8 @@ class WriteHandler:
         current = _render(stored, path)
         patched_value = apply_patch(current, content_type, body.value, path.resource.merge_schema(path.version))
         faults = json_patch_strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
-        sent = serialization.decode_body_object(
-            serialization.RequestBody(patched_value, faults), path, options, patched_from=current
-        )
+        patched_body = serialization.RequestBody(patched_value, faults)
+        sent = serialization.decode_body_object(patched_body, path, options, patched_from=current)
         return self._prepare_replacement(sent, stored, path, options)
 
     def _apply(
@@ -244,16 +236,12 @@ class WriteHandler:
         options = delete_options(request, serialization.read_body(request).value)
         stored = self._get_stored(path)
         _check_preconditions(options, stored, path, path.name)
-        deleted = self._execute_write(
-            _delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run
-        )
-        if "deletionTimestamp" in deleted["metadata"] and (
-            options.dry_run or self._objects.get(_key(path)) is not None
-        ):
-            return Response(200, _render(deleted, path), _propagation_warnings(options, path))
+        result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
+        if "deletionTimestamp" in result["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
+            return Response(200, _render(result, path), _propagation_warnings(options, path))
         if path.resource.returns_deleted:
             revision = None if options.dry_run else str(self._objects.revision)
-            last_state = with_metadata(deleted, resourceVersion=revision) if revision else deleted
+            last_state = with_metadata(result, resourceVersion=revision) if revision else result
             return Response(200, _render(last_state, path), _propagation_warnings(options, path))
         deleted_details = {**resources.object_details(path, path.name), "uid": stored["metadata"]["uid"]}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
@@ -289,9 +277,8 @@ class WriteHandler:
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
-            entries = apply.created_managed_fields(
-                new, self._field_manager(path, options), path.resource.merge_schema(path.version)
-            )
+            schema = path.resource.merge_schema(path.version)
+            entries = apply.created_managed_fields(new, self._field_manager(path, options), schema)
         _check_guard(sent.obj, None, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
@@ -355,9 +342,8 @@ class WriteHandler:
             raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
     def _field_manager(self, path: resources.ResourcePath, options: WriteOptions) -> apply.FieldManager:
-        return apply.FieldManager(
-            options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND)
-        )
+        time = format_time(self._now() // SECOND * SECOND)
+        return apply.FieldManager(options.manager, path.api_version, path.subresource, time)
 
 
 @contextmanager
@@ -444,9 +430,8 @@ def _check_server_metadata(sent: Obj, stored: Obj, path: resources.ResourcePath)
     faults = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
-    if _whole_seconds_of(new.get("creationTimestamp") or old["creationTimestamp"]) != _whole_seconds_of(
-        old["creationTimestamp"]
-    ):
+    created = old["creationTimestamp"]
+    if _whole_seconds_of(new.get("creationTimestamp") or created) != _whole_seconds_of(created):
         problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
         faults.append(FieldError("metadata.creationTimestamp", problem))
     if old.get("deletionTimestamp") and path.subresource != _STATUS:

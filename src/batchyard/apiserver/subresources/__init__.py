@@ -30,14 +30,7 @@ def with_subresources(
         "log": PodLogs(pods, now).answer(),
         **PodStreams(pods).answers(),
     }
-    served = with_scales(
-        with_finalize(with_subresource_handlers(resources, scheme.POD, answers), objects), objects, now
-    )
-    metrics = metrics_resources(objects, containers, now)
-    return [
-        *served,
-        bindings.resource(),
-        component_statuses(now),
-        *VisibilityResources(pending, objects).resources(),
-        *metrics,
-    ]
+    served = with_finalize(with_subresource_handlers(resources, scheme.POD, answers), objects)
+    metrics, visibility = metrics_resources(objects, containers, now), VisibilityResources(pending, objects)
+    virtual = (bindings.resource(), component_statuses(now), *visibility.resources(), *metrics)
+    return [*with_scales(served, objects, now), *virtual]

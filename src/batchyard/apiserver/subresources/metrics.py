@@ -74,9 +74,7 @@ class _PodMetricsSource:
 
     def list_objects(self, namespace: str) -> Sequence[Obj]:
         """Return the metrics of all running pods of a namespace whose usage is known."""
-        return [
-            pod_metrics for pod in self._metrics.pods(namespace) if (pod_metrics := self._pod_metrics(pod)) is not None
-        ]
+        return [metrics for pod in self._metrics.pods(namespace) if (metrics := self._pod_metrics(pod)) is not None]
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
         """Return the metrics of one pod. Raises StatusError if it does not exist or its usage is unknown."""

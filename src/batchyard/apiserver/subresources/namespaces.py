@@ -32,11 +32,9 @@ class NamespaceStrategy(BuiltInStrategy):
         decoded = decoded._replace(obj=obj)
         if FINALIZER not in _finalizers_in_spec(obj):
             return decoded
-        other_finalizers = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
+        finalizers = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
         with_kubernetes_finalizer = with_finalizer(obj, FINALIZER)
-        return decoded._replace(
-            obj={**with_kubernetes_finalizer, "spec": {**obj["spec"], "finalizers": other_finalizers}}
-        )
+        return decoded._replace(obj={**with_kubernetes_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}})
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Keep the `kubernetes` finalizer of an updated Namespace; only `finalize` removes it."""
@@ -77,10 +75,8 @@ class FinalizeHandler:
         has_finalizer = FINALIZER in finalizers_of(decoded)
         new = with_finalizer(stored, FINALIZER) if has_finalizer else without_finalizer(stored, FINALIZER)
         new = {**new, "spec": decoded.get("spec") or {}}
-        resource_version = decoded["metadata"].get("resourceVersion") or stored["metadata"]["resourceVersion"]
-        result = self._objects.attempt(
-            Update(with_metadata(new, resourceVersion=resource_version)), dry_run=options.dry_run
-        )
+        version = decoded["metadata"].get("resourceVersion") or stored["metadata"]["resourceVersion"]
+        result = self._objects.attempt(Update(with_metadata(new, resourceVersion=version)), dry_run=options.dry_run)
         if result.obj is None:
             message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
             raise StatusError(409, "Conflict", message, details)

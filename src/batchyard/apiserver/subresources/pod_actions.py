@@ -243,11 +243,10 @@ def _read_eviction(request: ApiRequest, namespace: str, name: str) -> Mapping[st
     eviction = read_body(request).value
     if not isinstance(eviction, Mapping) or (eviction.get("kind") or _EVICTION_KIND) != _EVICTION_KIND:
         raise bad_request("the request body is not an Eviction")
-    version = eviction.get("apiVersion") or _EVICTION_VERSIONS[0]
+    expected = _EVICTION_VERSIONS[0]
+    version = eviction.get("apiVersion") or expected
     if version not in _EVICTION_VERSIONS:
-        message = (
-            f"the API version in the data ({version}) does not match the expected API version ({_EVICTION_VERSIONS[0]})"
-        )
+        message = f"the API version in the data ({version}) does not match the expected API version ({expected})"
         raise bad_request(message)
     metadata = eviction.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}

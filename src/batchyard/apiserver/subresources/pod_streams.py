@@ -140,27 +140,17 @@ class PodStreams:
         streams, command = _requested_streams(request), request.query_values("command")
         if not command:
             raise bad_request("you must specify at least 1 command for the container")
-        return ExecResponse(
-            upgrade,
-            streams,
-            lambda client: self._pods.runtime.execute(pod, container, command, streams, client),
-            partial(session_status, command),
-        )
+        execute = partial(self._pods.runtime.execute, pod, container, command, streams)
+        return ExecResponse(upgrade, streams, execute, partial(session_status, command))
 
     def _attach(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
         container = select_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
-        upgrade, streams = (
-            negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,)),
-            _requested_streams(request),
-        )
-        return ExecResponse(
-            upgrade,
-            streams,
-            lambda client: self._pods.runtime.attach(pod, container, streams, client),
-            partial(session_status, ()),
-        )
+        upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
+        streams = _requested_streams(request)
+        attach = partial(self._pods.runtime.attach, pod, container, streams)
+        return ExecResponse(upgrade, streams, attach, partial(session_status, ()))
 
     def _forward(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
@@ -171,9 +161,7 @@ class PodStreams:
         def format_failure(port: int, session_end: SessionEnd) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {session_end.failure}"
 
-        return PortForwardResponse(
-            upgrade, ports, lambda port, client: self._pods.runtime.connect(pod, port, client), format_failure
-        )
+        return PortForwardResponse(upgrade, ports, partial(self._pods.runtime.connect, pod), format_failure)
 
     def _reject_proxy(self, _request: ApiRequest, namespace: str, name: str) -> Response:
         """Reject a proxy request; the pod name may include scheme and port: `https:NAME:443`."""
@@ -202,15 +190,10 @@ class PodStreams:
 def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[str, Any]:
     """Return the Status of a finished command, as kubelet and containerd report it."""
     if session_end.failure:
-        causes = {"causes": [{"message": session_end.failure}]}
+        details = {"causes": [{"message": session_end.failure}]}
         message = f"Internal error occurred: {session_end.failure}"
-        return {
-            "metadata": {},
-            "status": "Failure",
-            "message": message,
-            "reason": "InternalError",
-            "details": causes,
-        } | {"code": 500}
+        status = {"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError"}
+        return {**status, "details": details, "code": 500}
     if not session_end.exit_code:
         return {"metadata": {}, "status": "Success"}
     description = f"error executing command [{' '.join(command)}], exit code {session_end.exit_code}"
@@ -382,23 +365,19 @@ def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     tail, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
     seconds, since_time = _integer_parameter(query, "sinceSeconds"), query.get("sinceTime", "")
     if faults := [*_log_option_faults(tail, limit, seconds, since_time)]:
-        error_details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
-        raise StatusError(
-            422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', error_details
-        )
+        details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
+        raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
     since = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
     follow, previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
     return LogOptions(query.get("container", ""), follow, previous, timestamps, since, tail, limit)
 
 
-def _log_option_faults(
-    tail: int | None, limit: int | None, seconds: int | None, since_time: str
-) -> Iterator[FieldError]:
+def _log_option_faults(tail: int | None, limit: int | None, seconds: int | None, since: str) -> Iterator[FieldError]:
     if tail is not None and tail < 0:
         yield FieldError("tailLines", f"Invalid value: {tail}: must be greater than or equal to 0")
     if limit is not None and limit < 1:
         yield FieldError("limitBytes", f"Invalid value: {limit}: must be greater than 0")
-    if seconds is not None and since_time:
+    if seconds is not None and since:
         yield FieldError("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
     elif seconds is not None and seconds < 1:
         yield FieldError("sinceSeconds", f"Invalid value: {seconds}: must be greater than 0")

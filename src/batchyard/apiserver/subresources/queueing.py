@@ -241,16 +241,13 @@ def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) ->
     return authorizer.decide(RequestAttributes(user, "get", info.group, info.plural, namespace=namespace)).allowed
 
 
-def with_forecasts(
-    resources: Iterable[Resource], objects: ApiObjectStore, forecaster: ForecastService
-) -> list[Resource]:
+def with_forecasts(resources: Iterable[Resource], objects: ApiObjectStore, service: ForecastService) -> list[Resource]:
     """Return the resources, with the subresource `eta` on Workloads, Jobs and JobSets."""
     served = list(resources)
     for kind in FORECAST_KINDS:
         info = kind_info(kind)
-        answer = EndpointHandlers(
-            "batchyard.dev", "v1alpha1", "Forecast", {"GET": _forecast_handler(kind, objects, forecaster)}
-        )
+        methods = {"GET": _forecast_handler(kind, objects, service)}
+        answer = EndpointHandlers("batchyard.dev", "v1alpha1", "Forecast", methods)
         served = with_subresource_handlers(served, info.constant, {ETA_SUBRESOURCE: answer})
     return served
 
@@ -413,15 +410,9 @@ class VisibilityResources:
     def _pending_workload(self, view: WorkloadView, cluster_position: int, local_position: int) -> dict[str, Any]:
         """Return a pending Workload with its positions in both queues."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
-        workload_metadata = cut_metadata_times_to_seconds(workload["metadata"])
-        metadata = {
-            "name": view.name,
-            "namespace": view.namespace,
-            "creationTimestamp": workload_metadata.get("creationTimestamp"),
-        }
-        owners = [
-            {field: each[field] for field in _OWNER_FIELDS} for each in workload_metadata.get("ownerReferences") or ()
-        ]
+        known = cut_metadata_times_to_seconds(workload["metadata"])
+        metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": known.get("creationTimestamp")}
+        owners = [{field: each[field] for field in _OWNER_FIELDS} for each in known.get("ownerReferences") or ()]
         return {
             "metadata": {**metadata, "ownerReferences": owners} if owners else metadata,
             "priority": view.priority,

@@ -57,9 +57,8 @@ class ScaleHandler:
         self._spec_replicas_fields = replica_paths["specReplicasPath"].strip(".").split(".")
         self._spec_replicas_path = parse_json_path(replica_paths["specReplicasPath"])
         self._status_replicas_path = parse_json_path(replica_paths["statusReplicasPath"])
-        self._selector_path = (
-            parse_json_path(replica_paths["labelSelectorPath"]) if replica_paths.get("labelSelectorPath") else None
-        )
+        selector_path = replica_paths.get("labelSelectorPath")
+        self._selector_path = parse_json_path(selector_path) if selector_path else None
 
     def answer(self) -> EndpointHandlers:
         """Return the handlers of the subresource `scale`."""
@@ -84,9 +83,7 @@ class ScaleHandler:
     def _store_scale(self, scale: Any, stored: Obj, options: WriteOptions, *, is_applied: bool = False) -> Response:
         """Store the desired replicas from a Scale, and return the new Scale."""
         name, replicas = stored["metadata"]["name"], _desired_replicas(scale, stored)
-        resource_version = (
-            _object_field(scale, "metadata").get("resourceVersion") or stored["metadata"]["resourceVersion"]
-        )
+        version = _object_field(scale, "metadata").get("resourceVersion") or stored["metadata"]["resourceVersion"]
         new = with_path(stored, self._spec_replicas_fields, replicas)
         decoded = self._strategy.decode(new, stored["metadata"].get("namespace", ""))
         faults = decoded.faults or self._strategy.check_update(decoded.obj or {}, stored)
@@ -97,7 +94,7 @@ class ScaleHandler:
             if is_applied
             else self._managed_fields_after_update(stored, new, options)
         )
-        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": resource_version}}, entries)
+        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": version}}, entries)
         result = self._objects.attempt(write, dry_run=options.dry_run)
         if result.obj is None:
             raise self._conflict_error(name, result.error)
@@ -123,19 +120,17 @@ class ScaleHandler:
         return FieldManager(options.manager, self._info.api_version, "scale", time)
 
     def _get_object(self, namespace: str, name: str) -> Obj:
-        obj = self._objects.get(Key(self._info.constant, namespace, name))
+        info = self._info
+        obj = self._objects.get(Key(info.constant, namespace, name))
         if obj is None:
-            message = f'{self._info.plural}.{self._info.group} "{name}" not found'
-            raise StatusError(
-                404, "NotFound", message, {"name": name, "group": self._info.group, "kind": self._info.plural}
-            )
+            message = f'{info.plural}.{info.group} "{name}" not found'
+            raise StatusError(404, "NotFound", message, {"name": name, "group": info.group, "kind": info.plural})
         return obj
 
     def _conflict_error(self, name: str, error: ApiError | None) -> StatusError:
-        message = f'Operation cannot be fulfilled on {self._info.plural}.{self._info.group} "{name}": {error}'
-        return StatusError(
-            409, "Conflict", message, {"name": name, "group": self._info.group, "kind": self._info.plural}
-        )
+        info = self._info
+        message = f'Operation cannot be fulfilled on {info.plural}.{info.group} "{name}": {error}'
+        return StatusError(409, "Conflict", message, {"name": name, "group": info.group, "kind": info.plural})
 
     def _scale_of(self, stored: Obj) -> dict[str, Any]:
         """Return the Scale of an object."""

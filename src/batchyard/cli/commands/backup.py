@@ -22,9 +22,8 @@ def write_backup(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}")
     state = contents.recovered
-    output.report_line(
-        f"batchyard: backup {file} written and verified: {len(state.objects)} objects at revision {state.revision}"
-    )
+    count = len(state.objects)
+    output.report_line(f"batchyard: backup {file} written and verified: {count} objects at revision {state.revision}")
 
 
 def restore_backup(file: Path, folder: Path) -> None:
@@ -37,9 +36,8 @@ def restore_backup(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
     state = contents.recovered
-    output.report_line(
-        f"batchyard: {folder}: {len(state.objects)} objects restored; it continues from revision {state.revision}"
-    )
+    count = len(state.objects)
+    output.report_line(f"batchyard: {folder}: {count} objects restored; it continues from revision {state.revision}")
     output.report_line(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")
 
 

@@ -127,13 +127,8 @@ def _overall_table(names: tuple[str, str], section: Section) -> Table:
     for figure in section.figures:
         values = row.figures[figure.name]
         if any(values):
-            rows.append(
-                [
-                    figure.title,
-                    *(format_figure(figure.unit, metric_value) for metric_value in values),
-                    format_change(figure, values),
-                ]
-            )
+            cells = [format_figure(figure.unit, value) for value in values]
+            rows.append([figure.title, *cells, format_change(figure, values)])
     return rows
 
 
@@ -147,10 +142,9 @@ def _section_table(section: Section) -> Table:
         cells = [row.name]
         for figure in section.figures:
             values = row.figures.get(figure.name, (None, None))
-            cells += [
-                _format_values(figure.unit, values),
-                *([format_change(figure, values)] if figure is main_figure else []),
-            ]
+            cells.append(_format_values(figure.unit, values))
+            if figure is main_figure:
+                cells.append(format_change(figure, values))
         rows.append(cells)
     return rows
 
@@ -205,14 +199,11 @@ def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
             lines.append(f"{name}: rejected: and {len(rejected) - REJECTIONS_SHOWN_MAX} more")
         loops = dict.fromkeys(loop.message for loop in side.result.loops)
         lines += [f"{name}: loop: {message}" for message in loops]
-    never_admitted = (
-        next(section for section in comparison.sections if section.name == "overall").rows[0].figures["neverAdmitted"]
-    )
+    overall = next(section for section in comparison.sections if section.name == "overall")
+    never_admitted = overall.rows[0].figures["neverAdmitted"]
     if any(never_admitted):
         until = format_figure(Unit.SECONDS, comparison.lasts)
-        lines.append(
-            f"batchyard: Workloads that were never admitted count as waiting until the later end, after {until}"
-        )
+        lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {until}")
     if comparison.settings.seeds > 1 and not any(repeat.margin for repeat in comparison.repeats):
         lines.append("batchyard: all seeds gave the same result: this load has no random values")
     return lines

@@ -101,9 +101,8 @@ def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[
     except UnreachableError as error:
         if error.code != _FORBIDDEN:
             raise
-        return _cost_records_in(
-            target, ""
-        ), "limited to your own namespace: no permission to list CostRecords in other namespaces"
+        note = "limited to your own namespace: no permission to list CostRecords in other namespaces"
+        return _cost_records_in(target, ""), note
     return items, ""
 
 
@@ -151,21 +150,13 @@ def _report_remarks(cost_report: CostReport) -> Sequence[str]:
     return remarks
 
 
-def _cost_table(cost_report: CostReport) -> str:
-    if not cost_report.rows:
+def _cost_table(report: CostReport) -> str:
+    if not report.rows:
         return _NO_COSTS
-    header = [
-        cost_report.by.upper(),
-        "NODE-HOURS",
-        "ACCELERATOR-HOURS",
-        *(use.upper() for use in _USE_COLUMNS),
-        "DOLLARS",
-        "SHARE",
-    ]
-    total = cost_report.total.total
-    rows = [
-        [*_row_cells(row), f"{percentage(row.total, total):.1f}%"] for row in (*cost_report.rows, cost_report.total)
-    ]
+    use_columns = [use.upper() for use in _USE_COLUMNS]
+    header = [report.by.upper(), "NODE-HOURS", "ACCELERATOR-HOURS", *use_columns, "DOLLARS", "SHARE"]
+    total = report.total.total
+    rows = [[*_row_cells(row), f"{percentage(row.total, total):.1f}%"] for row in (*report.rows, report.total)]
     return format_table([header, *rows])
 
 

@@ -94,9 +94,8 @@ def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> s
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
     for row, item in zip(rows, items, strict=True):
-        lines.append(
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
-        )
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*padded, row[3]]).rstrip())
         if is_wide:
             lines += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
     return "\n".join(lines) + "\n"

@@ -71,10 +71,8 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
     name = name if subject["namespace"] == "default" else f"{name} -n {subject['namespace']}"
     if not document["forks"]:
         return [name, "runs", "", "", "", ""]
-    wait_cells = [
-        format_age(round(waits[quantile] * SECOND)) if quantile in waits else "?" for quantile in ("p50", "p10", "p90")
-    ]
-    return [name, *wait_cells, f"{document['within']:.0%} of forks", document["basis"]]
+    cells = [format_age(round(waits[level] * SECOND)) if level in waits else "?" for level in ("p50", "p10", "p90")]
+    return [name, *cells, f"{document['within']:.0%} of forks", document["basis"]]
 
 
 def _parse_subject(request: EtaRequest) -> Key:
@@ -85,9 +83,7 @@ def _parse_subject(request: EtaRequest) -> Key:
         if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
             break
     else:
-        output.fail(
-            f"batchyard: {request.subject!r} is not a supported KIND/NAME: use workload/NAME, job/NAME or jobset/NAME"
-        )
+        output.fail(f"batchyard: {request.subject!r} is not supported: use workload/NAME, job/NAME or jobset/NAME")
     return Key(constant, request.namespace or "default", name)
 
 
@@ -99,9 +95,7 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
         output.fail(f"batchyard: not found: {owner_note}{kind_info(subject.kind).singular} {subject}")
     forecasts_by_name = forecasts(state, [name], request.forecast_options)
     if name not in forecasts_by_name:
-        output.fail(
-            f"batchyard: {kind_info(subject.kind).singular} {subject} has already ended: there is nothing to forecast"
-        )
+        output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended: there is nothing to forecast")
     return forecasts_by_name[name].document(subject_document(subject))
 
 

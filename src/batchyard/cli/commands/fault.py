@@ -77,9 +77,7 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
         stops_at = format_time(now + instances.NOTICE)
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
-                output.fail(
-                    f"batchyard: the machine of node {name} is not a Spot machine; use --crash instead of --reclaim"
-                )
+                output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")
             changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=stops_at)
         else:
             changed_instance = instances.in_phase(instance, instances.CRASHED, now)

@@ -53,10 +53,8 @@ def guide_rows(observations: Sequence[GuideObservation], guide: PlayedGuide) -> 
     """Return the table rows of all steps (`STEP: NAME`) and all Jobs (`NAMESPACE/NAME`), as text by name."""
     rows: dict[str, str] = {}
     for observation in observations:
-        step_rows = {
-            **queue_rows(observation.cluster_queues, observation.now),
-            **node_rows(observation.nodes, observation.nodes_now),
-        }
+        queues = queue_rows(observation.cluster_queues, observation.now)
+        step_rows = {**queues, **node_rows(observation.nodes, observation.nodes_now)}
         rows |= {f"{observation.step.name}: {name}": cells for name, cells in step_rows.items()}
     for job in guide.objects(scheme.JOB):
         name, status, completions, *_ = printing.row(job, now=guide.now(), wide=False)
@@ -153,9 +151,8 @@ def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequen
         output.report_line(f"batchyard: {row}")
     for timing in live_guide.timings.missed:
         output.report_line(f"batchyard: late: {timing}")
-    output.report_line(
-        f"batchyard: {row_count - len(different_rows)} of {row_count} table rows equal those of the simulation"
-    )
+    equal_count = row_count - len(different_rows)
+    output.report_line(f"batchyard: {equal_count} of {row_count} table rows equal those of the simulation")
     if live_guide.timings.missed:
         slower = live_guide.timings.speed_for(speed)
         output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
@@ -167,9 +164,8 @@ def _format_guide(
     """Format the steps and the final Jobs; JSON and YAML also contain the live report."""
     if output_format.is_table:
         return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
-    return render_document(
-        {**_document(observations, guide), **({} if live is None else {"live": live})}, output_format
-    )
+    document = _document(observations, guide)
+    return render_document(document if live is None else {**document, "live": live}, output_format)
 
 
 def _step_table(observation: GuideObservation, began: Instant) -> str:
@@ -186,38 +182,26 @@ def _step_table(observation: GuideObservation, began: Instant) -> str:
 def _pools_table(observation: GuideObservation) -> printing.Table:
     """Return a table of the ready nodes of each pool beside the guide's published counts."""
     published = observation.step.nodes
-    rows = [
-        [pool, str(count), *_published_pool_cells(count, published, pool)] for pool, count in observation.pools.items()
-    ]
-    total, published_total = (
-        sum(observation.pools.values()),
-        None if published is None else {"": sum(published.values())},
-    )
-    missing = [
-        [pool, "0", *_published_pool_cells(0, published, pool)]
-        for pool in published or ()
-        if pool not in observation.pools
-    ]
+    rows = [[pool, str(count), *_published_cells(count, published, pool)] for pool, count in observation.pools.items()]
+    total = sum(observation.pools.values())
+    published_total = None if published is None else {"": sum(published.values())}
+    missing_pools = [pool for pool in published or () if pool not in observation.pools]
+    missing = [[pool, "0", *_published_cells(0, published, pool)] for pool in missing_pools]
     header = ["POOL", "READY NODES", "GUIDE NODES", "AGREES"]
-    return [header, *rows, *missing, ["all", str(total), *_published_pool_cells(total, published_total, "")]]
+    return [header, *rows, *missing, ["all", str(total), *_published_cells(total, published_total, "")]]
 
 
-def _published_pool_cells(count: int, published: Mapping[str, int] | None, pool: str) -> list[str]:
-    return (
-        ["", ""]
-        if published is None
-        else [str(published.get(pool, 0)), "yes" if count == published.get(pool, 0) else "no"]
-    )
+def _published_cells(count: int, published: Mapping[str, int] | None, pool: str) -> list[str]:
+    if published is None:
+        return ["", ""]
+    return [str(published.get(pool, 0)), "yes" if count == published.get(pool, 0) else "no"]
 
 
 def _queues_table(observation: GuideObservation) -> printing.Table:
     """Return the table `kubectl get clusterqueues -o wide` beside the guide's published counts."""
-    header, *rows = printing.table(
-        scheme.CLUSTER_QUEUE, observation.cluster_queues, now=observation.now, wide=True, namespaces=False
-    )
-    published_cells = [
-        _published_queue_cells(observation, obj["metadata"]["name"]) for obj in observation.cluster_queues
-    ]
+    queues, now = observation.cluster_queues, observation.now
+    header, *rows = printing.table(scheme.CLUSTER_QUEUE, queues, now=now, wide=True, namespaces=False)
+    published_cells = [_published_queue_cells(observation, obj["metadata"]["name"]) for obj in queues]
     combined = [[*row, *cells] for row, cells in zip(rows, published_cells, strict=True)]
     return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *combined]
 
@@ -257,22 +241,15 @@ def _document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> d
 
 
 def _live_document(live_guide: LiveGuide, different_rows: Sequence[DifferentRow]) -> Mapping[str, Any]:
-    return {
-        "missedTimings": [timing.document() for timing in live_guide.timings.missed],
-        "differentRows": [row._asdict() for row in different_rows],
-    }
+    missed = [timing.document() for timing in live_guide.timings.missed]
+    return {"missedTimings": missed, "differentRows": [row._asdict() for row in different_rows]}
 
 
 def _job(job: Obj, now: Instant) -> dict[str, str]:
     _, _, completions, duration, age = printing.row(job, now=now, wide=False)
     metadata = job["metadata"]
-    return {
-        "namespace": metadata["namespace"],
-        "name": metadata["name"],
-        "completions": completions,
-        "duration": duration,
-        "ageAtEnd": age,
-    }
+    key = {"namespace": metadata["namespace"], "name": metadata["name"]}
+    return {**key, "completions": completions, "duration": duration, "ageAtEnd": age}
 
 
 def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:

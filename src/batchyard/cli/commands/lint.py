@@ -33,9 +33,8 @@ def run(request: LintRequest) -> None:
     for name in request.rules:
         if name not in RULES_BY_NAME:
             suggestion = find_nearest_name(name, RULES_BY_NAME)
-            output.fail(
-                f"batchyard: unknown rule {name}; {f'did you mean {suggestion}?' if suggestion else 'see docs/lint.md'}"
-            )
+            remedy = f"did you mean {suggestion}?" if suggestion else "see docs/lint.md"
+            output.fail(f"batchyard: unknown rule {name}; {remedy}")
     report = lint(request.paths, request.rules)
     shown_findings = [
         finding

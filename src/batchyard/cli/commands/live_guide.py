@@ -150,13 +150,8 @@ class Timing(NamedTuple):
     def document(self) -> Mapping[str, Any]:
         """Return the timing as a JSON object."""
         late = self.late / SECOND
-        return {
-            "step": self.step,
-            "what": self.what,
-            "name": self.name,
-            "lateSeconds": late,
-            "reached": self.is_reached,
-        }
+        event = {"step": self.step, "what": self.what, "name": self.name}
+        return {**event, "lateSeconds": late, "reached": self.is_reached}
 
 
 class DifferentRow(NamedTuple):
@@ -373,10 +368,8 @@ class LiveGuide:
         creation_times = (self._create_with_stopped_clock if self._stops_clock else self._create_with_running_clock)(
             step, due_jobs, kubectl_stream
         )
-        lateness = {
-            document["metadata"]["name"]: instant - due_at
-            for (due_at, document), instant in zip(due_jobs, creation_times, strict=True)
-        }
+        pairs = zip(due_jobs, creation_times, strict=True)
+        lateness = {document["metadata"]["name"]: instant - due_at for (due_at, document), instant in pairs}
         for name, duration in lateness.items():
             self.timings.note(Timing(step.name, "Job", name, duration))
         return max(due_jobs[-1][0], *creation_times)
@@ -413,24 +406,23 @@ class LiveGuide:
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
         """Wait until all Jobs have ended and the added nodes are removed; return that instant, in whole minutes."""
-        instant = wait_started_at = self.began + step.starts_at
+        instant = started_at = self.began + step.starts_at
         while (
             unfinished := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
         ) and instant < self.began + RUN_LENGTH_MAX:
             instant += MINUTE
         for job in unfinished:
-            self.timings.note(
-                Timing(step.name, "end of Job", job["metadata"]["name"], instant - wait_started_at, is_reached=False)
-            )
+            name = job["metadata"]["name"]
+            self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
         latest, initial_count = instant + SHRINKING_MAX, sum(self.initial.values())
-        wait_started_at = instant
+        started_at = instant
         while (
             count := len(self._objects_at(self._wait_for_moment(instant), scheme.NODE))
         ) > initial_count and instant < latest:
             instant += MINUTE
         if count > initial_count:
             remaining_nodes = "end of", f"{count - initial_count} of the nodes that were added"
-            self.timings.note(Timing(step.name, *remaining_nodes, instant - wait_started_at, is_reached=False))
+            self.timings.note(Timing(step.name, *remaining_nodes, instant - started_at, is_reached=False))
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:

@@ -278,9 +278,8 @@ def read_served_processes(state: Path) -> Mapping[str, ServedProcess]:
     """Return the processes of the state file that are still running, by name."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
-        processes = {
-            name: ServedProcess(int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()
-        }
+        fields = {name: (int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
+        processes = {name: ServedProcess(*values) for name, values in fields.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
     return {name: process for name, process in processes.items() if not _has_ended(process, 0)}
@@ -344,9 +343,8 @@ def start_monitoring(request: MonitoringRequest) -> None:
     os.umask(0o077)
     try:
         port = free_port(request.port, "--port")
-        grafana_port = (
-            free_port(request.grafana_port, "--grafana-port") if _starts_grafana(request) else request.grafana_port
-        )
+        port = request.grafana_port
+        grafana_port = free_port(port, "--grafana-port") if _starts_grafana(request) else port
         write_prometheus_files(folder, request.data_dir, running.url)
         write_grafana_files(folder, url_of(port), grafana_port)
         programs = [_prometheus_program(prometheus_path, folder, port)]
@@ -378,11 +376,8 @@ def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
 
 
 def _prometheus_program(program_path: str, folder: MonitoringFolder, port: int) -> HttpProgram:
-    options = {
-        "config.file": folder.configuration,
-        "storage.tsdb.path": folder.prometheus / "data",
-        "web.listen-address": f"{LOOPBACK}:{port}",
-    }
+    data, address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
+    options = {"config.file": folder.configuration, "storage.tsdb.path": data, "web.listen-address": address}
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return HttpProgram(_PROMETHEUS, [program_path, *arguments], port, "/-/ready", folder.prometheus / "prometheus.log")
 
@@ -515,9 +510,8 @@ def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> No
     message = f"batchyard: Prometheus listening on {prometheus['url']}, pid {prometheus['pid']}"
     output.report_line(f"{message}, scrapes {document['platform']}; its data is in {prometheus['data']}")
     if grafana["url"] is not None:
-        output.report_line(
-            f"batchyard: Grafana listening on {grafana['url']}, pid {grafana['pid']}; log in as admin, admin"
-        )
+        url, pid = grafana["url"], grafana["pid"]
+        output.report_line(f"batchyard: Grafana listening on {url}, pid {pid}; log in as admin, admin")
     else:
         grafana_state = "is not started" if _grafana_program() else "is not installed"
         output.report_line(f"batchyard: Grafana {grafana_state}; start it with our data source and dashboards:")

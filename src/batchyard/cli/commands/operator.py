@@ -56,9 +56,8 @@ _encode = msgspec.json.Encoder().encode
 def shadow(config: ShadowConfig, output_format: ProgressFormat) -> None:
     """Run shadow mode until a termination signal or for the requested duration; exit with 1 after a divergence."""
     try:
-        counts = uvloop.run(
-            _run_until_signal(config, _write_text if output_format is ProgressFormat.TEXT else _write_json)
-        )
+        write = _write_text if output_format is ProgressFormat.TEXT else _write_json
+        counts = uvloop.run(_run_until_signal(config, write))
     except (KubeconfigError, OSError) as error:
         output.fail(f"batchyard: {error}")
     if output_format is ProgressFormat.TEXT:
@@ -133,9 +132,8 @@ def run_shadow(
     form: ProgressFormat | None,
 ) -> None:
     """Run shadow mode beside a Kueue; `kueue` is its Configuration file and whether it uses fair sharing."""
-    settings = (
-        ShadowSettings() if patience is None else ShadowSettings(min(ShadowSettings().settle, patience // 2), patience)
-    )
+    default = ShadowSettings()
+    settings = default if patience is None else ShadowSettings(min(default.settle, patience // 2), patience)
     config, fair_sharing = kueue
     kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(
@@ -218,9 +216,8 @@ def _lease_settings(lease: LeaseOptions) -> LeaseSettings:
     """Return the settings of leader election, with a unique identity of this process."""
     host = socket.gethostname()
     identity = f"{host}_{uid_for(wall_clock(), host, str(os.getpid()))}"
-    return LeaseSettings(
-        identity, lease.namespace, lease.name, lease.duration, lease.renew_deadline, lease.retry_period
-    )
+    durations = lease.duration, lease.renew_deadline, lease.retry_period
+    return LeaseSettings(identity, lease.namespace, lease.name, *durations)
 
 
 async def _run_operator_until_signal(config: OperatorConfig) -> None:

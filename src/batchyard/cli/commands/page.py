@@ -41,9 +41,7 @@ def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
         message = f"valid for {viewer.hours} h as {name}, read-only; treat the link like a password"
         output.report_line(f"batchyard: {message}")
     elif viewer.name:
-        output.fail(
-            "batchyard: --user has no effect with --insecure-loopback, where all users of this machine are the owner"
-        )
+        output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are the owner")
     if open_it and webbrowser.open(link):
         return
     output.write(f"{link}\n")

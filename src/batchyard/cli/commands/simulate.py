@@ -287,12 +287,8 @@ def format_go_duration(seconds: float) -> str:
             return f"{total / unit:g}{name}"
     hours, remainder = divmod(total, HOUR)
     minutes, remainder = divmod(remainder, MINUTE)
-    components = [
-        f"{hours}h" if hours else "",
-        f"{minutes}m" if minutes else "",
-        f"{remainder / SECOND:.9g}s" if remainder else "",
-    ]
-    return "".join(components) or "0s"
+    units = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder / SECOND:.9g}s": remainder}
+    return "".join(text for text, amount in units.items() if amount) or "0s"
 
 
 def run_to_end(simulation: Simulation) -> Result:
@@ -358,9 +354,8 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
         replay = TraceRun(trace, options, scenario)
         result = run_to_end(replay.simulation)
     if request.events != "-":
-        output.write(
-            _format_trace_report(replay.report(), _without_trace(result) if has_manifests else None, request.output)
-        )
+        rest = _without_trace(result) if has_manifests else None
+        output.write(_format_trace_report(replay.report(), rest, request.output))
     report_remarks(result)
 
 
@@ -430,9 +425,8 @@ def _waits_table(report: TraceReport) -> Table:
 
 
 def _statistics_cells(statistics: DurationStatistics) -> list[str]:
-    return [
-        f"{amount:.1f}s" for amount in (statistics.mean, statistics.p50, statistics.p90, statistics.p99, statistics.max)
-    ]
+    quantiles = (statistics.p50, statistics.p90, statistics.p99)
+    return [f"{amount:.1f}s" for amount in (statistics.mean, *quantiles, statistics.max)]
 
 
 def _reasons_table(report: TraceReport) -> Table:
@@ -441,26 +435,16 @@ def _reasons_table(report: TraceReport) -> Table:
 
 
 def _usage_row(row: Usage) -> list[str]:
-    trace_shares = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
+    shares = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
     mean, peak = _format_percent(row.mean), _format_percent(row.peak)
-    return [
-        row.model or "any GPU",
-        str(row.nodes),
-        row.resource,
-        mean,
-        peak,
-        _format_seconds(row.peak_at),
-        *trace_shares,
-    ]
+    return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *shares]
 
 
 def _fragmentation_table(report: TraceReport) -> Table:
     fragmentation = report.fragmentation
     shares = [_format_percent(share) for share in (fragmentation.mean, fragmentation.peak)]
-    return [
-        ["MEAN", "PEAK", "PEAK AT", "AT LEAST"],
-        [*shares, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)],
-    ]
+    cells = [*shares, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)]
+    return [["MEAN", "PEAK", "PEAK AT", "AT LEAST"], cells]
 
 
 def _points_table(report: TraceReport, stride: int) -> Table:

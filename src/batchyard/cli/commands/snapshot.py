@@ -63,27 +63,25 @@ def run(request: SnapshotRequest) -> None:
         output.report_line(f"batchyard: {line}")
 
 
-def snapshot_remarks(snapshot_result: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
+def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
     """Yield remarks on a snapshot: missing kinds, later revisions, Kueue's Configuration, and object counts."""
-    for line in consequences_of(snapshot_result.forbidden):
+    for line in consequences_of(snapshot.forbidden):
         yield f"no permission to list {line}"
-    if snapshot_result.loose:
-        names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot_result.loose))
+    if snapshot.loose:
+        names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot.loose))
         yield f"kinds read at a later revision, because the server no longer had the first revision: {names}"
-    unserved_kinds = [
-        info.plural for info in map(kind_info, snapshot_result.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)
-    ]
-    if unserved_kinds:
-        yield f"kinds that the server does not serve: {', '.join(unserved_kinds)}"
-    if snapshot_result.configuration_message:
-        yield snapshot_result.configuration_message
-    yield from snapshot_result.beside
-    counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot_result.counts.items() if count)
+    unserved = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
+    if unserved:
+        yield f"kinds that the server does not serve: {', '.join(unserved)}"
+    if snapshot.configuration_message:
+        yield snapshot.configuration_message
+    yield from snapshot.beside
+    counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
     redaction_note = "names are hashed, " if request.redacts else ""
     file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
     yield (
-        f"{sum(snapshot_result.counts.values())} objects as of {format_time(snapshot_result.at)}, revision"
-        f" {snapshot_result.revision}{file_note}: "
+        f"{sum(snapshot.counts.values())} objects as of {format_time(snapshot.at)}, revision"
+        f" {snapshot.revision}{file_note}: "
         f"{counts}; {redaction_note}environment variables and Secrets are omitted"
     )
 
@@ -97,10 +95,8 @@ async def _write_snapshot(
     def write_page(kind: str, page: Sequence[Obj]) -> None:
         nonlocal separator
         for obj in page:
-            public_object = without_secrets(obj)
-            stream.write(
-                separator + encode(public_object if redaction is None else redaction.redact_object(public_object))
-            )
+            public = without_secrets(obj)
+            stream.write(separator + encode(public if redaction is None else redaction.redact_object(public)))
             separator = b",\n"
         progress.add(kind_info(kind).plural, len(page))
 

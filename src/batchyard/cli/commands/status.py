@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from batchyard.api.meta import Obj
 from batchyard.cli import output
 from batchyard.cli.background import running_platform
 from batchyard.cli.options import DATA_DIR, Output, PlatformDir
@@ -29,12 +30,8 @@ def print_status(folder: Path, output_format: Output) -> None:
         output.fail(f"batchyard: {error}")
     except (OSError, http.client.HTTPException, ValueError) as error:
         output.fail(f"batchyard: {running.url}, pid {running.pid}, does not respond: {error}")
-    document = {
-        "url": running.url,
-        "pid": running.pid,
-        "kubeconfig": str((folder / KUBECONFIG_FILE).resolve()),
-        **status_report,
-    }
+    kubeconfig = str((folder / KUBECONFIG_FILE).resolve())
+    document = {"url": running.url, "pid": running.pid, "kubeconfig": kubeconfig, **status_report}
     if output_format.is_table:
         output.write(_format_status(document))
     else:
@@ -56,10 +53,8 @@ def owner_connection(running: PlatformProcess, folder: Path) -> http.client.HTTP
     assert url_parts.hostname is not None, f"the platform URL {running.url} has no host"
     if url_parts.scheme == "http":
         return http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT)
-    tls_context = owner_tls_context(folder)
-    return http.client.HTTPSConnection(
-        url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT, context=tls_context
-    )
+    context = owner_tls_context(folder)
+    return http.client.HTTPSConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT, context=context)
 
 
 def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
@@ -67,9 +62,7 @@ def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
     return request_as_owner(connection, STATUS_REPORT_PATH)
 
 
-def request_as_owner(
-    connection: http.client.HTTPConnection, path: str, put: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def request_as_owner(connection: http.client.HTTPConnection, path: str, put: Obj | None = None) -> dict[str, Any]:
     """Return the document at a path, after a PUT of `put`; raise OSError, HTTPException or ValueError on failure."""
     connection.request("GET" if put is None else "PUT", path, None if put is None else json.dumps(put))
     response = connection.getresponse()

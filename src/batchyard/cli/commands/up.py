@@ -90,9 +90,8 @@ def _run_in_background(options: UpOptions) -> None:
     """Start the platform in the background, wait until it listens, and print its URL and pid."""
     _, running = start_in_background(options)
     _print_ready(options.platform_options, running.url)
-    output.report_line(
-        f"batchyard: running in the background, pid {running.pid}; log: {options.platform_options.folder / LOG_FILE}"
-    )
+    log = options.platform_options.folder / LOG_FILE
+    output.report_line(f"batchyard: running in the background, pid {running.pid}; log: {log}")
 
 
 def _print_ready(options: PlatformOptions, url: str) -> None:
@@ -103,14 +102,12 @@ def _print_ready(options: PlatformOptions, url: str) -> None:
 
 def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_ready: Callable[[str], None]) -> None:
     """Run a platform until a termination signal; call `report_ready` with its URL once it listens."""
-    forecast_answers = (
+    answers = (
         ForecastAnswers()
         if options.configuration is None
         else ForecastAnswers(parse_kueue_settings(options.configuration))
     )
-    forecast_functions = ForecastFunctions(
-        forecast_answers.forecast_of, forecast_answers.samples_of, forecast_answers.warnings_for
-    )
+    forecast_functions = ForecastFunctions(answers.forecast_of, answers.samples_of, answers.warnings_for)
     try:
         uvloop.run(serve_platform(options, cluster, speed, report_ready, forecast_functions))
     except (JournalError, PortError, CredentialsError) as error:
@@ -148,10 +145,8 @@ def requested_cluster(options: UpOptions) -> Obj | None:
         output.fail("batchyard: --speed must be 1x if this machine is a node, because its pods are real processes")
     images = [*map(_parse_image, options.images), *(local.get("images") or ())]
     paths = [*(str(path.expanduser().resolve()) for path in options.host_paths), *(local.get("hostPaths") or ())]
-    local_spec = {**local, "images": images, "hostPaths": paths}
-    return with_path(
-        cluster, ("spec", "local"), {**local_spec, "hostNetwork": True} if options.host_network else local_spec
-    )
+    spec = {**local, "images": images, "hostPaths": paths}
+    return with_path(cluster, ("spec", "local"), {**spec, "hostNetwork": True} if options.host_network else spec)
 
 
 def _parse_image(text: str) -> dict[str, object]:

@@ -43,9 +43,7 @@ def create_user(folder: Path, new: NewUser) -> None:
         if name.startswith(_RESERVED_PREFIX):
             output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_PREFIX} is reserved")
     if len(new.name) > COMMON_NAME_MAX:
-        output.fail(
-            f"batchyard: {new.name!r} is not a valid name: certificates allow at most {COMMON_NAME_MAX} characters"
-        )
+        output.fail(f"batchyard: {new.name!r} is not valid: certificates allow at most {COMMON_NAME_MAX} characters")
     if "/" in new.name or new.name.startswith("."):
         output.fail(f"batchyard: {new.name!r} is not a valid name: it contains / or starts with a dot")
     running = running_process_in(folder)
@@ -58,20 +56,14 @@ def create_user(folder: Path, new: NewUser) -> None:
     except CredentialsError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(
-            f"batchyard: {error.filename or folder}: {error.strerror}; check that {folder / USERS_FOLDER} is writable"
-        )
+        output.fail(f"batchyard: {error.filename or folder}: {error.strerror}; make {folder / USERS_FOLDER} writable")
     output.report_line(
         f"batchyard: {path.resolve()} is the kubeconfig of {new.name}, valid {new.days} days; treat it like a password"
     )
     output.report_line(f"batchyard: RoleBindings grant {new.name}'s permissions, for example:")
-    namespace, subject_option = (
-        new.namespace or "NAMESPACE",
-        f"--group={new.groups[0]}" if new.groups else f"--user={new.name}",
-    )
-    output.report_line(
-        f"  kubectl create rolebinding {new.name} --clusterrole=edit {subject_option} --namespace={namespace}"
-    )
+    namespace = new.namespace or "NAMESPACE"
+    subject = f"--group={new.groups[0]}" if new.groups else f"--user={new.name}"
+    output.report_line(f"  kubectl create rolebinding {new.name} --clusterrole=edit {subject} --namespace={namespace}")
 
 
 def _write_kubeconfig(folder: Path, url: str, new: NewUser) -> Path:

@@ -100,13 +100,8 @@ def _parse_object_key(text: str) -> Key:
     kind, *path_parts = text.split("/")
     kind_name = kind.lower()
     for info in KINDS:
-        if kind_name in {
-            info.singular,
-            info.plural,
-            *info.short_names,
-            info.kind.lower(),
-            f"{info.plural}.{info.group}",
-        }:
+        names = {info.singular, info.plural, *info.short_names, info.kind.lower(), f"{info.plural}.{info.group}"}
+        if kind_name in names:
             if len(path_parts) == 1 and path_parts[0]:
                 return Key(info.constant, "default" if info.namespaced else "", path_parts[0])
             if len(path_parts) == 2 and info.namespaced:
@@ -160,12 +155,8 @@ def _format_end(timeline: WorkloadTimeline | None) -> str:
 
 def _queue_row(row: QueueDifference) -> list[str]:
     waits = (row.waited_without, row.waited_changed)
-    return [
-        row.name,
-        *(format_go_duration(round(wait)) for wait in waits),
-        str(row.pending_without),
-        str(row.pending_changed),
-    ]
+    wait_cells = [format_go_duration(round(wait)) for wait in waits]
+    return [row.name, *wait_cells, str(row.pending_without), str(row.pending_changed)]
 
 
 def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
@@ -218,9 +209,7 @@ def whatif(
     if paths and state is not None:
         raise typer.BadParameter("PATH and --state give two starting states: remove one of them")
     if at and not paths:
-        raise typer.BadParameter(
-            "--at is for scenarios, as a state starts at its own time: remove --at, or give manifests as PATH"
-        )
+        raise typer.BadParameter("--at is for scenarios: a state starts at its own time; remove --at or give manifests")
 
     source = ClusterTarget(options.cluster(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR)
     run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output))

@@ -78,14 +78,11 @@ def _fact_lines(document: Document) -> Iterator[str]:
     if line.get("position"):
         ahead_note = f", after {', '.join(line['ahead'])}" if line.get("ahead") else ""
         other_count = line["position"] - 1 - len(line.get("ahead") or ())
-        yield from _labelled_lines(
-            "in line",
-            f"{line['position']} of {line['of']}{ahead_note}{f' and {other_count} more' if other_count else ''}",
-        )
+        others_note = f" and {other_count} more" if other_count else ""
+        yield from _labelled_lines("in line", f"{line['position']} of {line['of']}{ahead_note}{others_note}")
     for share in document.get("shares") or ():
-        yield from _labelled_lines(
-            "share", f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}"
-        )
+        text = f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}"
+        yield from _labelled_lines("share", text)
     for number, text in enumerate((document.get("preemption") or {}).get("alternatives") or ()):
         yield from _labelled_lines("instead" if number == 0 else "", text)
     for check in document.get("checks") or ():
@@ -125,9 +122,8 @@ def _queue_quota_lines(document: Document) -> Iterator[str]:
     fields = ("flavor", "resource", "nominal", "used", "borrowed", "lent", "available")
     rows = [tuple(quota[field] for field in fields) for quota in document.get("quotas") or ()]
     if rows:
-        yield from _table_lines(
-            [("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE"), *rows[:_ROWS_MAX]]
-        )
+        header = ("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE")
+        yield from _table_lines([header, *rows[:_ROWS_MAX]])
     if len(rows) > _ROWS_MAX:
         yield f"... and {len(rows) - _ROWS_MAX} more rows: -o yaml"
 
@@ -145,16 +141,14 @@ def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
                 yield from _level_rows(row_start, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
 
-def _level_rows(
-    row_start: Sequence[str], levels: Sequence[Document], *, is_ruled_out: bool
-) -> Iterator[tuple[str, ...]]:
+def _level_rows(prefix: Sequence[str], levels: Sequence[Document], *, is_ruled_out: bool) -> Iterator[tuple[str, ...]]:
     if is_ruled_out:
-        yield *row_start, *[""] * 6
+        yield *prefix, *[""] * 6
         return
     for number, level in enumerate(levels):
         amounts = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
-        level_start = row_start if number == 0 else ("", row_start[1], "", "", "", "")
+        level_start = prefix if number == 0 else ("", prefix[1], "", "", "", "")
         yield *level_start, name, *amounts
 
 
@@ -164,9 +158,7 @@ def _holder_lines(document: Document) -> Iterator[str]:
         return
     rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
     for holder in holders:
-        holds = ", ".join(
-            f"{amount['amount']} {amount['resource']} {amount['flavor']}".rstrip() for amount in holder["holds"]
-        )
+        holds = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
         reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
         borrows = " (borrows)" if holder["borrows"] else ""
         rows.append((holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), holds, reason))
@@ -219,7 +211,7 @@ _EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.P
 _SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
 #: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
 _MISSING_SUBRESOURCE_CODES: Final = (404, 403)
-_SIMILAR_NAMES_MAX: Final = 5
+_SIMILAR_MAX: Final = 5
 
 
 class Subject(NamedTuple):
@@ -325,10 +317,8 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
         )
     names = [_full_name(metadata) for metadata in all_metadata]
     namespace_note = f" in namespace {subject.namespace}" if subject.namespace else ""
-    similar_names_note = _similar_names_hint(subject.name, names)
-    return output.fail(
-        f"batchyard: not found: {subject.info.singular} {subject.name}{namespace_note}{similar_names_note}"
-    )
+    similar_note = _similar_names_hint(subject.name, names)
+    return output.fail(f"batchyard: not found: {subject.info.singular} {subject.name}{namespace_note}{similar_note}")
 
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
@@ -357,9 +347,7 @@ def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
 def _similar_names_hint(name: str, names: Sequence[str]) -> str:
     """Return a hint with the existing names that are most similar to a missing name."""
     containing = [candidate for candidate in names if name in candidate]
-    similar = list(dict.fromkeys([*containing, *get_close_matches(name, names, _SIMILAR_NAMES_MAX, 0.5)]))[
-        :_SIMILAR_NAMES_MAX
-    ]
+    similar = list(dict.fromkeys([*containing, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
     return f"; similar names: {', '.join(similar)}" if similar else ""
 
 

@@ -81,23 +81,19 @@ def display_for(reporting: ProgressFormat) -> Display:
     return TerminalDisplay() if sys.stderr.isatty() else LineDisplay()
 
 
-def format_progress_event(progress_event: ProgressEvent) -> str:
+def format_progress_event(event: ProgressEvent) -> str:
     """Format a progress event as a line such as `[12/31] terraform-apply: done (8m40s)`."""
-    step = progress_event.step
-    prefix = f"[{progress_event.number:>{len(str(progress_event.total))}}/{progress_event.total}] {step.name}: "
-    if progress_event.kind is ProgressKind.BEGUN:
-        return prefix + step.purpose + (f" ({progress_event.what})" if progress_event.what else "")
-    result_text = (
-        "already done"
-        if progress_event.kind is ProgressKind.PASSED and step.commands
-        else _KIND_TEXTS[progress_event.kind]
-    )
-    text = result_text + (f": {progress_event.what}" if progress_event.what else "")
+    step = event.step
+    prefix = f"[{event.number:>{len(str(event.total))}}/{event.total}] {step.name}: "
+    if event.kind is ProgressKind.BEGUN:
+        return prefix + step.purpose + (f" ({event.what})" if event.what else "")
+    result_text = "already done" if event.kind is ProgressKind.PASSED and step.commands else _KIND_TEXTS[event.kind]
+    text = result_text + (f": {event.what}" if event.what else "")
     is_long = (
-        progress_event.kind in (ProgressKind.DONE, ProgressKind.FAILED, ProgressKind.INTERRUPTED, ProgressKind.UNMET)
-        and progress_event.seconds >= 1
+        event.kind in (ProgressKind.DONE, ProgressKind.FAILED, ProgressKind.INTERRUPTED, ProgressKind.UNMET)
+        and event.seconds >= 1
     )
-    return prefix + text + (f" ({format_seconds(progress_event.seconds)})" if is_long else "")
+    return prefix + text + (f" ({format_seconds(event.seconds)})" if is_long else "")
 
 
 def format_failure_lines(progress_event: ProgressEvent) -> list[str]:
@@ -187,17 +183,13 @@ class TerminalDisplay:
 class JsonDisplay:
     """Prints events as JSON lines to standard output, and other lines to standard error."""
 
-    def show(self, progress_event: ProgressEvent) -> None:
+    def show(self, event: ProgressEvent) -> None:
         """Print an event as one JSON line."""
-        fields: dict[str, object] = {"event": progress_event.kind.value, "step": progress_event.step.name}
-        fields |= {"number": progress_event.number, "total": progress_event.total, "what": progress_event.what}
-        fields["seconds"] = round(progress_event.seconds, 1)
-        if progress_event.kind is ProgressKind.FAILED:
-            fields |= {
-                "tail": list(progress_event.tail),
-                "log": progress_event.log,
-                "remedy": progress_event.step.remedy,
-            }
+        fields: dict[str, object] = {"event": event.kind.value, "step": event.step.name}
+        fields |= {"number": event.number, "total": event.total, "what": event.what}
+        fields["seconds"] = round(event.seconds, 1)
+        if event.kind is ProgressKind.FAILED:
+            fields |= {"tail": list(event.tail), "log": event.log, "remedy": event.step.remedy}
         output.write(json.dumps(fields) + "\n")
 
     def show_progress(self, line: str, seconds: float) -> None:
@@ -233,9 +225,8 @@ class TerminalConfirmation:
             return False
         try:
             if destroys:
-                typed = typer.prompt(
-                    f"{question}\nType {self.name} to continue", default="", show_default=False, err=True
-                )
+                text = f"{question}\nType {self.name} to continue"
+                typed = typer.prompt(text, default="", show_default=False, err=True)
                 return bool(typed.strip() == self.name)
             return bool(typer.confirm(f"{question}\nContinue?", err=True))
         except typer.Abort:
@@ -295,21 +286,17 @@ def run_create(rendered: RenderedPlatform, request: PlatformRequest) -> None:
         output.report_line(f"batchyard: warning: {fault}")
     is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
     if request.is_dry_run:
-        _print_dry_run(
-            rendered, request, rendered.create(requested_connection(rendered.platform, request.cluster), is_pruning)
-        )
+        connection = requested_connection(rendered.platform, request.cluster)
+        _print_dry_run(rendered, request, rendered.create(connection, is_pruning))
         return
     display = display_for(request.reporting)
     with _lock_folder(rendered, display) as (lock, journal):
-        connection = _resolve_connection(rendered, request, journal)
+        connection = _find_connection(rendered, request, journal)
         _write(rendered)
-        counts = _run_steps(
-            rendered, request, (lock, journal, display), rendered.create(connection, is_pruning), "create"
-        )
-    skipped_count = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
-    display.report(
-        f"{rendered.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {skipped_count} skipped"
-    )
+        steps = rendered.create(connection, is_pruning)
+        counts = _run_steps(rendered, request, (lock, journal, display), steps, "create")
+    skipped = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
+    display.report(f"{rendered.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {skipped} skipped")
     for line in _queue_commands(rendered, connection):
         display.report(f"  {line}")
 
@@ -322,14 +309,12 @@ def run_destroy(rendered: RenderedPlatform, request: PlatformRequest, *, is_unpr
         return
     display = display_for(request.reporting)
     with _lock_folder(rendered, display) as (lock, journal):
-        connection = _resolve_connection(rendered, request, journal)
+        connection = _find_connection(rendered, request, journal)
         _write(rendered)
-        _run_steps(
-            rendered, request, (lock, journal, display), rendered.destroy(connection, is_unprotecting), "destroy"
-        )
-        remaining = list(
-            _found_leftovers(rendered, connection, CommandRunner(rendered.folder, lock, display.report), display)
-        )
+        steps = rendered.destroy(connection, is_unprotecting)
+        _run_steps(rendered, request, (lock, journal, display), steps, "destroy")
+        runner = CommandRunner(rendered.folder, lock, display.report)
+        remaining = list(_found_leftovers(rendered, connection, runner, display))
     display.report(f"{rendered.platform.name} is destroyed. Remaining resources:")
     if request.reporting is ProgressFormat.JSON:
         rows = [
@@ -348,30 +333,26 @@ def run_status(rendered: RenderedPlatform, request: PlatformRequest) -> None:
     """Print for each step whether its result is present; exit with 1 if a result is missing."""
     display = LineDisplay()
     with _lock_folder(rendered, display) as (lock, journal):
-        connection = _resolve_connection(rendered, request, journal)
+        connection = _find_connection(rendered, request, journal)
         _write(rendered)
-        probe_results = probe_steps(
-            CommandRunner(rendered.folder, lock, display.report), display, rendered.create(connection)
-        )
-    is_present = all(
-        probe_result is not None and (probe_result.is_so or step.is_optional) for step, probe_result in probe_results
-    )
+        runner = CommandRunner(rendered.folder, lock, display.report)
+        probe_results = probe_steps(runner, display, rendered.create(connection))
+    is_present = all(result is not None and (result.is_so or step.is_optional) for step, result in probe_results)
     if request.reporting is ProgressFormat.JSON:
         rows = [
             {
                 "step": step.name,
-                "isThere": None if probe_result is None else probe_result.is_so,
-                "what": probe_result.what if probe_result else "",
+                "isThere": None if result is None else result.is_so,
+                "what": result.what if result else "",
             }
-            for step, probe_result in probe_results
+            for step, result in probe_results
         ]
-        output.write(
-            json.dumps({"platform": rendered.platform.name, "isThere": is_present, "steps": rows}, indent=4) + "\n"
-        )
+        document = {"platform": rendered.platform.name, "isThere": is_present, "steps": rows}
+        output.write(json.dumps(document, indent=4) + "\n")
     else:
-        for step, probe_result in probe_results:
-            state = "unknown" if probe_result is None else "present" if probe_result.is_so else "MISSING"
-            description = f"{step.name}: {probe_result.what}" if probe_result and probe_result.what else step.name
+        for step, result in probe_results:
+            state = "unknown" if result is None else "present" if result.is_so else "MISSING"
+            description = f"{step.name}: {result.what}" if result and result.what else step.name
             output.write(f"{state:<8} {description}\n")
     if not is_present:
         raise SystemExit(1)
@@ -405,9 +386,7 @@ def _lock_folder(rendered: RenderedPlatform, display: Display) -> Iterator[tuple
         output.fail(f"{message}; choose another folder with --out DIR")
 
 
-def _resolve_connection(
-    rendered: RenderedPlatform, request: PlatformRequest, journal: StepJournal
-) -> ClusterConnection:
+def _find_connection(rendered: RenderedPlatform, request: PlatformRequest, journal: StepJournal) -> ClusterConnection:
     try:
         return resolve_connection(rendered.platform, request.cluster, journal)
     except TargetError as error:

@@ -43,12 +43,10 @@ class MergedFinding(NamedTuple):
 
 def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[MergedFinding]:
     """Lint the platform's objects and return the findings, the most severe first; equal findings are merged."""
-    objects = [
-        rendered for group in platform_objects(platform).values() for rendered in group if not _is_idle(rendered)
-    ]
+    objects = [each for group in platform_objects(platform).values() for each in group if not _is_idle(each)]
     if platform.cluster is not None:
         objects.append(RenderedObject(platform.cluster, "spec.cluster"))
-    report = lint(rendered.obj for rendered in objects)
+    report = lint(each.obj for each in objects)
     lines = document_lines(source)
     equal_findings: dict[tuple[str, str, int], list[LintFinding]] = {}
     for finding in report.findings:
@@ -56,11 +54,11 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
         line = _line_of_finding(finding, rendered_object, platform, lines)
         equal_findings.setdefault((finding.rule, finding.problem, line), []).append(finding)
     merged = [
-        MergedFinding(group_findings[0], [_object_name(rendered) for rendered in group_findings], key[2])
+        MergedFinding(group_findings[0], [_object_name(each) for each in group_findings], key[2])
         for key, group_findings in equal_findings.items()
     ]
     merged += _room_findings(source, platform, lines)
-    return sorted(merged, key=lambda rendered: (_SEVERITY_ORDER.index(rendered.finding.severity), rendered.line))
+    return sorted(merged, key=lambda each: (_SEVERITY_ORDER.index(each.finding.severity), each.line))
 
 
 def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
@@ -146,10 +144,8 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
         output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
     else:
         output.write(render_document(_document(plan), output_format))
-    counts = {
-        severity: sum(count_texts.finding.severity is severity for count_texts in plan.findings)
-        for severity in Severity
-    }
+    severities = [merged.finding.severity for merged in plan.findings]
+    counts = {severity: severities.count(severity) for severity in Severity}
     count_texts = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
     output.report_line(f"batchyard: nothing has been created; lint: {count_texts}")
     if guide:
@@ -164,15 +160,8 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(rendered.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
-    return _Plan(
-        platform,
-        google_resource_names(platform),
-        objects,
-        machine_supplies(platform),
-        quotas(platform),
-        merged_findings,
-        source.name,
-    )
+    names, supplies = google_resource_names(platform), machine_supplies(platform)
+    return _Plan(platform, names, objects, supplies, quotas(platform), merged_findings, source.name)
 
 
 def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
@@ -195,9 +184,8 @@ def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
         yield format_table(_quotas_table(plan.quotas, format_names))
     if plan.findings:
         yield "\n# Lint findings\n"
-        yield from (
-            f"{text}\n" for merged in plan.findings for text in _finding_lines(merged, plan.source, format_names)
-        )
+        for merged in plan.findings:
+            yield from (f"{text}\n" for text in _finding_lines(merged, plan.source, format_names))
 
 
 def _names_table(header: str, names_by_kind: Mapping[str, Sequence[str]], format_names: _NamesFormatter) -> Table:
@@ -228,10 +216,8 @@ def _accelerators(row: MachineSupply) -> str:
 
 
 def _quotas_table(rows: Sequence[ComputeQuota], format_names: _NamesFormatter) -> Table:
-    return [
-        ["REGION", "QUOTA", "NEEDED", "FOR"],
-        *([row.region, row.metric, str(row.needed), format_names(row.used_by)] for row in rows),
-    ]
+    cells = [[row.region, row.metric, str(row.needed), format_names(row.used_by)] for row in rows]
+    return [["REGION", "QUOTA", "NEEDED", "FOR"], *cells]
 
 
 def _finding_lines(merged: MergedFinding, source: str, format_names: _NamesFormatter) -> Iterator[str]:

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import Popen
 from typing import IO, Final, TypeAlias
 
 from batchyard.cli.platform.journal import FolderLock
@@ -39,17 +40,16 @@ class CommandRunner:
     def run_probe(self, command: StepCommand, show_progress: ProgressCallback) -> CommandOutput:
         """Run a command that changes nothing and return its output, without logging it."""
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-            exit_code = self._run_to_end(command, stdout, stderr, show_progress)
+            exit_code = self._run(command, stdout, stderr, show_progress)
             failure = _failure_message(exit_code, command)
-            return CommandOutput(
-                exit_code, _read_all(stdout), f"{failure}\n{_read_all(stderr)}" if failure else _read_all(stderr)
-            )
+            error_text = _read_all(stderr)
+            return CommandOutput(exit_code, _read_all(stdout), f"{failure}\n{error_text}" if failure else error_text)
 
     def run_logged(self, command: StepCommand, log: Path, show_progress: ProgressCallback) -> CommandOutput:
         """Run a command, append its standard output and standard error to a log file, and return that text."""
         with log.open("ab+") as log_file:
             log_offset = log_file.seek(0, os.SEEK_END)
-            exit_code = self._run_to_end(command, log_file, log_file, show_progress)
+            exit_code = self._run(command, log_file, log_file, show_progress)
             log_file.seek(log_offset)
             text = log_file.read().decode("utf-8", "replace")
             if failure := _failure_message(exit_code, command):
@@ -57,9 +57,7 @@ class CommandRunner:
                 log_file.write(f"{failure}\n".encode())
             return CommandOutput(exit_code, "", text)
 
-    def _run_to_end(
-        self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback
-    ) -> int:
+    def _run(self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback) -> int:
         """Run the command to its end, enforce its time limit, and return its exit code."""
         started_at = monotonic_seconds()
         try:
@@ -82,7 +80,7 @@ class CommandRunner:
             else:
                 return _final_exit_code(code, interrupts, is_late)
 
-    def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "subprocess.Popen[bytes]":
+    def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "Popen[bytes]":
         with tempfile.TemporaryFile() as stdin_file:
             stdin_file.write(command.sent.encode())
             stdin_file.seek(0)
@@ -96,9 +94,7 @@ class CommandRunner:
                 pass_fds=(self._lock.inherited_fd,),
             )
 
-    def _enforce_time_limit(
-        self, process: "subprocess.Popen[bytes]", command: StepCommand, waited: float, is_late: bool
-    ) -> bool:
+    def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, waited: float, is_late: bool) -> bool:
         """Send SIGINT at the time limit and SIGKILL after the grace period; return whether the limit has passed."""
         if waited > command.limit_seconds + _GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
@@ -107,13 +103,11 @@ class CommandRunner:
             return True
         return is_late
 
-    def _interrupt(self, process: "subprocess.Popen[bytes]", command: StepCommand, interrupts: int) -> None:
+    def _interrupt(self, process: "Popen[bytes]", command: StepCommand, interrupts: int) -> None:
         """Forward Ctrl-C to the command: first as SIGINT, then as SIGTERM, from the third time as SIGKILL."""
         name = command.argv[0]
         if interrupts == 1:
-            self._report(
-                f"interrupted {name}, waiting until it ends (press Ctrl-C again to kill it, which can lose its state)"
-            )
+            self._report(f"interrupted {name}, waiting until it ends (Ctrl-C again kills it, which can lose its state)")
             _signal_process_group(process, signal.SIGINT)
         else:
             _signal_process_group(process, signal.SIGTERM if interrupts == 2 else signal.SIGKILL)
@@ -135,7 +129,7 @@ def _failure_message(code: int, command: StepCommand) -> str:
     return ""
 
 
-def _signal_process_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+def _signal_process_group(process: "Popen[bytes]", number: signal.Signals) -> None:
     """Send a signal to the process group of a command."""
     try:
         os.killpg(process.pid, number)

@@ -35,14 +35,12 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         output.fail(f"batchyard: cannot write {error.filename or out}: {error.strerror}; choose another folder")
     if conflicting:
         listed = "".join(f"\n  {path}" for path in conflicting[:_PATHS_SHOWN_MAX])
-        omitted_note = (
-            f"\n  and {len(conflicting) - _PATHS_SHOWN_MAX} more" if len(conflicting) > _PATHS_SHOWN_MAX else ""
-        )
+        omitted = len(conflicting) - _PATHS_SHOWN_MAX
+        omitted_note = f"\n  and {omitted} more" if omitted > 0 else ""
         message = f"would overwrite files in {out} that were not rendered:{listed}{omitted_note}"
         output.fail(f"batchyard: {message}\nnothing was written; move them, or use --overwrite")
-    output.report_line(
-        f"batchyard: {len(contents)} files written to {out}{f'; {removed} old files removed' if removed else ''}"
-    )
+    removed_note = f"; {removed} old files removed" if removed else ""
+    output.report_line(f"batchyard: {len(contents)} files written to {out}{removed_note}")
 
 
 def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
@@ -67,9 +65,8 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
     if conflicting and not overwrite:
         return conflicting, 0
     new_digests = {path: [_digest(content)] for path, content in contents.items()}
-    _write_record(
-        out, {path: [*recorded.get(path, []), *new_digests.get(path, [])] for path in [*recorded, *new_digests]}
-    )
+    paths = [*recorded, *new_digests]
+    _write_record(out, {path: [*recorded.get(path, []), *new_digests.get(path, [])] for path in paths})
     for path, content in contents.items():
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)

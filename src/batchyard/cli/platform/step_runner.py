@@ -194,9 +194,8 @@ class StepRunner:
         """Return the step with the input of its commands, and that input for the confirmation question."""
         if step.sends is None:
             return step, ""
-        input_text = step.sends(
-            [self.processes.run_probe(probe.command, self.display.show_progress) for probe in step.probes]
-        )
+        show_progress = self.display.show_progress
+        input_text = step.sends([self.processes.run_probe(probe.command, show_progress) for probe in step.probes])
         return replace(step, commands=tuple(replace(command, sent=input_text) for command in step.commands)), input_text
 
     def _ask_consent(self, step: PlatformStep, detail: str, input_text: str) -> bool:

@@ -66,10 +66,8 @@ def _record_target(journal: StepJournal, name: str, location: str, **details: st
         journal.note(event="target", platform=name, place=location, **details)
         return
     if (recorded["platform"], recorded["place"]) != (name, location):
-        recorded_text = f"{recorded['platform']} on {recorded['place']}"
-        raise TargetError(
-            f"this folder belongs to {recorded_text}, not to {name} on {location}: choose another with --out DIR"
-        )
+        owner = f"{recorded['platform']} on {recorded['place']}"
+        raise TargetError(f"this folder belongs to {owner}, not to {name} on {location}: choose another with --out DIR")
 
 
 def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
@@ -82,9 +80,7 @@ def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
     except FileNotFoundError:
         raise TargetError("kubectl: program not found on the PATH; install it first") from None
     except subprocess.TimeoutExpired:
-        raise TargetError(
-            f"kubectl did not report the current cluster within {_KUBECTL_TIMEOUT} s: check your kubeconfig"
-        ) from None
+        raise TargetError(f"kubectl reported no cluster within {_KUBECTL_TIMEOUT} s: check your kubeconfig") from None
     if result.returncode:
         raise TargetError(f"{result.stderr.strip()}: select a cluster with --kubeconfig FILE or --context NAME")
     view: dict[str, Any] = json.loads(result.stdout)
@@ -126,7 +122,7 @@ def _read_bytes(file: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         _fail_with_fault(
-            file, f"cannot be read: {reason}", "choose another file, or create one with `batchyard platform init`"
+            file, f"cannot be read: {reason}", "choose another, or create one with `batchyard platform init`"
         )
 
 

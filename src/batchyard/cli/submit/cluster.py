@@ -16,9 +16,7 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 _VISIBILITY_PATH: Final = "/apis/visibility.kueue.x-k8s.io"
 _VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")
-_BACKGROUND_DELETION: Final = msgspec.json.encode(
-    {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-)
+_DELETION: Final = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
 
@@ -107,11 +105,11 @@ class Cluster:
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
         """Delete a Job whose ConfigMaps could not be created; raise SubmitError if that fails."""
-        answer = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _BACKGROUND_DELETION))
+        answer = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
         if not 200 <= answer.code < 300 and answer.code != _NOT_FOUND:
             name = job["metadata"]["name"]
             raise SubmitError(
-                f"Job {name} was created without its files and could not be deleted: {failure_reason(answer)}"
+                f"Job {name} was created without its files and cannot be deleted: {failure_reason(answer)}"
             )
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
@@ -150,14 +148,10 @@ def _object_path(kind: str, obj: Mapping[str, Any]) -> str:
     return object_path(kind_info(kind), "v1", metadata["namespace"], metadata["name"])
 
 
-def _missing_queue_message(
-    job_request: JobRequest, names_in_namespace: Sequence[str], all_queues: Sequence[Obj]
-) -> str:
+def _missing_queue_message(request: JobRequest, names_in_namespace: Sequence[str], all_queues: Sequence[Obj]) -> str:
     """Return the error message for a missing LocalQueue, with the LocalQueues that exist."""
-    message = f"LocalQueue {job_request.queue} not found in namespace {job_request.namespace}"
-    namespaces = [
-        queue["metadata"]["namespace"] for queue in all_queues if queue["metadata"]["name"] == job_request.queue
-    ]
+    message = f"LocalQueue {request.queue} not found in namespace {request.namespace}"
+    namespaces = [queue["metadata"]["namespace"] for queue in all_queues if queue["metadata"]["name"] == request.queue]
     if namespaces:
         return f"{message}; found in {', '.join(namespaces)}: use --namespace {namespaces[0]}"
     if names_in_namespace:

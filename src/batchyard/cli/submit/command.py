@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -175,9 +175,7 @@ class FollowCallbacks(NamedTuple):
 class JobFollower:
     """Follows one Job: its informers, its log readers, and the progress reported so far."""
 
-    def __init__(
-        self, cluster: Cluster, job_request: JobRequest, job: Mapping[str, Any], callbacks: FollowCallbacks
-    ) -> None:
+    def __init__(self, cluster: Cluster, job_request: JobRequest, job: Obj, callbacks: FollowCallbacks) -> None:
         self._cluster = cluster
         self._job_request = job_request
         self._notify, self._log = callbacks
@@ -202,11 +200,9 @@ class JobFollower:
 
     async def follow(self) -> int:
         """Report the Job's progress until the Job ends; return the exit code of its command."""
-        watch_tasks = [
-            asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())
-        ]
+        tasks = [asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())]
         job_ended = asyncio.ensure_future(self._job_ended.wait())
-        done, _ = await asyncio.wait([job_ended, *watch_tasks], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([job_ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # these tasks run until cancelled: a finished one raises its error
         for pod in await self._list_pods():
@@ -223,16 +219,15 @@ class JobFollower:
     async def _watch(self, informer: Informer) -> None:
         """List and watch one kind until the task is cancelled."""
         while True:
-            next_step = informer.plan_request()
-            if next_step.wait:
-                await sleep_for(next_step.wait)
-            if next_step.is_watch:
-                answer = await self._cluster.transport.stream(
-                    next_step.request, lambda lines: self._on_watch_lines(informer, lines)
-                )
+            step = informer.plan_request()
+            if step.wait:
+                await sleep_for(step.wait)
+            if step.is_watch:
+                process_lines = partial(self._on_watch_lines, informer)
+                answer = await self._cluster.transport.stream(step.request, process_lines)
                 informer.process_watch_end(answer)
             else:
-                self._process_events(informer.process_list_page(await self._cluster.transport.ask(next_step.request)))
+                self._process_events(informer.process_list_page(await self._cluster.transport.ask(step.request)))
             self._report_informer_problem(informer)
 
     def _on_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
@@ -252,9 +247,7 @@ class JobFollower:
 
     def _update_job(self, job: Obj, *, is_deleted: bool) -> None:
         status = job.get("status") or {}
-        true_conditions = {
-            condition["type"] for condition in status.get("conditions") or () if condition["status"] == "True"
-        }
+        true_conditions = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
         if is_deleted and not self._job_ended.is_set():
             self._report_all(self._progress.process_deletion())
         self._job = job
@@ -287,9 +280,8 @@ class JobFollower:
         """Report the log lines of a pod to the end of the log; reconnect if the connection breaks."""
         log = LogReader(pod, self._log)
         while True:
-            answer = await self._cluster.follow_log(
-                self._job_request.namespace, pod, CONTAINER, log.since, log.process_lines
-            )
+            namespace = self._job_request.namespace
+            answer = await self._cluster.follow_log(namespace, pod, CONTAINER, log.since, log.process_lines)
             is_complete = answer.code == 200 and not answer.trouble
             pods_by_key = self._cache.of_kind(scheme.POD)
             current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
@@ -411,14 +403,10 @@ def _fail_on_error(unexpected_error: "asyncio.Future[int]", context: dict[str, A
         unexpected_error.set_exception(error)
 
 
-def _created_message(job_request: JobRequest, job: Any) -> progress.ProgressMessage:
-    line = f"job {job_request.name} created in namespace {job_request.namespace}, queue {job_request.queue}"
-    fields = {
-        "job": job_request.name,
-        "namespace": job_request.namespace,
-        "queue": job_request.queue,
-        "uid": job["metadata"]["uid"],
-    }
+def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
+    line = f"job {request.name} created in namespace {request.namespace}, queue {request.queue}"
+    fields = {"job": request.name, "namespace": request.namespace, "queue": request.queue}
+    fields["uid"] = job["metadata"]["uid"]
     return progress.ProgressMessage("Created", line, fields)
 
 
@@ -545,12 +533,11 @@ def submit(
     if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
 
-    job_request = JobRequest(
-        argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {}
-    )
+    accelerators = {gpu_resource: gpus} if gpus else {}
+    job = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, accelerators)
     pods_in_parallel = parallelism or completions or 1
-    job_request = replace(
-        job_request,
+    job = replace(
+        job,
         environment=parse_pairs("--env", env),
         annotations=parse_pairs("--annotation", annotation),
         node_selector=parse_pairs("--node-selector", node_selector),
@@ -561,7 +548,5 @@ def submit(
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
     kubeconfig = cluster(context, kubeconfig, data_dir)
-    request = SubmitRequest(
-        job_request, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output
-    )
+    request = SubmitRequest(job, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output)
     raise typer.Exit(run(request))

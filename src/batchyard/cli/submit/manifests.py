@@ -133,11 +133,8 @@ def job_name_prefix(argv: Sequence[str]) -> str:
 
 def _metadata(job_request: JobRequest, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     namespace_field = {"namespace": job_request.namespace} if job_request.namespace else {}
-    return {
-        "name": name,
-        **namespace_field,
-        "labels": {_INSTANCE_LABEL: job_request.name, _MANAGED_BY_LABEL: "batchyard-submit", **labels},
-    }
+    own_labels = {_INSTANCE_LABEL: job_request.name, _MANAGED_BY_LABEL: "batchyard-submit"}
+    return {"name": name, **namespace_field, "labels": {**own_labels, **labels}}
 
 
 def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
@@ -148,10 +145,8 @@ def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
     if archive is not None:
         container["command"] = ["sh", "-c", unpack_script(), "batchyard-submit", *job_request.argv]
         container["workingDir"] = _WORK_FOLDER
-        mounts += [
-            {"name": "parts", "mountPath": _PARTS_FOLDER, "readOnly": True},
-            {"name": "work", "mountPath": _WORK_FOLDER},
-        ]
+        mounts.append({"name": "parts", "mountPath": _PARTS_FOLDER, "readOnly": True})
+        mounts.append({"name": "work", "mountPath": _WORK_FOLDER})
         volumes += [{"name": "parts", "projected": {"sources": _volume_sources(job_request, archive)}}]
         volumes += [{"name": "work", "emptyDir": {}}]
     if job_request.checkpoint_folder:

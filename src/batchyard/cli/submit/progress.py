@@ -60,11 +60,8 @@ class JobProgress:
         reserved, evicted = find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted")
         is_evicted = evicted is not None and evicted["status"] == "True"
         if evicted is not None and is_evicted and evicted["lastTransitionTime"] != self._evicted_at:
-            self._evicted_at, self._is_admitted, self._pending_reason = (
-                evicted["lastTransitionTime"],
-                False,
-                evicted["message"],
-            )
+            self._evicted_at, self._pending_reason = evicted["lastTransitionTime"], evicted["message"]
+            self._is_admitted = False
             line = f"stopped ({evicted['reason']}): {evicted['message']}; it waits again"
             yield ProgressMessage("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
         if is_true(workload, "Admitted"):
@@ -173,10 +170,8 @@ def _why_pending(workload: Obj, reserved: Mapping[str, Any]) -> str:
     if reserved["status"] != "True":
         return str(reserved["message"])
     checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
-    waiting_checks = [
-        f"{check['name']}: {check.get('message') or check['state']}" for check in checks if check["state"] != "Ready"
-    ]
-    return f"has quota, and waits for {'; '.join(waiting_checks)}" if waiting_checks else ""
+    waiting = [f"{each['name']}: {each.get('message') or each['state']}" for each in checks if each["state"] != "Ready"]
+    return f"has quota, and waits for {'; '.join(waiting)}" if waiting else ""
 
 
 def _pod_message(pod: Obj) -> ProgressMessage | None:

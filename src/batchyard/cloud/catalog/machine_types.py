@@ -149,11 +149,9 @@ def _customized_catalog(added: Mapping[str, Any], prices: Mapping[str, Any]) -> 
     fractions = _builtin_rows()["fractions"]
     machines, attachable = dict(catalog.machines), dict(catalog.attachable)
     for name, row in added.items():
-        existing = machines.get(name)
+        old = machines.get(name)
         machine = _machine(name, row, fractions)
-        machines[name] = (
-            machine if existing is None else replace(machine, prices=_update_prices(existing.prices, row, fractions))
-        )
+        machines[name] = machine if old is None else replace(machine, prices=_update_prices(old.prices, row, fractions))
     for name, row in prices.items():
         if name in machines:
             machines[name] = replace(machines[name], prices=_update_prices(machines[name].prices, row, fractions))
@@ -235,10 +233,8 @@ def _shaped_machines(entries: Mapping[str, Any], fractions: Mapping[str, Any]) -
                 )
                 spot = on_demand * meta.parse_quantity(row["price"]["spot"]) // meta.NANO
                 prices = Prices(on_demand, spot, reserved, flex_start)
-                name, milli = f"{family}-{shape}-{cpus}", cpus * 1000
-                yield MachineType(
-                    name, family, milli, milli, memory, None, None, 0, prices, is_auto_provisionable=False
-                )
+                name, cpu = f"{family}-{shape}-{cpus}", cpus * 1000
+                yield MachineType(name, family, cpu, cpu, memory, None, None, 0, prices, is_auto_provisionable=False)
 
 
 def accelerator_from(row: Mapping[str, Any]) -> Accelerator:

@@ -167,11 +167,8 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
     if "resizeRequest" in instance["spec"]:
         instance_labels[well_known.NODE_PROVISIONING_REQUEST] = instance["spec"]["resizeRequest"]
     metadata = {"name": name, "labels": {**node["metadata"]["labels"], **instance_labels}}
-    not_ready = {"key": well_known.NOT_READY, "effect": "NoSchedule"}
-    spec = {
-        "providerID": f"gce://{cluster['metadata']['name']}/{zone}/{name}",
-        "taints": [*node["spec"]["taints"], not_ready],
-    }
+    taints = [*node["spec"]["taints"], {"key": well_known.NOT_READY, "effect": "NoSchedule"}]
+    spec = {"providerID": f"gce://{cluster['metadata']['name']}/{zone}/{name}", "taints": taints}
     status = {
         **node["status"],
         "nodeInfo": {**node["status"]["nodeInfo"], **_identity(name, now)},
@@ -228,12 +225,9 @@ def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dic
         well_known.REGION: region,
         well_known.ZONE: zone,
     }
-    return {
-        **(pool["spec"].get("labels") or {}),
-        **system_labels,
-        **_provisioning_labels(pool["spec"]),
-        **_accelerator_labels(pool, machine),
-    }
+    own_labels = pool["spec"].get("labels") or {}
+    labels = {**own_labels, **system_labels, **_provisioning_labels(pool["spec"])}
+    return {**labels, **_accelerator_labels(pool, machine)}
 
 
 def _provisioning_labels(spec: Obj) -> dict[str, str]:

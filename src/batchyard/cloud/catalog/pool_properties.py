@@ -9,6 +9,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.base.instant import Duration, parse_duration
 from batchyard.cloud.catalog import machine_types
+from batchyard.cloud.catalog.machine_types import Catalog, MachineType
 
 # Properties of a NodePool: machine type, zones, autoscaling, and TPU slices.
 #
@@ -16,7 +17,7 @@ from batchyard.cloud.catalog import machine_types
 # GKE's autoscaler, IsMultiHostTpuPodslice and ZeroOrMaxNodeScaling.
 
 
-def machine_of(pool: Obj, catalog: machine_types.Catalog) -> machine_types.MachineType:
+def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
     """Return the machine type of a pool, with the accelerators that the pool attaches and their price."""
     spec = pool["spec"]
     machine, accelerator_row = catalog.machine(spec["machineType"]), spec.get("accelerator")
@@ -27,7 +28,7 @@ def machine_of(pool: Obj, catalog: machine_types.Catalog) -> machine_types.Machi
     return replace(machine, accelerator=accelerator, prices=prices)
 
 
-def has_its_accelerator(pool: Obj, catalog: machine_types.Catalog) -> bool:
+def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
     """Report whether the machines of a pool have the accelerators that the pool names."""
     accelerator_row, actual = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
     return not accelerator_row or (
@@ -46,7 +47,7 @@ def is_autoscaled(pool: Obj) -> bool:
     return pool["spec"].get("autoscaling") is not None
 
 
-def hosts_of_slice(pool: Obj, catalog: machine_types.Catalog) -> int:
+def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
     """Return the number of machines that are created and deleted together: above 1 for a multi-host TPU slice."""
     accelerator, topology = catalog.machine(pool["spec"]["machineType"]).accelerator, pool["spec"].get("tpuTopology")
     if accelerator is None or accelerator.resource != well_known.TPU or not topology:
@@ -73,9 +74,7 @@ class Rate(NamedTuple):
     device: str
 
 
-def hourly_price(
-    machine: machine_types.MachineType, provisioning: str, *, reserved: bool = False
-) -> machine_types.MicroDollars:
+def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = False) -> machine_types.MicroDollars:
     """Return the hourly price of a machine type by provisioning model, or its reserved price."""
     prices = machine.prices
     if reserved:
@@ -96,13 +95,11 @@ def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj 
     """Return the rate of an Instance from its pool and Cluster; the price is 0 if either is missing."""
     spec = instance["spec"]
     pool, provisioning = spec["pool"], spec.get("provisioning", "standard")
-    pool_object = get(Key(scheme.NODE_POOL, "", pool))
-    if pool_object is None or cluster is None:
+    node_pool = get(Key(scheme.NODE_POOL, "", pool))
+    if node_pool is None or cluster is None:
         return Rate(pool, provisioning, 0, "")
-    accelerator = machine_of(pool_object, machine_types.catalog_of(cluster)).accelerator
-    return Rate(
-        pool, provisioning, pool_price(pool_object, cluster), "" if accelerator is None else accelerator.resource
-    )
+    accelerator = machine_of(node_pool, machine_types.catalog_of(cluster)).accelerator
+    return Rate(pool, provisioning, pool_price(node_pool, cluster), "" if accelerator is None else accelerator.resource)
 
 
 def node_rate(node: Obj, cluster: Obj | None) -> Rate:
@@ -144,9 +141,7 @@ class StepDuration(NamedTuple):
     maximum: Duration
 
 
-def step_duration(
-    step: str, machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog
-) -> StepDuration:
+def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> StepDuration:
     """Return the duration of a step such as `boot` or `drivers` for a machine type."""
     row = _duration_row(step, machine, cluster, catalog)
     return StepDuration(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
@@ -159,7 +154,7 @@ def in_typical_times(cluster: Obj) -> Obj:
     cluster_times: Mapping[str, Any] = spec.get("times") or {}
     steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
-    def typical_rows(machine: machine_types.MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
+    def typical_rows(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
         durations = {step: _duration_row(step, machine, cluster, catalog)["typical"] for step in steps}
         return {step: {"min": text, "typical": text, "max": text} for step, text in durations.items()}
 
@@ -171,28 +166,23 @@ def in_typical_times(cluster: Obj) -> Obj:
     return {**cluster, "spec": {**spec, "times": times}}
 
 
-def preparation_time(machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog) -> Duration:
+def preparation_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
     """Return the maximum time from the request of a machine until its Node is ready."""
     last = "network" if machine.accelerator is None else "drivers"
     steps = ("provisioning", "boot", "registration", last)
     return sum(step_duration(step, machine, cluster, catalog).maximum for step in steps)
 
 
-def repair_time(machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog) -> Duration:
+def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
     """Return the time from the crash of a machine to its replacement."""
     text: str = _duration_row("repair", machine, cluster, catalog)
     return parse_duration(text)
 
 
-def _duration_row(step: str, machine: machine_types.MachineType, cluster: Obj, catalog: machine_types.Catalog) -> Any:
+def _duration_row(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
     """Return the duration of a step from the most specific source: type, family, Cluster, catalog."""
     cluster_times: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
     by_machine = cluster_times.get("byMachine") or {}
-    sources = (
-        by_machine.get(machine.name) or {},
-        by_machine.get(machine.family) or {},
-        cluster_times,
-        catalog.family(machine).times,
-        catalog.times,
-    )
+    machine_times = (by_machine.get(machine.name) or {}, by_machine.get(machine.family) or {})
+    sources = (*machine_times, cluster_times, catalog.family(machine).times, catalog.times)
     return next(source[step] for source in sources if step in source)

@@ -9,6 +9,7 @@ from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
 from batchyard.dashboard import data_source
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
@@ -17,19 +18,16 @@ _MAIN_RESOURCES: Final = ("cpu", "memory")
 _POOL_OF_OTHERS: Final = "nodes"
 
 
-def nodes(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, _query: data_source.Query
-) -> data_source.Model:
+def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     """Return the model of all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     used_by_node = _used_by_node(source)
-    pools: dict[str, list[data_source.Model]] = {}
+    pools: dict[str, list[Model]] = {}
     node_objects = source.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
-        pools.setdefault(node_pool_name(obj), []).append(
-            _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
-        )
+        cell = _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
+        pools.setdefault(node_pool_name(obj), []).append(cell)
     node_names = {str(obj["metadata"]["name"]) for obj in node_objects}
     for instance in source.reader.list(scheme.INSTANCE):
         if instance["metadata"]["name"] not in node_names and phase_of(instance) not in (CRASHED, FAILED, STOPPING):
@@ -42,9 +40,7 @@ def nodes(
     }
 
 
-def node(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, query: data_source.Query
-) -> data_source.Model | None:
+def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
     """Return the model of one node, with the pods that the user may list; None if the node does not exist."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
@@ -64,7 +60,7 @@ def node(
     }
 
 
-def cluster_summary(source: data_source.ViewInputs) -> data_source.Model:
+def cluster_summary(source: ViewInputs) -> Model:
     """Return the number of nodes, and the requested share of their total capacity."""
     views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _sum_amounts(view.allocatable for view in views)
@@ -89,7 +85,7 @@ def node_pool_name(obj: Obj) -> str:
     return label(obj, well_known.NODE_POOL) or _POOL_OF_OTHERS
 
 
-def _used_by_node(source: data_source.ViewInputs) -> dict[str, dict[str, int]]:
+def _used_by_node(source: ViewInputs) -> dict[str, dict[str, int]]:
     """Return the resources that the pods on each node request."""
     used: dict[str, dict[str, int]] = {}
     for obj in source.reader.list(scheme.POD):
@@ -118,7 +114,7 @@ def _add_amounts(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> N
         total[resource] = total.get(resource, 0) + amount
 
 
-def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) -> data_source.Model:
+def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) -> Model:
     requested = requested or {}
     device = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
     resources = [*_MAIN_RESOURCES, *([device] if device else ())]
@@ -150,14 +146,14 @@ def _node_state(view: NodeView, obj: Obj) -> str:
     return READY if view.ready else NOT_READY
 
 
-def _booting_cell(instance: Obj) -> data_source.Model:
+def _booting_cell(instance: Obj) -> Model:
     """Return the cell of a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool_model(source: data_source.ViewInputs, name: str, cells: list[data_source.Model]) -> data_source.Model:
+def _pool_model(source: ViewInputs, name: str, cells: list[Model]) -> Model:
     pool = source.reader.get(Key(scheme.NODE_POOL, "", name))
     counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
     return {
@@ -173,7 +169,7 @@ def _runs_on(view: PodView, node_name: str) -> bool:
     return view.node_name == node_name and not view.is_terminal
 
 
-def _pod_row(view: PodView, obj: Obj) -> data_source.Model:
+def _pod_row(view: PodView, obj: Obj) -> Model:
     return {
         "namespace": view.namespace,
         "name": view.name,

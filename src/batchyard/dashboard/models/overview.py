@@ -73,9 +73,8 @@ def _first_pending_workloads(source: ViewInputs) -> Iterator[tuple[int, str, Wor
     """Yield the first pending Workloads of each queue, with their position; more of each if there are few queues."""
     queues = [name for name in source.queue_source.snapshot.queues if source.queue_source.count_pending(name)]
     for name in queues:
-        for position, view in enumerate(
-            source.queue_source.first_pending(name, -(-WORKLOADS_SHOWN_MAX // len(queues)))
-        ):
+        shown_max = -(-WORKLOADS_SHOWN_MAX // len(queues))
+        for position, view in enumerate(source.queue_source.first_pending(name, shown_max)):
             yield position, name, view
 
 
@@ -150,9 +149,8 @@ def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
     grouping = "node" if query.get("by") == "node" and scope.may_list_all(scheme.NODE) else "flavor"
     since = _period_start(source, query)
     histories = (history for history in source.history.workload_histories.values() if history.quota_intervals)
-    histories_by_key = {
-        history.key: history for history in histories if scope.may_list(scheme.WORKLOAD, history.namespace)
-    }
+    listed = [history for history in histories if scope.may_list(scheme.WORKLOAD, history.namespace)]
+    histories_by_key = {history.key: history for history in listed}
     all_spans = _spans_by_node(source, scope) if grouping == "node" else _spans_by_flavor(histories_by_key.values())
     spans = [span for span in all_spans if span.end is None or span.end >= since]
     maximum = REPORT_SPANS_MAX if source.is_complete else SPANS_MAX
@@ -177,16 +175,11 @@ def _period_start(source: ViewInputs, query: Query) -> Instant:
     """Return the start of the shown interval, from the query parameter `last`: seconds, or `all`."""
     period_text = query.get("last", "")
     if period_text == "all":
-        return (
-            min((history.marks[0].at for history in source.history.workload_histories.values()), default=source.now)
-            // SECOND
-            * SECOND
-        )
-    period = (
-        int(period_text) * SECOND
-        if period_text.isascii() and period_text.isdecimal() and len(period_text) < 10
-        else _DEFAULT_PERIOD
-    )
+        histories = source.history.workload_histories.values()
+        start = min((history.marks[0].at for history in histories), default=source.now)
+        return start // SECOND * SECOND
+    is_valid = period_text.isascii() and period_text.isdecimal() and len(period_text) < 10
+    period = int(period_text) * SECOND if is_valid else _DEFAULT_PERIOD
     return (source.now - max(period, _MIN_PERIOD)) // SECOND * SECOND
 
 
@@ -255,7 +248,6 @@ def _preemptions(
         for mark in histories[key].marks if key in histories else ():
             preemptor = source.history.workload_histories.get(mark.preemptor_uid) if mark.event == PREEMPTED else None
             if preemptor is not None and preemptor.key in numbers and mark.at >= since:
-                preemptions.append(
-                    {"at": duration_seconds(mark.at - since), "victim": number, "by": numbers[preemptor.key]}
-                )
+                at, preemptor_number = duration_seconds(mark.at - since), numbers[preemptor.key]
+                preemptions.append({"at": at, "victim": number, "by": preemptor_number})
     return sorted(preemptions, key=lambda preemption: (preemption["at"], preemption["victim"]))

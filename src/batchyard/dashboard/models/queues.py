@@ -7,6 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
 from batchyard.dashboard.history import CREATED, DELETED, EVICTED, FINISHED, PREEMPTED, RESERVED, WorkloadHistory
 from batchyard.dashboard.models.rows import (
     SharedPendingReasons,
@@ -18,7 +19,7 @@ from batchyard.dashboard.models.rows import (
 from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
-def cluster_queue_row(source: data_source.ViewInputs, queue: ClusterQueue) -> data_source.Model:
+def cluster_queue_row(source: ViewInputs, queue: ClusterQueue) -> Model:
     """Return the row of a ClusterQueue, with counts and a usage bar for each flavor."""
     ready = source.queue_source.readiness(queue.name)
     admitted = sum(workload.is_admitted for workload in queue.workloads.values())
@@ -35,9 +36,7 @@ def cluster_queue_row(source: data_source.ViewInputs, queue: ClusterQueue) -> da
     }
 
 
-def local_queues(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, cluster_queue: str = ""
-) -> list[data_source.Model]:
+def local_queues(source: ViewInputs, scope: NamespaceAccess, cluster_queue: str = "") -> list[Model]:
     """Return the rows of the LocalQueues that the user may list; only those of one ClusterQueue if it is set."""
     namespaces = scope.namespaces(scheme.LOCAL_QUEUE, source.reader)
     if namespaces is None:
@@ -47,7 +46,7 @@ def local_queues(
     return [_local_queue_row(obj) for obj in queue_objects if cluster_queue in ("", obj["spec"].get("clusterQueue"))]
 
 
-def _local_queue_row(obj: Obj) -> data_source.Model:
+def _local_queue_row(obj: Obj) -> Model:
     status, active = obj.get("status") or {}, find_condition(obj, "Active")
     is_active = active is None or active["status"] == "True"
     return {
@@ -63,16 +62,11 @@ def _local_queue_row(obj: Obj) -> data_source.Model:
     }
 
 
-def _local_usage_rows(flavor: dict[str, Any]) -> list[data_source.Model]:
+def _local_usage_rows(flavor: dict[str, Any]) -> list[Model]:
     """Return the nonzero reserved amounts of a LocalQueue in one flavor."""
-    from_status = [
-        (reservation["name"], reservation.get("total", "0")) for reservation in flavor.get("resources") or ()
-    ]
-    return [
-        {"flavor": flavor["name"], "resource": resource, "used": total}
-        for resource, total in from_status
-        if str(total) != "0"
-    ]
+    totals = {each["name"]: each.get("total", "0") for each in flavor.get("resources") or ()}
+    used = {name: total for name, total in totals.items() if str(total) != "0"}
+    return [{"flavor": flavor["name"], "resource": name, "used": total} for name, total in used.items()]
 
 
 # Time series from the history: pending and running Workloads of a ClusterQueue, and their usage.
@@ -85,7 +79,7 @@ _END_OF_PENDING_EVENTS: Final = (RESERVED, FINISHED, DELETED)
 _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
-def queue_time_series(source: data_source.ViewInputs, queue: str) -> data_source.Model | None:
+def queue_time_series(source: ViewInputs, queue: str) -> Model | None:
     """Return the time series of a ClusterQueue with a fixed number of points; None without history."""
     histories = [history for history in source.history.workload_histories.values() if history.queue == queue]
     if not histories:
@@ -113,7 +107,7 @@ def queue_time_series(source: data_source.ViewInputs, queue: str) -> data_source
     }
 
 
-def _formatted_series(resource: str, values: list[int]) -> data_source.Model:
+def _formatted_series(resource: str, values: list[int]) -> Model:
     return {"values": values, "most": data_source.format_resource_amount(resource, max(values))}
 
 
@@ -163,9 +157,7 @@ def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: 
 # One ClusterQueue in detail: pending Workloads in order, LocalQueues, quota, time series.
 
 
-def queue(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, query: data_source.Query
-) -> data_source.Model | None:
+def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
     """Return the model of one ClusterQueue, None if it does not exist; hidden Workloads appear only as positions."""
     if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
@@ -199,12 +191,10 @@ def queue(
     }
 
 
-def _pending_rows(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, name: str, window: data_source.PageWindow
-) -> list[data_source.Model]:
+def _pending_rows(source: ViewInputs, scope: NamespaceAccess, name: str, window: data_source.PageWindow) -> list[Model]:
     """Return the rows of the pending Workloads in scheduling order."""
     first = source.queue_source.first_pending(name, window.offset + window.limit)
-    rows, reasons = list[data_source.Model](), SharedPendingReasons()
+    rows, reasons = list[Model](), SharedPendingReasons()
     for position, view in enumerate(first, 1):
         row = workload_row_by_key(source, view.key) if scope.may_list(scheme.WORKLOAD, view.namespace) else None
         rows.append({"position": position, **({"hidden": True} if row is None else reasons.reported(view, row))})

@@ -12,12 +12,13 @@ from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
 from batchyard.dashboard.history import SchedulerDivergence
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def workload_row(source: data_source.ViewInputs, view: WorkloadView, obj: Obj) -> data_source.Model:
+def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
     """Return the row of a Workload in a list."""
     state = data_source.workload_state(view, obj)
     queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
@@ -47,7 +48,7 @@ class SharedPendingReasons:
     def __init__(self) -> None:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
-    def reported(self, view: WorkloadView, row: data_source.Model) -> data_source.Model:
+    def reported(self, view: WorkloadView, row: Model) -> Model:
         """Return the row of a pending Workload with its reason. Call this in scheduling order."""
         group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
@@ -57,7 +58,7 @@ class SharedPendingReasons:
         return {**row, "reason": reason, "why": why}
 
 
-def workload_row_by_key(source: data_source.ViewInputs, key: str) -> data_source.Model | None:
+def workload_row_by_key(source: ViewInputs, key: str) -> Model | None:
     """Return the row of the Workload with a key; None if the Workload no longer exists."""
     workload = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
     return None if workload is None else workload_row(source, workload_view(workload), workload)
@@ -89,7 +90,7 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 # Quota usage, borrowing and lending of a queue or Cohort, as amounts and bars.
 
 
-def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[data_source.Model]:
+def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
     """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
     ids = [
         fr
@@ -99,9 +100,9 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[data_source.Mo
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
 
-def dominant_usage_rows(rows: Iterable[data_source.Model]) -> list[data_source.Model]:
+def dominant_usage_rows(rows: Iterable[Model]) -> list[Model]:
     """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
-    dominant: dict[str, data_source.Model] = {}
+    dominant: dict[str, Model] = {}
     for row in rows:
         if row["isIdle"]:
             continue
@@ -111,19 +112,19 @@ def dominant_usage_rows(rows: Iterable[data_source.Model]) -> list[data_source.M
     return list(dominant.values())
 
 
-def _usage_weight(line: data_source.Model) -> tuple[bool, float]:
+def _usage_weight(line: Model) -> tuple[bool, float]:
     is_device = "/" in line["resource"]
     return is_device, line["filled"] + line["over"]
 
 
-def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> data_source.Model:
+def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
     flavor, resource = snapshot.names[fr]
     nominal, quota, used = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
     borrowed = max(0, used - quota) if node.parent is not None else 0
     lent = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
     scale = max(quota, used, 1)
-    row: data_source.Model = {
+    row: Model = {
         "flavor": flavor,
         "resource": resource,
         "nominal": data_source.format_resource_amount(resource, nominal),
@@ -139,9 +140,8 @@ def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> data_source.Mode
         "isLending": lent > 0,
     }
     limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
-    return row | {
-        name: data_source.format_resource_amount(resource, value) for name, value in limits.items() if value is not None
-    }
+    known = {name: value for name, value in limits.items() if value is not None}
+    return row | {name: data_source.format_resource_amount(resource, value) for name, value in known.items()}
 
 
 def _lendable_amount(node: QuotaNode, fr: int) -> int:
@@ -157,11 +157,8 @@ def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
     parent = node.parent
     if parent is None:
         return 0
-    borrowed = sum(
-        max(0, _amount_of(child.usage, fr) - _amount_of(child.subtree, fr))
-        for child in parent.children.values()
-        if child is not node
-    )
+    siblings = [child for child in parent.children.values() if child is not node]
+    borrowed = sum(max(0, _amount_of(each.usage, fr) - _amount_of(each.subtree, fr)) for each in siblings)
     return max(0, borrowed - parent.nominal.get(fr, 0))
 
 
@@ -176,9 +173,7 @@ def _amount_of(amounts: list[int], fr: int) -> int:
 COST_ROWS_MAX: Final = 200
 
 
-def costs(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, _query: data_source.Query
-) -> data_source.Model:
+def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     """Return the cost model for the namespaces that the user may list; `kept` is False without cost records."""
     if source.costs is not None:
         statement = source.costs
@@ -192,10 +187,8 @@ def costs(
         records = list(source.reader.list(scheme.COST_RECORD))
     else:
         records = [obj for name in namespaces for obj in source.reader.list(scheme.COST_RECORD, name)]
-    reports = {
-        grouping: make_cost_report(records, grouping, 0, source.now + 1)
-        for grouping in ("team", "clusterqueue", "pool")
-    }
+    until = source.now + 1
+    reports = {name: make_cost_report(records, name, 0, until) for name in ("team", "clusterqueue", "pool")}
     team_report = reports["team"]
     if team_report.begin is None or team_report.through is None:
         return {"kept": False}
@@ -206,20 +199,20 @@ def costs(
     )
 
 
-def _cost_model(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> data_source.Model:
+def _cost_model(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> Model:
     tables = [{"by": grouping, "rows": _cost_table_rows(rows)} for grouping, rows in groups]
     total = sum(row.total for row in groups[0][1])
     return {"kept": True, "from": begin, "through": through, "total": f"${format_dollars(total)}", "tables": tables}
 
 
-def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[data_source.Model]:
+def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[Model]:
     """Return the rows of a cost table, the most expensive first."""
     total = sum(row.total for row in rows)
     lines = [_cost_row(row, total) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:COST_ROWS_MAX]
 
 
-def _cost_row(row: CostReportRow, total: int) -> data_source.Model:
+def _cost_row(row: CostReportRow, total: int) -> Model:
     return {
         "name": row.name,
         "cents": row.total,
@@ -258,9 +251,7 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> lis
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 
-def shadow_comparison(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, workload: str = ""
-) -> data_source.Model:
+def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> Model:
     """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
     results = source.history.comparison
     if results is None or not scope.may_list_all(scheme.WORKLOAD):
@@ -274,7 +265,7 @@ def shadow_comparison(
     return {"comparison": fields}
 
 
-def _divergence_row(divergence: SchedulerDivergence) -> data_source.Model:
+def _divergence_row(divergence: SchedulerDivergence) -> Model:
     return {
         "at": format_timestamp(divergence.at),
         "since": format_timestamp(divergence.since),

@@ -10,6 +10,7 @@ from batchyard.api.meta import Key, Obj, annotation, event_count, event_last_tim
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.dashboard import data_source
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
 from batchyard.dashboard.models.rows import format_timestamp, shadow_comparison, workload_row
 
@@ -18,9 +19,7 @@ EVENTS_MAX: Final = 100
 _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
-def workload(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, query: data_source.Query
-) -> data_source.Model | None:
+def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
     """Return the model of one Workload; None if it does not exist or the user may not list it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not scope.may_list(scheme.WORKLOAD, namespace):
@@ -32,7 +31,7 @@ def workload(
     row = workload_row(source, view, obj)
     position = None if view.quota_reserved else source.queue_source.place_of(row["clusterQueue"], view.key)
     pods = _owned_pods(source, obj) if scope.may_list(scheme.POD, namespace) else None
-    model: data_source.Model = {
+    model: Model = {
         **row,
         "priorityClass": (obj["spec"].get("priorityClassRef") or {}).get("name", ""),
         "labels": {k: v for k, v in (obj["metadata"].get("labels") or {}).items() if k not in _INTERNAL_LABELS},
@@ -62,44 +61,26 @@ def _api_path(view: WorkloadView) -> str:
     return f"/apis/{info.group}/{info.storage_version}/namespaces/{view.namespace}/{info.plural}/{view.name}"
 
 
-def _workload_events(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, view: WorkloadView
-) -> Iterator[data_source.Model]:
+def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[Model]:
     """Yield the events of a Workload, with preemptors the user may list, and the preemptions that it caused."""
     history = source.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
         return
-    events: list[tuple[WorkloadMark, data_source.Model]] = [
-        (mark, _event_model(source, scope, mark)) for mark in history.marks
-    ]
-    visible_histories = (
-        victim
-        for victim in source.history.workload_histories.values()
-        if scope.may_list(scheme.WORKLOAD, victim.namespace)
-    )
-    events += [
-        (mark, _preemption_event(mark, victim))
-        for victim in visible_histories
-        for mark in victim.marks
-        if mark.preemptor_uid == view.uid
-    ]
+    events: list[tuple[WorkloadMark, Model]] = [(mark, _event_model(source, scope, mark)) for mark in history.marks]
+    histories = source.history.workload_histories.values()
+    visible_histories = [victim for victim in histories if scope.may_list(scheme.WORKLOAD, victim.namespace)]
+    marks = [(mark, victim) for victim in visible_histories for mark in victim.marks]
+    events += [(mark, _preemption_event(mark, victim)) for mark, victim in marks if mark.preemptor_uid == view.uid]
     yield from (event for _, event in sorted(events, key=lambda pair: pair[0].at))
 
 
-def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> data_source.Model:
+def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> Model:
     return {"what": "preempts", "at": format_timestamp(mark.at), "workload": victim.key}
 
 
-def _event_model(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, mark: WorkloadMark
-) -> data_source.Model:
-    event: data_source.Model = {
-        "what": mark.event,
-        "at": format_timestamp(mark.at),
-        "reason": mark.reason,
-        "message": mark.message,
-    }
+def _event_model(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> Model:
+    event: Model = {"what": mark.event, "at": format_timestamp(mark.at), "reason": mark.reason, "message": mark.message}
     if mark.preemptor_uid:
         preemptor = source.history.workload_histories.get(mark.preemptor_uid)
         is_visible = preemptor is not None and scope.may_list(scheme.WORKLOAD, preemptor.namespace)
@@ -109,20 +90,12 @@ def _event_model(
     return event
 
 
-def _pod_set_model(view: WorkloadView, number: int) -> data_source.Model:
+def _pod_set_model(view: WorkloadView, number: int) -> Model:
     pod_set = view.pod_sets[number]
-    holding = next(
-        (
-            holding_candidate
-            for holding_candidate in view.holdings
-            if holding_candidate.name == pod_set.name and not view.finished
-        ),
-        None,
-    )
-    requests = {
-        r: data_source.format_resource_amount(r, amount) for r, amount in pod_set.template.requests if r != "pods"
-    }
-    model: data_source.Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
+    holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
+    amounts = {resource: amount for resource, amount in pod_set.template.requests if resource != "pods"}
+    requests = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
+    model: Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
     if holding is not None:
         model["flavors"] = [
             {
@@ -135,7 +108,7 @@ def _pod_set_model(view: WorkloadView, number: int) -> data_source.Model:
     return model
 
 
-def _owned_pods(source: data_source.ViewInputs, workload: Obj) -> Sequence[Obj]:
+def _owned_pods(source: ViewInputs, workload: Obj) -> Sequence[Obj]:
     """Return the pods that the Workload's owners own, directly or through the Jobs of a JobSet."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
@@ -146,7 +119,7 @@ def _owned_pods(source: data_source.ViewInputs, workload: Obj) -> Sequence[Obj]:
     return sorted(own_pods, key=lambda obj: str(obj["metadata"]["name"]))
 
 
-def _pods_below(source: data_source.ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
+def _pods_below(source: ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
     """Return the pods that an object owns, directly or through at most `depth` levels of other objects."""
     pods: list[Obj] = []
     for obj in source.reader.owned_by(*owner):
@@ -157,7 +130,7 @@ def _pods_below(source: data_source.ViewInputs, owner: tuple[str, str], depth: i
     return pods
 
 
-def _pod_row(obj: Obj) -> data_source.Model:
+def _pod_row(obj: Obj) -> Model:
     view = pod_view(obj)
     return {
         "name": view.name,
@@ -169,27 +142,22 @@ def _pod_row(obj: Obj) -> data_source.Model:
     }
 
 
-def _check_model(check: Mapping[str, Any]) -> data_source.Model:
+def _check_model(check: Mapping[str, Any]) -> Model:
     return {"name": check["name"], "state": check["state"], "message": check.get("message", "")}
 
 
-def _condition_model(condition: Mapping[str, Any]) -> data_source.Model:
+def _condition_model(condition: Mapping[str, Any]) -> Model:
     fields = {"type": "type", "status": "status", "reason": "reason", "message": "message"}
-    return {
-        **{name: condition.get(field, "") for name, field in fields.items()},
-        "since": condition.get("lastTransitionTime", ""),
-    }
+    fields["since"] = "lastTransitionTime"
+    return {name: condition.get(field, "") for name, field in fields.items()}
 
 
-def _event_rows(source: data_source.ViewInputs, obj: Obj) -> list[data_source.Model]:
+def _event_rows(source: ViewInputs, obj: Obj) -> list[Model]:
     """Return the Events of a Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
-    events = [
-        event
-        for event in source.reader.list(scheme.EVENT, metadata["namespace"])
-        if (event.get("involvedObject") or {}).get("uid") in uids
-    ]
+    events = source.reader.list(scheme.EVENT, metadata["namespace"])
+    events = [event for event in events if (event.get("involvedObject") or {}).get("uid") in uids]
     events.sort(key=_event_time, reverse=True)
     return [
         {
@@ -215,9 +183,7 @@ _STATE_OF_ENTRY: Final = attrgetter("state")
 _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
-def workloads(
-    source: data_source.ViewInputs, scope: data_source.NamespaceAccess, query: data_source.Query
-) -> data_source.Model:
+def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
     """Return one page of the Workload list, the latest first, and the counts by state before the state filter."""
     window = data_source.requested_page(source, query)
     visible = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
@@ -239,7 +205,7 @@ def workloads(
 
 
 def _filter_entries(
-    source: data_source.ViewInputs, entries: Sequence[data_source.WorkloadListEntry], query: data_source.Query
+    source: ViewInputs, entries: Sequence[data_source.WorkloadListEntry], query: Query
 ) -> Sequence[data_source.WorkloadListEntry]:
     """Return the list entries that match the query's namespace, queue, and search text."""
     namespace, queue, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
@@ -249,13 +215,12 @@ def _filter_entries(
         entries = [entry for entry in entries if text in entry.search_text]
     if not queue:
         return entries
-    leads_to_queue = {
-        name: _leads_to_queue(source, name, queue) for name in dict.fromkeys(entry.view.queue for entry in entries)
-    }
+    names = dict.fromkeys(entry.view.queue for entry in entries)
+    leads_to_queue = {name: _leads_to_queue(source, name, queue) for name in names}
     return [entry for entry in entries if entry.view.cluster_queue == queue or leads_to_queue[entry.view.queue]]
 
 
-def _leads_to_queue(source: data_source.ViewInputs, local_queue: str, queue: str) -> bool:
+def _leads_to_queue(source: ViewInputs, local_queue: str, queue: str) -> bool:
     """Return whether a LocalQueue, or its ClusterQueue, has this name."""
     namespace, _, name = local_queue.partition("/")
     return queue in (name, source.queue_source.cluster_queue_of(namespace, name))

@@ -81,10 +81,8 @@ def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a pod spec whose containers get the completion index as an environment variable."""
-    container_fields = {
-        f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)
-    }
-    return {**spec, **container_fields}
+    fields = {f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
+    return {**spec, **fields}
 
 
 def _with_index_variable(container: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -356,9 +354,8 @@ class PodClaims:
     def adoptions(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
         """Return the orphan pods that a Job adopts, with the Job as their owner."""
         metadata = job["metadata"]
-        orphans = self._orphans.get(
-            (metadata.get("namespace", ""), "" if _has_manual_selector(job) else metadata["name"])
-        )
+        name = "" if _has_manual_selector(job) else metadata["name"]
+        orphans = self._orphans.get((metadata.get("namespace", ""), name))
         if not orphans or "deletionTimestamp" in metadata:
             return []
         pods = [pod for key in orphans if (pod := reader.get(key)) is not None and not is_terminating(pod)]

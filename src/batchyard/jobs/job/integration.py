@@ -42,11 +42,9 @@ class JobIntegration:
     def ending(self, job: Obj) -> workloads.JobCompletion | None:
         """Return the outcome from the Complete or Failed condition; None before the Job has ended."""
         condition = workloads.condition_true(job, "Complete", "Failed")
-        return (
-            None
-            if condition is None
-            else workloads.JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
-        )
+        if condition is None:
+            return None
+        return workloads.JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the pod template of the Job."""
@@ -99,11 +97,9 @@ class JobIntegration:
 def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = (template.get("metadata") or {}).get("labels") or {}
     user_labels = {name: value for name, value in labels.items() if name not in _GENERATED}
-    return (
-        template
-        if len(user_labels) == len(labels)
-        else with_path(template, ("metadata", "labels"), user_labels or None)
-    )
+    if len(user_labels) == len(labels):
+        return template
+    return with_path(template, ("metadata", "labels"), user_labels or None)
 
 
 def _parallelism_min(job: Obj) -> int | None:

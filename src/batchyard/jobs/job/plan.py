@@ -64,10 +64,8 @@ def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:
     if text is None:
         return count is not None and total(succeeded) >= count
     rule_indexes = _parse_indexes(text, completions)
-    matched_count = count_common(rule_indexes, succeeded)
-    return bool(rule_indexes) and (
-        matched_count == total(rule_indexes) or (count is not None and matched_count >= count)
-    )
+    matched = count_common(rule_indexes, succeeded)
+    return bool(rule_indexes) and (matched == total(rule_indexes) or (count is not None and matched >= count))
 
 
 @lru_cache(maxsize=64)
@@ -414,10 +412,8 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
 def _missing_indexes(observed: ObservedJob, count: int) -> list[int]:
     """Return the first indexes that have neither succeeded, nor finally failed, nor an active pod."""
     spec = observed.spec
-    indexes_with_pods = [
-        pod.index for pod in (*observed.active, *_awaited_terminating(observed)) if spec.has_index(pod.index)
-    ]
-    used_indexes = with_indexes(observed.succeeded_indexes, indexes_with_pods)
+    taken = [pod.index for pod in (*observed.active, *_awaited_terminating(observed)) if spec.has_index(pod.index)]
+    used_indexes = with_indexes(observed.succeeded_indexes, taken)
     return first_missing(union(used_indexes, observed.failed_indexes), count, spec.completions or 0)
 
 
@@ -489,7 +485,7 @@ def plan_job(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now:
     started = _active_since(state, now)
     if outcome is None:
         outcome = new_outcome(state, started, now)
-    change = _plan_change(state, outcome, failures, now)
+    change = _plan_pods(state, outcome, failures, now)
     if outcome is None and _is_complete(state, change):
         outcome = COMPLETE
     wake_times = (change.wake_at, deadline(state, started) if outcome is None else None)
@@ -506,9 +502,7 @@ def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
     return now if not text or is_true(state.status, "Suspended") else parse_time(text)
 
 
-def _plan_change(
-    state: ObservedJob, outcome: JobOutcome | None, failures: Iterable[Instant], now: Instant
-) -> PodChanges:
+def _plan_pods(state: ObservedJob, outcome: JobOutcome | None, failures: Iterable[Instant], now: Instant) -> PodChanges:
     """Return the pod changes; pods that a failing Job deletes count as failures."""
     if outcome is not None:
         return PodChanges(dismiss=state.active) if outcome.succeeded else PodChanges(delete=state.active)

@@ -91,20 +91,15 @@ def with_selector(job: Obj) -> Obj:
     if spec.get("manualSelector"):
         return job
     template, selector = spec.get("template") or {}, spec.get("selector") or {}
-    template_labels, match_labels = (
-        (template.get("metadata") or {}).get("labels") or {},
-        selector.get("matchLabels") or {},
-    )
+    template_labels = (template.get("metadata") or {}).get("labels") or {}
+    match_labels = selector.get("matchLabels") or {}
     labels = _generated_labels(metadata["name"], metadata["uid"]) | match_labels | template_labels
     required_labels = {well_known.CONTROLLER_UID: metadata["uid"], **match_labels}
     if labels == template_labels and required_labels == match_labels:
         return job
-    template_metadata = {**(template.get("metadata") or {}), "labels": labels}
-    spec_fields = {
-        "selector": {**selector, "matchLabels": required_labels},
-        "template": {**template, "metadata": template_metadata},
-    }
-    return {**job, "spec": {**spec, **spec_fields}}
+    new_template = {**template, "metadata": {**(template.get("metadata") or {}), "labels": labels}}
+    new_selector = {**selector, "matchLabels": required_labels}
+    return {**job, "spec": {**spec, "selector": new_selector, "template": new_template}}
 
 
 def _generated_labels(name: str, uid: str) -> dict[str, str]:
@@ -386,9 +381,8 @@ def due_after(failures: list[Instant]) -> Instant:
 
 def index_due_after(failed: Obj) -> Instant:
     """Return when the pod of an index may be replaced, from the failure counts in its annotations."""
-    failure_count = annotation_count(failed, well_known.INDEX_FAILURES) + annotation_count(
-        failed, well_known.INDEX_IGNORED_FAILURES
-    )
+    ignored_count = annotation_count(failed, well_known.INDEX_IGNORED_FAILURES)
+    failure_count = annotation_count(failed, well_known.INDEX_FAILURES) + ignored_count
     return finished_at(failed) + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
 
 

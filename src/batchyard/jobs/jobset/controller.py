@@ -304,19 +304,15 @@ def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -
     missing: list[list[dict[str, Any]]] = []
     for replicated in startup.replicated_jobs:
         indexes = range(spec.replicas_of(replicated))
-        free_indexes = list(
-            islice((i for i in indexes if spec.job_name(jobset, replicated, i) not in names), remaining)
-        )
-        if free_indexes:
-            missing.append(child_jobs(jobset, replicated, free_indexes))
-            remaining -= len(free_indexes)
+        free = list(islice((i for i in indexes if spec.job_name(jobset, replicated, i) not in names), remaining))
+        if free:
+            missing.append(child_jobs(jobset, replicated, free))
+            remaining -= len(free)
     return missing
 
 
-def _suspensions(active: Sequence[Obj]) -> list[client.Write]:
-    return [
-        client.Update(with_path(job, ("spec", "suspend"), True)) for job in active if not job["spec"].get("suspend")
-    ]
+def _suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
+    return [client.Update(with_path(job, ("spec", "suspend"), True)) for job in jobs if not job["spec"].get("suspend")]
 
 
 def _resumptions(active: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:

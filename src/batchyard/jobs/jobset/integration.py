@@ -32,11 +32,9 @@ class JobSetIntegration:
     def ending(self, job: Obj) -> workloads.JobCompletion | None:
         """Return the outcome from the Completed or Failed condition; None before the JobSet has ended."""
         condition = workloads.condition_true(job, "Completed", "Failed")
-        return (
-            None
-            if condition is None
-            else workloads.JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
-        )
+        if condition is None:
+            return None
+        return workloads.JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the pod template of each replicated job."""

@@ -65,10 +65,7 @@ NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 
 #: By condition type: the type that it excludes.
-_EXCLUDED_CONDITION: Final = {
-    spec.STARTUP_IN_PROGRESS: spec.STARTUP_COMPLETED,
-    spec.STARTUP_COMPLETED: spec.STARTUP_IN_PROGRESS,
-}
+_OPPOSITE: Final = {spec.STARTUP_IN_PROGRESS: spec.STARTUP_COMPLETED, spec.STARTUP_COMPLETED: spec.STARTUP_IN_PROGRESS}
 
 
 class JobSetEvent(NamedTuple):
@@ -168,19 +165,14 @@ class JobSetStatusDraft:
     def _end_excluded(self, kind: str) -> bool:
         """Set the condition that excludes this one to False; return whether it was True."""
         for index, condition in enumerate(self._conditions):
-            if condition["type"] == _EXCLUDED_CONDITION.get(kind) and condition["status"] == "True":
+            if condition["type"] == _OPPOSITE.get(kind) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}
                 return True
         return False
 
     def _condition(self, kind: str, status: str, since: str, text: ReasonMessage) -> dict[str, Any]:
-        return {
-            "type": kind,
-            "status": status,
-            "lastTransitionTime": since,
-            "reason": text.reason,
-            "message": text.message,
-        }
+        reason, message = text
+        return {"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
 
 
 class StartupDecision(NamedTuple):

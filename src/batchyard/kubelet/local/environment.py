@@ -105,16 +105,11 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 def _host_addresses(node: Obj | None) -> list[str]:
     """Return the node's first address, and the first one of the other IP family."""
     node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
-    host_addresses = [
-        a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind
-    ]
-    if not host_addresses:
+    addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
+    if not addresses:
         raise InputError("host IP unknown; known addresses: []")
-    versions = [ipaddress.ip_address(address).version for address in host_addresses]
-    return [
-        host_addresses[0],
-        *[a for a, version in zip(host_addresses, versions, strict=True) if version != versions[0]][:1],
-    ]
+    versions = [ipaddress.ip_address(address).version for address in addresses]
+    return [addresses[0], *[a for a, version in zip(addresses, versions, strict=True) if version != versions[0]][:1]]
 
 
 def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], default_container: str = "") -> str:
@@ -254,14 +249,12 @@ def _cluster_ip(service: Obj) -> str:
 
 
 def _service_address_variables(service: Obj) -> dict[str, str]:
-    prefix, address = _variable_prefix(service["metadata"]["name"]), _cluster_ip(service)
+    prefix, address = _env_prefix(service["metadata"]["name"]), _cluster_ip(service)
     ports: list[Mapping[str, Any]] = list(service["spec"].get("ports") or ())
     variables = {f"{prefix}_SERVICE_HOST": address}
     if ports:
         variables[f"{prefix}_SERVICE_PORT"] = str(ports[0]["port"])
-    variables.update(
-        {f"{prefix}_SERVICE_PORT_{_variable_prefix(p['name'])}": str(p["port"]) for p in ports if p.get("name")}
-    )
+    variables |= {f"{prefix}_SERVICE_PORT_{_env_prefix(p['name'])}": str(p["port"]) for p in ports if p.get("name")}
     for number, port in enumerate(ports):
         variables.update(_link_variables(prefix, address, port, is_first=number == 0))
     return variables
@@ -282,7 +275,7 @@ def _link_variables(prefix: str, address: str, port: Mapping[str, Any], *, is_fi
     }
 
 
-def _variable_prefix(name: str) -> str:
+def _env_prefix(name: str) -> str:
     return name.replace("-", "_").upper()
 
 

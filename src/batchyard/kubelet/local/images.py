@@ -124,9 +124,8 @@ def not_mapped_message(image: str) -> str:
 
 def image_pull_back_off_error(image: str, error: ContainerError) -> ContainerError:
     """Return the ImagePullBackOff error that is reported while the next pull is delayed after `error`."""
-    return ContainerError(
-        IMAGE_PULL_BACK_OFF, f"Back-off pulling image {quote_like_go(image)}: {error.reason}: {error.message}"
-    )
+    message = f"Back-off pulling image {quote_like_go(image)}: {error.reason}: {error.message}"
+    return ContainerError(IMAGE_PULL_BACK_OFF, message)
 
 
 def _reject_invalid(image: str) -> None:

@@ -6,6 +6,7 @@ correctly.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from batchyard.admission_plugins.service_accounts import ROOT_CERTIFICATE
@@ -83,11 +84,9 @@ def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
     return [] if run is None else (run.get("status") or {}).get("warnings") or []
 
 
-def _sandbox_events(
-    key: Key, pod_state: pod_actions.PodState, actions: pod_actions.PodActions
-) -> Iterator[EventRecord]:
+def _sandbox_events(key: Key, state: pod_actions.PodState, actions: pod_actions.PodActions) -> Iterator[EventRecord]:
     """Yield the Events for a pod sandbox that is replaced."""
-    sandbox = pod_state.sandbox
+    sandbox = state.sandbox
     if not actions.creates_sandbox or sandbox is None:
         return
     if not sandbox.started_at:
@@ -159,10 +158,7 @@ _CHANGING_FIELDS: Final = ("metadata.labels", "metadata.annotations")
 
 def refresh_interval(pod: Obj) -> Duration | None:
     """Return the interval at which the files of a pod's volumes are refreshed; None if they do not change."""
-    return min(
-        (interval for volume in pod["spec"].get("volumes") or () for interval in _volume_intervals(volume)),
-        default=None,
-    )
+    return min(chain.from_iterable(map(_volume_intervals, pod["spec"].get("volumes") or ())), default=None)
 
 
 def _volume_intervals(volume: Mapping[str, Any]) -> Iterator[Duration]:
@@ -262,11 +258,8 @@ class LocalKubelet:
             self._warnings.pop(key, None)
             return ReconcileResult(writes)
         runs = reader.list(RUN, uid)
-        outcome = (
-            self._clean_up_ended(pod, runs, reader, now)
-            if is_terminal(pod)
-            else self._advance_pod(pod, runs, reader, now)
-        )
+        advance = self._clean_up_ended if is_terminal(pod) else self._advance_pod
+        outcome = advance(pod, runs, reader, now)
         outcome.writes[:0] = writes
         return outcome
 
@@ -281,27 +274,19 @@ class LocalKubelet:
                 pod_state, pod_actions.termination_of(pod_state, now) or pod_actions.graceful_termination(pod, 0), now
             )
             return self._build_result(pod_state, actions, reader, now)
-        live_runs = [run for run in map(run_of, runs) if run.is_alive]
-        stops: list[Write] = [
-            Update(with_stop_request(run, StopRequest(now, 0))) for run in live_runs if run.stop is None
-        ]
-        if any(
-            "terminated" not in container.reported.get("state", {})
-            for container in pod_state.containers
-            if container.runs
-        ):
+        alive = [run for run in map(run_of, runs) if run.is_alive]
+        stops: list[Write] = [Update(with_stop_request(run, StopRequest(now, 0))) for run in alive if run.stop is None]
+        if any("terminated" not in c.reported.get("state", {}) for c in pod_state.containers if c.runs):
             result = self._build_result(pod_state, pod_actions.PodActions(has_ended=True), reader, now)
             return ReconcileResult([*stops, *result.writes], result.events)
-        if is_kept_by_finalizer(
-            pod
-        ):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
+        # The finalizer is for simulated pods, which save their work; real pods do that themselves.
+        if is_kept_by_finalizer(pod):
             return ReconcileResult([*stops, *remove_work_finalizer(pod)])
-        if live_runs or not awaits_deletion(pod):
+        if alive or not awaits_deletion(pod):
             return ReconcileResult(stops)
         metadata = pod["metadata"]
-        return ReconcileResult(
-            [Delete(Key(scheme.POD, metadata["namespace"], metadata["name"]), grace=0, uid=metadata["uid"])]
-        )
+        key = Key(scheme.POD, metadata["namespace"], metadata["name"])
+        return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])
 
     def _advance_pod(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
@@ -324,13 +309,10 @@ class LocalKubelet:
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
         new_pod = with_status(pod, status_of(StatusInputs(pod_state, actions, desired_runs.problems, host_ip), now))
         events = [*self._warnings.pop(key, ())]
-        if desired_runs.volume_error and desired_runs.volume_error != self._blocked_pods.get(key.namespace, {}).get(
-            key
-        ):
-            events.append(EventRecord(key, "Warning", "FailedMount", desired_runs.volume_error))
-        problem = desired_runs.volume_error or next(
-            (start_problem.reason for start_problem in desired_runs.problems.values()), ""
-        )
+        volume_error = desired_runs.volume_error
+        if volume_error and volume_error != self._blocked_pods.get(key.namespace, {}).get(key):
+            events.append(EventRecord(key, "Warning", "FailedMount", volume_error))
+        problem = volume_error or next((start_problem.reason for start_problem in desired_runs.problems.values()), "")
         self._remember_problem(key, problem)
         candidates = [actions.next_check_at, now + _RETRY_DELAY if problem else None]
         candidates += [self._refresh_volumes(pod_state, reader, desired_runs, now), *desired_runs.check_times]
@@ -419,11 +401,8 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     """Yield the writes that stop the runs of a deleted pod, then those that delete them, the sandbox last."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
-    yield from (
-        Update(with_stop_request(run, StopRequest(now, pod_actions.GRACE_MIN)))
-        for run in container_runs
-        if run.stop is None
-    )
+    stop = StopRequest(now, pod_actions.GRACE_MIN)
+    yield from (Update(with_stop_request(run, stop)) for run in container_runs if run.stop is None)
     if not live_runs:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
 

@@ -63,21 +63,18 @@ class LocalNode:
         """Register the node if it does not exist; otherwise update its status and renew its Lease."""
         node = reader.get(key)
         if node is None:
-            return ReconcileResult(
-                [Create(self._new_node())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")]
-            )
+            event = EventRecord(key, "Normal", "Starting", "Starting kubelet.")
+            return ReconcileResult([Create(self._new_node())], [event])
         writes: list[Write] = []
         updated = self._with_current_status(node, now)
         if updated is not node:
             writes.append(UpdateStatus(updated))
         lease = reader.get(health.lease_key(key.name))
-        renewed_lease = _renew_lease(lease, node, now)
-        if renewed_lease is not lease and reader.get(Key(scheme.NAMESPACE, "", health.LEASE_NAMESPACE)) is not None:
-            writes.append(Create(renewed_lease) if lease is None else Update(renewed_lease))
+        renewed = _renew_lease(lease, node, now)
+        if renewed is not lease and reader.get(Key(scheme.NAMESPACE, "", health.LEASE_NAMESPACE)) is not None:
+            writes.append(Create(renewed) if lease is None else Update(renewed))
         events = [] if conditions.readiness(node) == "True" else [_ready_event(key)]
-        return ReconcileResult(
-            writes, events, parse_time(renewed_lease["spec"]["renewTime"]) + health.HEARTBEAT_INTERVAL
-        )
+        return ReconcileResult(writes, events, parse_time(renewed["spec"]["renewTime"]) + health.HEARTBEAT_INTERVAL)
 
     def _new_node(self) -> Obj:
         inventory = self._inventory
@@ -87,21 +84,16 @@ class LocalNode:
 
     def _with_current_status(self, node: Obj, now: Instant) -> Obj:
         """Return the node with its current status; the same object if the status is unchanged and no report is due."""
-        inventory, old = self._inventory, node.get("status") or {}
-        addresses = [
-            {"type": "InternalIP", "address": inventory.address},
-            {"type": "Hostname", "address": inventory.name},
-        ]
-        status_fields = {
-            "capacity": dict(inventory.capacity),
-            "allocatable": dict(inventory.allocatable),
+        machine, old = self._inventory, node.get("status") or {}
+        addresses = [{"type": "InternalIP", "address": machine.address}, {"type": "Hostname", "address": machine.name}]
+        fields = {
+            "capacity": dict(machine.capacity),
+            "allocatable": dict(machine.allocatable),
             "addresses": addresses,
-            "nodeInfo": dict(inventory.info),
+            "nodeInfo": dict(machine.info),
         }
-        is_unchanged = all(old.get(name) == value for name, value in status_fields.items())
-        current = conditions.with_resumed_heartbeats(
-            node if is_unchanged else with_status(node, {**old, **status_fields}), now
-        )
+        is_same = all(old.get(name) == value for name, value in fields.items())
+        current = conditions.with_resumed_heartbeats(node if is_same else with_status(node, {**old, **fields}), now)
         return _with_heartbeat(current, now) if current is not node or _is_report_due(node, now) else node
 
 
@@ -183,9 +175,7 @@ def allocate_devices(
             _check_unchanged(container, own_allocation[name], (uid, resource, count, numbers))
             devices: Sequence[int] = own_allocation[name]
         else:
-            devices = _choose_devices(
-                resource, count, list(reusable), [n for n in sorted(numbers) if n not in allocated]
-            )
+            devices = _choose_devices(resource, count, reusable, [n for n in sorted(numbers) if n not in allocated])
         result[name] = devices
         allocated.update(devices)
         for number in devices:
@@ -230,12 +220,11 @@ def _check_unchanged(
         raise InputError(f"{error}; cannot allocate unhealthy devices {resource}")
 
 
-def _choose_devices(resource: str, count: int, reusable: Sequence[int], free: Sequence[int]) -> Sequence[int]:
+def _choose_devices(resource: str, count: int, reusable: Iterable[int], free: Sequence[int]) -> Sequence[int]:
     """Choose devices: first those of the pod's init containers, then free ones; InputError if too few are free."""
     reused = sorted(reusable)[:count]
     needed = count - len(reused)
     if len(free) < needed:
-        raise InputError(
-            f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(free)}"
-        )
+        numbers = f"Requested: {needed}, Available: {len(free)}"
+        raise InputError(f"requested number of devices unavailable for {resource}. {numbers}")
     return [*reused, *free[:needed]]

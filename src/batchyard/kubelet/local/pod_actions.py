@@ -129,9 +129,8 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
 
     def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
         name: str = entry["name"]
-        return PodContainer(
-            entry, role, runs_by_container.get(name, ()), number, statuses.get(name) or {}, images.get(name, ())
-        )
+        own_runs = runs_by_container.get(name, ())
+        return PodContainer(entry, role, own_runs, number, statuses.get(name) or {}, images.get(name, ()))
 
     init_containers = [
         container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
@@ -213,9 +212,7 @@ def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
 
 def _volume_limit_message(pod: Obj, name: str) -> str:
     """Return the eviction message for an emptyDir over its size limit; it ends with a space, as in Kubernetes."""
-    limits = {
-        volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod["spec"]["volumes"] if "emptyDir" in volume
-    }
+    limits = {v["name"]: v["emptyDir"].get("sizeLimit") for v in pod["spec"]["volumes"] if "emptyDir" in v}
     return f"Usage of EmptyDir volume {quote_like_go(name)} exceeds the limit {quote_like_go(str(limits.get(name)))}. "
 
 
@@ -355,15 +352,11 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
     if not init_containers or any(container.is_alive for container in main_containers):
         return [*sidecars, *main_containers]
-    current_index = max(
-        (index for index, container in enumerate(init_containers) if container.current_run is not None), default=None
-    )
+    current_index = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
     if current_index is None:
         return init_containers[:1]
     current = init_containers[current_index]
-    running_sidecars = [
-        container for container in init_containers[:current_index] if container.role is ContainerRole.SIDECAR
-    ]
+    running_sidecars = [c for c in init_containers[:current_index] if c.role is ContainerRole.SIDECAR]
     if not current.is_done:
         return [*running_sidecars, current]
     return [*running_sidecars, current, *(init_containers[current_index + 1 : current_index + 2] or main_containers)]

@@ -51,11 +51,7 @@ from batchyard.placement.node_info import NodeInfo
 # pkg/apis/core/v1/defaults.go; pkg/probe (ResolveContainerPort).
 
 
-_PROBES: Final[Mapping[str, str]] = {
-    "startupProbe": "startup",
-    "livenessProbe": "liveness",
-    "readinessProbe": "readiness",
-}
+_PROBES: Final = {"startupProbe": "startup", "livenessProbe": "liveness", "readinessProbe": "readiness"}
 # The spec of a container run: the complete input of the container's shim.
 #
 # Sources of the order of checks, which determines the reported error: pkg/kubelet/kuberuntime (startContainer,
@@ -85,7 +81,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         if not any(probe.get(action) for action in ("exec", *_HANDLER_DEFAULTS)):
             raise errors.ContainerError(errors.CONFIG_ERROR, f"{name} probe: must specify a handler type")
     return {
-        name: {**_PROBE_DEFAULTS, **_without_nulls(probe), **_handlers_with_defaults(probe, container, f"{name} probe")}
+        name: {**_PROBE_DEFAULTS, **_without_nulls(probe), **_handlers(probe, container, f"{name} probe")}
         for name, probe in probes.items()
     }
 
@@ -94,19 +90,14 @@ def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's lifecycle hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     hooks = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
-    return {
-        name: {**_without_nulls(hook), **_handlers_with_defaults(hook, container, f"{name} hook")}
-        for name, hook in hooks.items()
-    }
+    return {key: {**_without_nulls(hook), **_handlers(hook, container, f"{key} hook")} for key, hook in hooks.items()}
 
 
 def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in fields.items() if value is not None}
 
 
-def _handlers_with_defaults(
-    fields: Mapping[str, Any], container: Mapping[str, Any], owner: str
-) -> dict[str, Mapping[str, Any]]:
+def _handlers(fields: Mapping[str, Any], container: Mapping[str, Any], owner: str) -> dict[str, Mapping[str, Any]]:
     """Return the httpGet, grpc and tcpSocket handlers of a probe or hook, with defaults and a numeric port."""
     return {
         action: {
@@ -255,18 +246,13 @@ def _image_fields(
     if not mapping.engine:
         fields = {"image": mapping.image_field(name), "workingDir": folder or mapping.working_dir or None}
         return {**fields, "user": security.user_of(pod, container, default_user)}
-    source_fields = {
-        "engine": mapping.engine,
-        "id": image["id"],
-        "resolved": image["name"] or name,
-        "digest": image["digest"],
-    }
+    source = {"engine": mapping.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
     if "unpacked" in image:
         content_fields, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
     else:
         content_fields, user, group = {"lacksFolder": image["lacksFolder"]}, None, security.shared_group(pod)
     return {
-        "image": {"name": name, **source_fields, **content_fields},
+        "image": {"name": name, **source, **content_fields},
         "workingDir": folder or image["workingDir"] or "/",
         "user": security.user_in_image(pod, container, image["user"]) or user,
         "groups": [] if group is None else [group],
@@ -480,23 +466,20 @@ class RunRequests:
 
     def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
         """Return the run request for a container or for its image pull, or the image that the container waits for."""
-        pod, sandbox = pod_state.pod, pod_state.sandbox
+        pod, sandbox, settings = pod_state.pod, pod_state.sandbox, self._settings
         assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:
-            mapping = find_image_mapping(
-                start.container.spec.get("image") or "", self._settings.images, self._settings.engines
-            )
+            mapping = find_image_mapping(start.container.spec.get("image") or "", settings.images, settings.engines)
             image = image_of(start, now) if mapping.engine else {}
             if isinstance(image, ImageRequest):
-                return image_pull_request(pod, start, mapping, image, ImageSources(reader, self._settings.cache_bytes))
+                return image_pull_request(pod, start, mapping, image, ImageSources(reader, settings.cache_bytes))
             if isinstance(image, ImageWait):
                 return image
-            plans = volume_plans_without_contents(pod, self._settings.host_paths)
+            plans = volume_plans_without_contents(pod, settings.host_paths)
             devices = {start.container.name: self._container_gpus(sandbox, start.container.name)} if self._gpus else {}
-            inputs = ContainerInputs(
-                [sandbox.address] if sandbox.address else [], plans, devices, ResolvedImage(mapping, image)
-            )
-            run_spec = build_container_run(pod, start.container.spec, start.attempt, inputs, self._settings, reader)
+            addresses = [sandbox.address] if sandbox.address else []
+            inputs = ContainerInputs(addresses, plans, devices, ResolvedImage(mapping, image))
+            run_spec = build_container_run(pod, start.container.spec, start.attempt, inputs, settings, reader)
         except errors.ContainerError as error:
             return ImageWait(StartProblem(error.reason, error.message))
         spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}

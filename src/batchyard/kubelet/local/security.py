@@ -139,9 +139,7 @@ def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *
         *_unsupported_in_container(pod["spec"], container),
     ]
     if pod["spec"].get("hostNetwork") and not host_network:
-        unsupported.append(
-            "hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork to true)"
-        )
+        unsupported.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork)")
     if unsupported:
         raise ContainerError(CONFIG_ERROR, f"not supported on this node: {'; '.join(unsupported)}")
     _reject_unknown_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
@@ -182,9 +180,8 @@ def _unsupported_in_container(spec: Mapping[str, Any], container: Mapping[str, A
         yield "resources.claims"
     if (container.get("lifecycle") or _NOTHING).get("stopSignal", "SIGTERM") != "SIGTERM":
         yield f"stopSignal {container['lifecycle']['stopSignal']}"
-    host_ports = (
-        [] if spec.get("hostNetwork") else [p["hostPort"] for p in container.get("ports") or () if p.get("hostPort")]
-    )
+    ports = [] if spec.get("hostNetwork") else container.get("ports") or ()
+    host_ports = [p["hostPort"] for p in ports if p.get("hostPort")]
     if host_ports:
         yield f"hostPort {', '.join(map(str, host_ports))} without hostNetwork"
 

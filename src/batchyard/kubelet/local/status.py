@@ -24,10 +24,10 @@ from batchyard.kubelet.simulated.pod_status import qos_class
 
 UNKNOWN: Final = "ContainerStatusUnknown"
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
-_DELETED_MESSAGE: Final = (
-    "The container could not be located when the pod was deleted.  The container used to be Running"
-)
+_DELETED_TEXT: Final = "The container could not be located when the pod was deleted.  The container used to be Running"
 _KILLED_CODE: Final = 137
+
+Statuses = Sequence[Mapping[str, Any]]
 
 
 class StartProblem(NamedTuple):
@@ -61,10 +61,8 @@ def container_status(
     if reported and (run.phase == STARTING or (is_starting and waiting_problem is None and was_waiting)):
         return {**reported}
     previous_run = container.runs[-2] if len(container.runs) > 1 else None
-    state, last_state = (
-        _container_state(run, waiting_problem, pod),
-        {} if previous_run is None else terminated_state(previous_run),
-    )
+    state = _container_state(run, waiting_problem, pod)
+    last_state = {} if previous_run is None else terminated_state(previous_run)
     if "waiting" in state and not run.is_alive:
         last_state = terminated_state(run)
     is_running = "running" in state
@@ -91,9 +89,8 @@ def crash_loop_problem(pod: Obj, container: str, wait: Duration) -> StartProblem
     """Return the CrashLoopBackOff problem of a container whose restart is delayed by `wait`."""
     minutes, seconds = divmod(wait // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
-    return StartProblem(
-        "CrashLoopBackOff", f"back-off {text} restarting failed container={container} pod={full_name(pod)}"
-    )
+    message = f"back-off {text} restarting failed container={container} pod={full_name(pod)}"
+    return StartProblem("CrashLoopBackOff", message)
 
 
 def full_name(pod: Obj) -> str:
@@ -117,7 +114,7 @@ def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: Sta
         return {**reported}
     last_state = reported.get("lastState") or {}
     if reported and "running" in reported["state"]:
-        last_state = unknown_state(_DELETED_MESSAGE)
+        last_state = unknown_state(_DELETED_TEXT)
     return {
         **_base_status(container),
         "state": _waiting_state(pod) if waiting_problem is None else waiting_problem.state(),
@@ -155,10 +152,8 @@ def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
     """Return the `terminated` state of an ended run."""
     if run.status.get("reason") == UNKNOWN:
         return unknown_state()
-    state: dict[str, Any] = {
-        "exitCode": run.exit_code,
-        "reason": run.status.get("reason") or _termination_reason(run.exit_code),
-    }
+    reason = run.status.get("reason") or _termination_reason(run.exit_code)
+    state: dict[str, Any] = {"exitCode": run.exit_code, "reason": reason}
     if run.status.get("signal"):
         state["signal"] = run.status["signal"]
     if run.status.get("message"):
@@ -223,19 +218,15 @@ def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
     """Return the conditions of a rejected pod."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     failed = PodConditionStatus(False, "PodFailed")
-    return [
-        *_foreign_conditions(old),
-        *(failed.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")),
-    ]
+    unready = [failed.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")]
+    return [*_foreign_conditions(old), *unready]
 
 
 def _foreign_conditions(old: Mapping[str, Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
     return (c for kind, c in old.items() if kind not in _KUBELET_CONDITIONS)
 
 
-def _containers_ready_condition(
-    pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str
-) -> PodConditionStatus:
+def _containers_ready_condition(pod_state: PodState, statuses: Statuses, phase: str) -> PodConditionStatus:
     if phase in {SUCCEEDED, FAILED}:
         return PodConditionStatus(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
     is_ready = {status["name"]: status["ready"] for status in statuses}
@@ -245,9 +236,8 @@ def _containers_ready_condition(
         if container.role is not ContainerRole.INIT and not is_ready[container.name]
     ]
     if unready:
-        return PodConditionStatus(
-            False, "ContainersNotReady", f"containers with unready status: {_format_names(unready)}"
-        )
+        message = f"containers with unready status: {_format_names(unready)}"
+        return PodConditionStatus(False, "ContainersNotReady", message)
     return PodConditionStatus(True)
 
 
@@ -266,16 +256,11 @@ def _ready_condition(pod: Obj, containers_ready: PodConditionStatus) -> PodCondi
     return PodConditionStatus(False, "ReadinessGatesNotReady", ", ".join(messages)) if messages else containers_ready
 
 
-def _initialized_condition(
-    pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str
-) -> PodConditionStatus:
+def _initialized_condition(pod_state: PodState, statuses: Statuses, phase: str) -> PodConditionStatus:
     if phase == SUCCEEDED:
         return PodConditionStatus(True, "PodCompleted")
     statuses_by_name = {status["name"]: status for status in statuses}
-    if any(
-        "waiting" not in statuses_by_name[container.name]["state"]
-        for container in pod_state.with_role(ContainerRole.MAIN)
-    ):
+    if any("waiting" not in statuses_by_name[c.name]["state"] for c in pod_state.with_role(ContainerRole.MAIN)):
         return PodConditionStatus(True)
     status_fields = {ContainerRole.INIT: "ready", ContainerRole.SIDECAR: "started"}
     init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
@@ -285,18 +270,14 @@ def _initialized_condition(
         if not statuses_by_name[container.name].get(status_fields[container.role])
     ]
     if incomplete:
-        return PodConditionStatus(
-            False, "ContainersNotInitialized", f"containers with incomplete status: {_format_names(incomplete)}"
-        )
+        message = f"containers with incomplete status: {_format_names(incomplete)}"
+        return PodConditionStatus(False, "ContainersNotInitialized", message)
     return PodConditionStatus(True)
 
 
 def _format_names(names: Iterable[str]) -> str:
     """Format names as Go prints a list."""
     return f"[{' '.join(names)}]"
-
-
-Statuses = Sequence[Mapping[str, Any]]
 
 
 class StatusInputs(NamedTuple):
@@ -315,9 +296,8 @@ def status_of(inputs: StatusInputs, now: Instant) -> dict[str, Any]:
     pod = pod_state.pod
     old = pod.get("status") or {}
     init_statuses: Statuses = _container_statuses(inputs, (ContainerRole.INIT, ContainerRole.SIDECAR))
-    main_statuses: Statuses = sorted(
-        _container_statuses(inputs, (ContainerRole.MAIN,)), key=lambda status: str(status["name"])
-    )
+    main_statuses: Statuses = _container_statuses(inputs, (ContainerRole.MAIN,))
+    main_statuses = sorted(main_statuses, key=lambda status: str(status["name"]))
     phase, termination_fields = _phase_and_reason(inputs, init_statuses, main_statuses, now)
     has_sandbox = pod_state.sandbox is not None and pod_state.sandbox.phase == READY and not has_ended
     status = {
@@ -401,9 +381,7 @@ def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses:
     is_pending = any(_exit_code(status) is None for status in plain_init_statuses) or (
         not has_started and any(_exit_code(status) is None and not status["started"] for status in sidecars)
     )
-    if is_pending or any(
-        code is None and "running" not in s["state"] for code, s in zip(exit_codes, main_statuses, strict=True)
-    ):
+    if is_pending or any(_exit_code(status) is None and "running" not in status["state"] for status in main_statuses):
         return PENDING
     if any("running" in status["state"] for status in (*main_statuses, *sidecars)):
         return RUNNING
@@ -415,10 +393,8 @@ def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses:
 def _exit_code(status: Mapping[str, Any]) -> int | None:
     """Return the exit code in a container status; None if the container runs or has never ended."""
     state = status["state"]
-    termination_state = (
-        state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
-    )
-    return termination_state["exitCode"] if termination_state else None
+    termination = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
+    return termination["exitCode"] if termination else None
 
 
 def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> tuple[Statuses, Statuses]:

@@ -109,16 +109,14 @@ class Mount(NamedTuple):
         return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
 
 
-def mounts_of(
-    container: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, VolumePlan]
-) -> list[Mount]:
+def mounts_of(container: Mapping[str, Any], env: Mapping[str, str], plans: Mapping[str, VolumePlan]) -> list[Mount]:
     """Return the volume mounts of a container, outer ones first; ContainerError if one is invalid.
 
-    `variables` are the container's environment variables, `plans` the pod's volumes.
+    `env` are the container's environment variables, `plans` the pod's volumes.
     """
     name: str = container["name"]
     try:
-        mounts = [_resolve_mount(name, mount, variables, plans) for mount in container.get("volumeMounts") or ()]
+        mounts = [_resolve_mount(name, mount, env, plans) for mount in container.get("volumeMounts") or ()]
     except InputError as error:
         raise ContainerError(CONFIG_ERROR, str(error)) from error
     return sorted(mounts, key=lambda mount: mount.target.count("/"))
@@ -127,23 +125,20 @@ def mounts_of(
 def _resolve_mount(
     container: str, mount: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, VolumePlan]
 ) -> Mount:
-    volume: str = mount["name"]
-    plan = plans.get(volume)
+    name: str = mount["name"]
+    plan = plans.get(name)
     if plan is None:
-        raise InputError(
-            f"cannot find volume {quote_like_go(volume)} to mount into container {quote_like_go(container)}"
-        )
+        raise InputError(f"cannot find volume {quote_like_go(name)} to mount into container {quote_like_go(container)}")
     sub_path = _resolve_sub_path(mount, variables)
     if mount.get("recursiveReadOnly") == "Enabled":
         raise InputError(
             "failed to resolve recursive read-only mode: "
-            f"volume {quote_like_go(volume)} requested recursive read-only mode, but it is not supported by the runtime"
+            f"volume {quote_like_go(name)} requested recursive read-only mode, but it is not supported by the runtime"
         )
     target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
-    folder = plan.path if isinstance(plan, HostPathPlan) else f"volumes/{volume}"
-    return Mount(
-        volume, container, folder, sub_path, target, bool(mount.get("readOnly")) or isinstance(plan, VolumeFiles)
-    )
+    folder = plan.path if isinstance(plan, HostPathPlan) else f"volumes/{name}"
+    is_read_only = bool(mount.get("readOnly")) or isinstance(plan, VolumeFiles)
+    return Mount(name, container, folder, sub_path, target, is_read_only)
 
 
 def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
@@ -217,17 +212,16 @@ def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
 def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
     kind = _volume_type(volume)
     source: Mapping[str, Any] = volume.get(kind) or {}
+    default_mode = source.get("defaultMode", _DEFAULT_FILE_MODE)
     match kind:
         case "emptyDir":
             return _empty_dir_plan(pod, source, sources.reader)
         case "hostPath":
             return _host_path_plan(source, sources.host_paths)
         case "projected":
-            files_by_path = _projected_files(
-                source.get("sources") or (), pod, sources, source.get("defaultMode", _DEFAULT_FILE_MODE)
-            )
+            files_by_path = _projected_files(source.get("sources") or (), pod, sources, default_mode)
         case "configMap" | "secret" | "downwardAPI":
-            files_by_path = _FILE_SOURCES[kind](source, pod, sources, source.get("defaultMode", _DEFAULT_FILE_MODE))
+            files_by_path = _FILE_SOURCES[kind](source, pod, sources, default_mode)
         case _:
             raise InputError(f"volumes of type {kind} are not supported here: use one of {_SUPPORTED_TYPES}")
     mode_bits = 0 if fs_group(pod) is None else _GROUP_READ_BITS
@@ -301,9 +295,7 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
     return _entry_files(source, config, mode, "references non-existent secret key")
 
 
-def _entry_files(
-    source: Mapping[str, Any], config: ConfigData | None, mode: int, missing_key_message: str
-) -> dict[str, VolumeFile]:
+def _entry_files(source: Mapping[str, Any], config: ConfigData | None, mode: int, error: str) -> dict[str, VolumeFile]:
     """Return the entries of a ConfigMap or Secret as files: those in `items`, or all; InputError for a missing key."""
     contents: Mapping[str, bytes] = config.contents if config is not None else {}
     if not source.get("items"):
@@ -313,13 +305,11 @@ def _entry_files(
         if item["key"] in contents:
             files[item["path"]] = VolumeFile(contents[item["key"]], _value_or_default(item.get("mode"), mode))
         elif not source.get("optional"):
-            raise InputError(f"{missing_key_message}: {item['key']}")
+            raise InputError(f"{error}: {item['key']}")
     return files
 
 
-def _downward_api_files(
-    source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int
-) -> dict[str, VolumeFile]:
+def _downward_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the files of a downwardAPI volume; one InputError reports the errors of all items."""
     pod_fields = pod_fields_of(pod, (), sources.reader)
     files: dict[str, VolumeFile] = {}
@@ -354,7 +344,7 @@ def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mod
 _FILE_SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, VolumeSources, int], dict[str, VolumeFile]]]] = {
     "configMap": _config_map_files,
     "secret": _secret_files,
-    "downwardAPI": _downward_api_files,
+    "downwardAPI": _downward_files,
     "serviceAccountToken": _token_file,
 }
 _PROJECTED_TYPES: Final = "configMap, secret, downwardAPI and serviceAccountToken"

@@ -61,10 +61,8 @@ _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemera
 
 def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
     """Return the first lines of a run's log: the planned run time, and the checkpoint from which the run resumes."""
-    duration = (
-        "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
-    )
-    lines = [f"started: a simulated container, which works {duration} and runs no process"]
+    time = "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
+    lines = [f"started: a simulated container, which works {time} and runs no process"]
     resumed_from = None if previous else resumption(pod)
     if resumed_from is not None:
         lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.place}")
@@ -113,12 +111,8 @@ def _parse_run(state: Mapping[str, Any] | None) -> SimulatedRun | None:
     state = state or {}
     if "running" in state:
         return SimulatedRun(parse_time(state["running"]["startedAt"]), None)
-    terminated = state.get("terminated")
-    return (
-        SimulatedRun(parse_time(terminated["startedAt"]), terminated)
-        if terminated and terminated.get("startedAt")
-        else None
-    )
+    terminated = state.get("terminated") or {}
+    return SimulatedRun(parse_time(terminated["startedAt"]), terminated) if terminated.get("startedAt") else None
 
 
 def _format_line(at: Instant, text: str) -> containers.LogLine:
@@ -155,9 +149,7 @@ class SimulatedContainers:
     def usage(self, pod: Obj) -> containers.MeasuredUsage:
         """Return the resource usage of each container of a pod, which is simulated as its requests."""
         spec = pod["spec"]
-        sidecars = [
-            container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
-        ]
+        sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
         return containers.MeasuredUsage(
             {container["name"]: _requested_usage(container) for container in (*spec["containers"], *sidecars)}
         )
@@ -230,7 +222,7 @@ class SimulatedLog:
         self._kernel = kernel
         self._previous = previous
         self._reported_until: Instant = run.started
-        self._pending_lines: list[containers.LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
+        self._lines: list[containers.LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
         self.on_new_data: Callable[[], None] = _do_nothing
@@ -256,7 +248,7 @@ class SimulatedLog:
         if not self._is_over:
             self._add_checkpoints(self._kernel.now())
             self._schedule_next_checkpoint()
-        lines, self._pending_lines = self._pending_lines, []
+        lines, self._lines = self._lines, []
         return lines
 
     def close(self) -> None:
@@ -273,7 +265,7 @@ class SimulatedLog:
         self._pod = change.obj
         run = find_run_started_at(change.obj, self._container, self._started)
         if run is None or (change.type is EventType.DELETED and run.ended is None):
-            self._pending_lines.append(lost_line(self._kernel.now()))
+            self._lines.append(lost_line(self._kernel.now()))
             self.close()
         else:
             self._finish_if_ended(run)
@@ -284,15 +276,13 @@ class SimulatedLog:
             return
         end_line = last_line(self._pod, run.ended, self._plan, previous=self._previous)
         self._add_checkpoints(end_line.at)
-        self._pending_lines.append(end_line)
+        self._lines.append(end_line)
         self.close()
 
     def _add_checkpoints(self, until: Instant) -> None:
         """Add the checkpoint lines up to `until` that were not reported yet."""
         if until > self._reported_until:
-            self._pending_lines += checkpoint_lines(
-                self._started, self._plan.checkpoint_every, self._reported_until, until
-            )
+            self._lines += checkpoint_lines(self._started, self._plan.checkpoint_every, self._reported_until, until)
             self._reported_until = until
 
     def _schedule_next_checkpoint(self) -> None:

@@ -59,14 +59,12 @@ def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> R
     runtime = next((time for obj in objects if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
-        runtime = sleep_time_of_command(
-            container.get("image") or "", tuple(container.get("command") or ()), tuple(container.get("args") or ())
-        )
+        command, args = tuple(container.get("command") or ()), tuple(container.get("args") or ())
+        runtime = sleep_time_of_command(container.get("image") or "", command, args)
     if runtime is None:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
-        runtime = (
-            UNLIMITED_RUNTIME if meta.controlling_job_key(objects[-1]) else _cluster_runtime(objects, reader, default)
-        )
+        owner = meta.controlling_job_key(objects[-1])
+        runtime = UNLIMITED_RUNTIME if owner else _cluster_runtime(objects, reader, default)
     exit_code = next(chain.from_iterable(map(_exit_codes, objects)), 0)
     return RunPlan(runtime, exit_code, pods.checkpoint_interval(objects))
 
@@ -92,10 +90,8 @@ def annotated_runtime(obj: meta.Obj) -> Duration | None:
 
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     """Return how long a container's command sleeps; None if it does not only sleep or the time is uncertain."""
-    length = len(image) + sum(map(len, command)) + sum(map(len, args))
-    return (_sleeping_time if length <= CACHED_ARGUMENT_LENGTH_MAX else _sleeping_time.__wrapped__)(
-        image, command, args
-    )
+    size = len(image) + sum(map(len, command)) + sum(map(len, args))
+    return (_sleeping_time if size <= CACHED_ARGUMENT_LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
 
 
 @lru_cache(maxsize=4096)
@@ -245,12 +241,10 @@ def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, rea
     job = _work_owner(pod, reader) if pods.is_terminal(new_pod) else None
     if job is None:
         return []
-    if pods.phase(new_pod) == pods.SUCCEEDED and (
-        pods.is_interchangeable(pod) or meta.group_kind(job) != scheme.JOB_SET
-    ):
-        return _update_if_changed(
-            job, pods.with_saved_work(job, pods.saved_work_key(pod), 0)
-        )  # its Job never recreates it
+    has_succeeded = pods.phase(new_pod) == pods.SUCCEEDED
+    if has_succeeded and (pods.is_interchangeable(pod) or meta.group_kind(job) != scheme.JOB_SET):
+        # Its Job never recreates it.
+        return _update_if_changed(job, pods.with_saved_work(job, pods.saved_work_key(pod), 0))
     return _record_work(job, pods.saved_work_key(pod), _work_after(pod, new_pod, interval))
 
 
@@ -259,9 +253,8 @@ def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, rea
     job, started = _work_owner(pod, reader), pods.running_since(pod)
     if job is None or started is None:
         return []
-    return _record_work(
-        job, pods.saved_work_key(pod), pods.resumed_work(pod) + pods.kept_work(started, interval, lost_at)
-    )
+    work = pods.resumed_work(pod) + pods.kept_work(started, interval, lost_at)
+    return _record_work(job, pods.saved_work_key(pod), work)
 
 
 def resume_from_checkpoint(

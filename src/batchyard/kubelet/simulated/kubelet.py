@@ -59,9 +59,7 @@ DEADLINE_MESSAGE: Final = "Pod was active on the node longer than the specified 
 _KILLED_CODE: Final = 137
 _STOPPED_CODE: Final = 143
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
-_RESTARTED_MESSAGE: Final = (
-    "The container could not be located when the pod was deleted.  The container used to be Running"
-)
+_RESTART_TEXT: Final = "The container could not be located when the pod was deleted.  The container used to be Running"
 
 
 class PodEventKind(StrEnum):
@@ -111,12 +109,9 @@ class SimulatedPod(NamedTuple):
 def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
     """Return the next event of a live pod on a machine that is on; None if no event is foreseeable."""
     run = pod_status.run_of(sim_pod.pod)
-    pod_events = (
-        _arrival_events(sim_pod, now) if run is None else [*_container_events(sim_pod, run), *_end_events(sim_pod, run)]
-    )
-    return min(
-        pod_events, key=lambda pod_event: pod_event.at, default=None
-    )  # the first of several due at the same time
+    events = _arrival_events(sim_pod, now) if run is None else [*_run_events(sim_pod, run), *_end_events(sim_pod, run)]
+    # The first of several due at the same time.
+    return min(events, key=lambda pod_event: pod_event.at, default=None)
 
 
 def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Mapping[str, Any]:
@@ -137,11 +132,8 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
         case PodEventKind.DELETE:
             return _stopped_status(sim_pod, run, pod_event, now)
         case PodEventKind.EXPIRE:
-            return {
-                **_stopped_status(sim_pod, run, pod_event, now),
-                "reason": "DeadlineExceeded",
-                "message": DEADLINE_MESSAGE,
-            }
+            stopped = _stopped_status(sim_pod, run, pod_event, now)
+            return {**stopped, "reason": "DeadlineExceeded", "message": DEADLINE_MESSAGE}
         case PodEventKind.SHUT_DOWN:
             return _shutdown_status(sim_pod, run, pod_event, now)
 
@@ -157,18 +149,15 @@ def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
     return [PodEvent(now, PodEventKind.TAKE_UP)] if machine.is_ready() else []
 
 
-def _container_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
+def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
     """Return the next event that a pod's containers cause: they start, exit, or turn out to be lost."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < sim_pod.machine.booted_at:
             return [PodEvent(started_at, PodEventKind.LOSE)]
         remaining = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
-        return (
-            [PodEvent(started_at + remaining, PodEventKind.EXIT)]
-            if sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
-            else []
-        )
+        is_limited = sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
+        return [PodEvent(started_at + remaining, PodEventKind.EXIT)] if is_limited else []
     if run.last:
         return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _restart_delay(run), PodEventKind.START)]
     delay_start = max(parse_time(sim_pod.pod["status"]["startTime"]), sim_pod.machine.booted_at)
@@ -178,10 +167,7 @@ def _container_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) 
 def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
     """Return the events that end a pod from outside; running containers need the stop time, up to the grace period."""
     exit_delay = sim_pod.delays.stop_time if "running" in run.state else 0
-    return [
-        PodEvent(requested_at + min(exit_delay, grace), event_kind)
-        for requested_at, grace, event_kind in _end_requests(sim_pod)
-    ]
+    return [PodEvent(at + min(exit_delay, grace), kind) for at, grace, kind in _end_requests(sim_pod)]
 
 
 def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKind]]:
@@ -251,9 +237,8 @@ def _status_after_loss(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState,
     """Return a pod's status after its machine was lost and returned without the pod's containers."""
     if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
         return _status(sim_pod, FAILED, run._replace(state=pod_status.lost_state(_LOST_MESSAGE)), now)
-    return _running_status(
-        sim_pod, pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTARTED_MESSAGE), run.restarts + 1), now
-    )
+    restarted = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restarts + 1)
+    return _running_status(sim_pod, restarted, now)
 
 
 def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
@@ -368,9 +353,8 @@ class SimulatedKubelets:
         if not self._with_nodes:
             return pod_status.MACHINE_WITHOUT_NODE
         name = bound_node(pod)
-        return pod_status.machine_of(
-            reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now
-        )
+        node = reader.get(Key(scheme.NODE, "", name))
+        return pod_status.machine_of(node, reader.get(Key(scheme.INSTANCE, "", name)), now)
 
 
 def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
@@ -419,11 +403,8 @@ def _problem_events(key: Key, event_kind: PodEventKind, new_pod: Obj) -> list[Ev
         and not is_terminal(new_pod)
         and "waiting" in new_pod["status"]["containerStatuses"][0]["state"]
     ):
-        return [
-            EventRecord(
-                key, "Warning", "BackOff", f"Back-off restarting failed container {_full_container_name(new_pod)}"
-            )
-        ]
+        message = f"Back-off restarting failed container {_full_container_name(new_pod)}"
+        return [EventRecord(key, "Warning", "BackOff", message)]
     return []
 
 

@@ -172,9 +172,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
     if not any(requests or limits for requests, limits in amounts):
         return "BestEffort"
     for requests, limits in amounts:
-        if len(limits) < len(_QOS_RESOURCES) or any(
-            requests.get(name, limits[name]) != limits[name] for name in limits
-        ):
+        if len(limits) < len(_QOS_RESOURCES) or any(requests.get(key, limits[key]) != limits[key] for key in limits):
             return "Burstable"
     return "Guaranteed"
 
@@ -207,19 +205,15 @@ def _unready_reason(pod: Obj, phase: str, run: SimulatedRunState) -> tuple[str, 
     if "running" in run.state:
         return _NO_REASON
     sidecars = [c for c in pod["spec"].get("initContainers") or () if _is_sidecar(c)]
-    return (
-        "ContainersNotReady",
-        f"containers with unready status: {_format_names([*sidecars, *pod['spec']['containers']])}",
-    )
+    names = _format_names([*sidecars, *pod["spec"]["containers"]])
+    return "ContainersNotReady", f"containers with unready status: {names}"
 
 
 def _initialized_condition(pod: Obj, phase: str, is_creating: bool) -> tuple[bool, tuple[str, str]]:
     init_containers = pod["spec"].get("initContainers") or ()
     if is_creating and init_containers:
-        return False, (
-            "ContainersNotInitialized",
-            f"containers with incomplete status: {_format_names(init_containers)}",
-        )
+        message = f"containers with incomplete status: {_format_names(init_containers)}"
+        return False, ("ContainersNotInitialized", message)
     return True, ("PodCompleted" if phase == SUCCEEDED else "", "")
 
 
@@ -360,11 +354,9 @@ def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
     if instance is not None and shutdown_notice_time(instance) is not None:
         return conditions.shutting_down(node, now) if readiness == "True" else node
     is_unreported = readiness == "Unknown" or (not readiness and instance is None)
-    return (
-        conditions.with_resumed_heartbeats(node, now)
-        if is_unreported and _machine_phase(instance) == "Running"
-        else node
-    )
+    if is_unreported and _machine_phase(instance) == "Running":
+        return conditions.with_resumed_heartbeats(node, now)
+    return node
 
 
 def _machine_phase(instance: Obj | None) -> str:

@@ -38,9 +38,7 @@ def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
     other_nodes = [node for name, node in nodes.items() if name not in flavor.pools]
     keys = {*_DISTINGUISHING_LABELS, *(key for row in platform.node_pools for key in row.get("labels") or ())}
     common = {key: value for key, value in _labels(pool_nodes[0]).items() if key in keys}
-    common = {
-        key: value for key, value in common.items() if all(_labels(node).get(key) == value for node in pool_nodes)
-    }
+    common = {key: text for key, text in common.items() if all(_labels(node).get(key) == text for node in pool_nodes)}
     selected_labels = {**common, **flavor.node_labels}
     if len(pool_nodes) == 1 and any(selected_labels.items() <= _labels(node).items() for node in other_nodes):
         selected_labels = {**selected_labels, well_known.NODE_POOL: flavor.pools[0]}
@@ -81,10 +79,8 @@ def _nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
 
 def priorities(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the PriorityClasses and WorkloadPriorityClasses of the platform."""
-    pod_classes = [
-        RenderedObject(_priority_class(each, platform), f"spec.priorities[{index}]")
-        for index, each in enumerate(platform.priorities)
-    ]
+    classes = [_priority_class(each, platform) for each in platform.priorities]
+    pod_classes = [RenderedObject(obj, f"spec.priorities[{index}]") for index, obj in enumerate(classes)]
     workload_classes = [
         RenderedObject(_workload_priority_class(each, platform), f"spec.workloadPriorities[{index}]")
         for index, each in enumerate(platform.workload_priorities)
@@ -106,9 +102,8 @@ def flavors(platform: model.PlatformModel) -> Sequence[RenderedObject]:
         )
         for index, each in enumerate(platform.topologies)
     ]
-    resource_flavors = [
-        RenderedObject(_flavor(each, platform), f"spec.flavors[{index}]") for index, each in enumerate(platform.flavors)
-    ]
+    objects = [_flavor(each, platform) for each in platform.flavors]
+    resource_flavors = [RenderedObject(obj, f"spec.flavors[{index}]") for index, obj in enumerate(objects)]
     return [*topologies, *resource_flavors]
 
 
@@ -123,9 +118,8 @@ def checks(platform: model.PlatformModel) -> Sequence[RenderedObject]:
 
 def cohorts(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the listed Cohorts; a Cohort that queues only reference needs no object."""
-    return [
-        RenderedObject(_cohort(each, platform), f"spec.cohorts[{index}]") for index, each in enumerate(platform.cohorts)
-    ]
+    objects = [_cohort(each, platform) for each in platform.cohorts]
+    return [RenderedObject(obj, f"spec.cohorts[{index}]") for index, obj in enumerate(objects)]
 
 
 def queues(platform: model.PlatformModel) -> Sequence[RenderedObject]:
@@ -321,10 +315,8 @@ def google_account(team: model.PlatformTeam, google: model.Google) -> str:
 
 def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
     members = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is model.PlatformEngine.BATCHYARD else ())]
-    for name, people, entries in (
-        ("members", team.members, members),
-        ("admins", team.admins, [*members, *_ADMIN_RULES]),
-    ):
+    admins = [*members, *_ADMIN_RULES]
+    for name, people, entries in (("members", team.members, members), ("admins", team.admins, admins)):
         subjects = _subjects(people)
         if subjects:
             role_name = f"{team.name}-{name}"
@@ -334,12 +326,8 @@ def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> It
 
 
 def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
-    entries = (
-        (scheme.RESOURCE_QUOTA, team.resource_quota),
-        (scheme.LIMIT_RANGE, team.limit_range),
-        (scheme.BUDGET, team.budget),
-    )
-    for kind, spec in entries:
+    kinds = (scheme.RESOURCE_QUOTA, scheme.LIMIT_RANGE, scheme.BUDGET)
+    for kind, spec in zip(kinds, (team.resource_quota, team.limit_range, team.budget), strict=True):
         if spec is not None:
             yield obj_of(kind, platform.name, team.name, team.namespace, spec=dict(spec))
 

@@ -264,23 +264,16 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
     if platform.engine is PlatformEngine.KUEUE:
         exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, PORT)
         kueue = _scrape_job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
-        tls_fields = {
-            "scheme": "https",
-            "authorization": {"credentials_file": _TOKEN},
-            "tls_config": {"insecure_skip_verify": True},
-        }
+        authorization, tls = {"credentials_file": _TOKEN}, {"insecure_skip_verify": True}
+        tls_fields = {"scheme": "https", "authorization": authorization, "tls_config": tls}
         # kube-state-metrics keeps the labels of the objects that it describes.
         return [{**kueue, **tls_fields}, {**exporter, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True}]
     pods = selector_labels(settings_of(platform))
     operator = _scrape_job("batchyard-operator", NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
-    object_metrics_job = {
-        **operator,
-        "job_name": "batchyard-operator-objects",
-        "scrape_interval": _SLOW_SCRAPE_INTERVAL,
-    }
+    objects_job = {**operator, "job_name": "batchyard-operator-objects", "scrape_interval": _SLOW_SCRAPE_INTERVAL}
     return [
         {**operator, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
-        {**object_metrics_job, "params": {"collect[]": ["objects"]}},
+        {**objects_job, "params": {"collect[]": ["objects"]}},
     ]
 
 

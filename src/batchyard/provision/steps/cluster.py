@@ -216,13 +216,8 @@ def _webhook_remedy(platform: PlatformModel) -> str:
 def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
     """Return a step that waits until a dry-run apply of a flavor passes conversion, defaulting and validation."""
     dry = connection.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
-    return waiting(
-        "webhooks",
-        "wait until the engine's webhooks answer",
-        [Probe(dry, probe_parsers.succeeds())],
-        ENGINE_PATIENCE,
-        remedy,
-    )
+    probe = Probe(dry, probe_parsers.succeeds())
+    return waiting("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE, remedy)
 
 
 def resume_queues_step(
@@ -336,10 +331,8 @@ def empty_namespace_steps(
     kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *extra_kinds)))
     for namespace in namespaces:
         namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
-        deletes = [
-            connection.kubectl("delete", kind, "--all", *namespace_options, limit_seconds=DELETE_LIMIT)
-            for kind in kinds
-        ]
+        options = ("--all", *namespace_options)
+        deletes = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
         lookups = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
         yield PlatformStep(
             f"empty-{namespace}",

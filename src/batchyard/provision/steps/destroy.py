@@ -59,9 +59,8 @@ def report_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
 ) -> model.PlatformStep:
     """Return a step that only reports objects that the file no longer defines."""
-    return model.PlatformStep(
-        NAME, _PURPOSE, probes=_probes(connection, platform, manifest_parts, remedy), is_optional=True
-    )
+    probes = _probes(connection, platform, manifest_parts, remedy)
+    return model.PlatformStep(NAME, _PURPOSE, probes=probes, is_optional=True)
 
 
 def prune_step(
@@ -111,10 +110,8 @@ def _probes(
     kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
     reading = _obsolete_objects_parser(manifest_parts, remedy)
-    return tuple(
-        model.Probe(connection.kubectl("get", names, "--all-namespaces", selector, "--output=json"), reading)
-        for names in kinds
-    )
+    options = ("--all-namespaces", selector, "--output=json")
+    return tuple(model.Probe(connection.kubectl("get", names, *options), reading) for names in kinds)
 
 
 def _running(connection: ClusterConnection) -> model.StepCommand:
@@ -191,17 +188,11 @@ def _describe_deletion(answer: model.CommandOutput, sent: str) -> str:
             if probe_parsers.is_gone(answer)
             else f"{description} The running Workloads are unknown: {answer.main_error}."
         )
-    running = [
-        obj for obj in probe_parsers.items_of(answer.document() or {"items": []}) if probe_parsers.has_quota(obj)
-    ]
-    ending_workloads = [
-        probe_parsers.name_of(obj)
-        for obj in running
-        if obj["metadata"]["namespace"] in _names_of_kind(_NAMESPACE, objects)
-    ]
-    queue_workloads = [
-        probe_parsers.name_of(obj) for obj in running if _queue_name(obj) in _names_of_kind("ClusterQueue", objects)
-    ]
+    workloads = probe_parsers.items_of(answer.document() or {"items": []})
+    running = [workload for workload in workloads if probe_parsers.has_quota(workload)]
+    namespaces, queues = _names_of_kind(_NAMESPACE, objects), _names_of_kind("ClusterQueue", objects)
+    ending_workloads = [probe_parsers.name_of(obj) for obj in running if obj["metadata"]["namespace"] in namespaces]
+    queue_workloads = [probe_parsers.name_of(obj) for obj in running if _queue_name(obj) in queues]
     queue_workloads = [name for name in queue_workloads if name not in ending_workloads]
     description += (
         f" These Workloads end: {_shorten_list(ending_workloads)}." if ending_workloads else " No Workload runs there."
@@ -264,9 +255,8 @@ def _cluster_steps(
     platform: PlatformModel, manifest_parts: Sequence[ManifestPart], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
     """Yield the steps on the cluster after it is reachable."""
-    flavor = next(
-        (resource_flavor for part in manifest_parts if (resource_flavor := part.first_of_kind("ResourceFlavor"))), None
-    )
+    flavors = [part.first_of_kind("ResourceFlavor") for part in manifest_parts]
+    flavor = next((each for each in flavors if each), None)
     for part in manifest_parts:
         if part.path == ENGINE:
             engine = cluster.install_steps(connection, part, platform, flavor)
@@ -300,11 +290,8 @@ def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) 
 
 def describe_cluster(connection: ClusterConnection) -> str:
     """Describe the cluster by its context."""
-    return (
-        f"the cluster of context {connection.context}"
-        if connection.context
-        else "the cluster of kubectl's current context"
-    )
+    context = connection.context
+    return f"the cluster of context {context}" if context else "the cluster of kubectl's current context"
 
 
 #: Objects with cloud resources that outlive the cluster: load balancers, disks.
@@ -440,9 +427,8 @@ def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: st
         yield from _bucket_leftovers(platform, platform.google)
         yield from _compute_leftovers(platform.google)
         yield from _project_leftovers(platform, platform.google)
-    yield model.Leftover(
-        "folder", f"the rendered files, the journal and the logs in {folder}", None, ("rm", "-r", folder)
-    )
+    description = f"the rendered files, the journal and the logs in {folder}"
+    yield model.Leftover("folder", description, None, ("rm", "-r", folder))
 
 
 def _bucket_leftovers(platform: PlatformModel, made: Google) -> Iterator[model.Leftover]:

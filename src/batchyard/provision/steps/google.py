@@ -359,14 +359,8 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
             protection_probe,
             "use --unprotect; or set deletionProtection: false in spec.google, run create, then this again",
         )
-    arguments = (
-        "apply",
-        *_QUIET_OPTIONS,
-        _LOCK_OPTION,
-        "-auto-approve",
-        "-target=module.cluster",
-        "-var=deletion_protection=false",
-    )
+    options = ("-auto-approve", "-target=module.cluster", "-var=deletion_protection=false")
+    arguments = ("apply", *_QUIET_OPTIONS, _LOCK_OPTION, *options)
     return model.PlatformStep(
         "unprotect",
         "turn off the cluster's deletion protection",
@@ -379,9 +373,8 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
 def destroy_step(google: Google) -> model.PlatformStep:
     """Return a step that runs `terraform destroy`."""
     targets = destroy_targets(google)
-    plan = terraform(
-        "plan", "-destroy", *_QUIET_OPTIONS, _LOCK_OPTION, *targets, f"-out={DESTROY_PLAN}", limit_seconds=1800
-    )
+    options = (*_QUIET_OPTIONS, _LOCK_OPTION, *targets, f"-out={DESTROY_PLAN}")
+    plan = terraform("plan", "-destroy", *options, limit_seconds=1800)
     kept_prefixes = ("module.registry.", "module.services.") if targets else ()
     return model.PlatformStep(
         "terraform-destroy",

@@ -175,9 +175,8 @@ def is_not_provided(obj: Mapping[str, Any]) -> bool:
 
 def has_quota(workload: Mapping[str, Any]) -> bool:
     """Report whether a Workload is admitted and not finished."""
-    true_conditions = {
-        row["type"] for row in workload.get("status", {}).get("conditions", ()) if row["status"] == "True"
-    }
+    conditions = workload.get("status", {}).get("conditions", ())
+    true_conditions = {row["type"] for row in conditions if row["status"] == "True"}
     return "Admitted" in true_conditions and "Finished" not in true_conditions
 
 

@@ -270,11 +270,8 @@ def _location_variables(platform: PlatformModel, google: Google, cluster: Part) 
     """Return the project, name, region, zones and labels; without a project Terraform asks for one."""
     project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
     labels = {_PLATFORM_LABEL: platform.name, **google.labels}
-    location: dict[str, pools.Value] = {
-        "name": platform.name,
-        "region": platform.region,
-        "zones": cluster["spec"]["zones"],
-    }
+    zones = cluster["spec"]["zones"]
+    location: dict[str, pools.Value] = {"name": platform.name, "region": platform.region, "zones": zones}
     return {**project, **location, "labels": labels}
 
 
@@ -340,11 +337,8 @@ def _teams_variable(platform: PlatformModel) -> dict[str, pools.Value]:
     entries: dict[str, pools.Value] = {}
     for team in platform.teams:
         identity = team.identity
-        row: dict[str, pools.Value] = {
-            "namespace": team.namespace,
-            "service_account": identity.name,
-            "account": identity.google_name,
-        }
+        row: dict[str, pools.Value] = {"namespace": team.namespace, "service_account": identity.name}
+        row["account"] = identity.google_name
         row |= {"roles": list(identity.roles)} if identity.roles else {}
         row |= {"buckets": list(identity.buckets)} if identity.buckets else {}
         entries[team.name] = row

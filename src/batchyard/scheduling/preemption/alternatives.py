@@ -80,9 +80,8 @@ def _rank_holders(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs
 
 def _unpack_holder(ranked: _RankedHolder) -> MissingQuotaHolder:
     *_, workload, borrows, frs = ranked
-    return MissingQuotaHolder(
-        workload, tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs]), borrows
-    )
+    held = tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs])
+    return MissingQuotaHolder(workload, held, borrows)
 
 
 def protection_reason(
@@ -99,18 +98,14 @@ def protection_reason(
     if policy == "Never":
         return ProtectionReason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
     if not holder.queue.active:
-        return ProtectionReason(
-            INACTIVE, f"{holder.queue.name} is inactive, and Kueue does not preempt in inactive queues"
-        )
+        return ProtectionReason(INACTIVE, f"{holder.queue.name} is inactive; Kueue does not preempt in inactive queues")
     if is_within_nominal(holder.queue.node, request.contested):
         return ProtectionReason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
     if holder not in request.eligible(holder.queue, policy):
         return _priority_reason(request.workload, holder, policy)
-    return (
-        ProtectionReason(FAIRNESS, "the preemption would not make the shares fairer")
-        if fair_sharing
-        else _borrowing_reason(request, holder)
-    )
+    if fair_sharing:
+        return ProtectionReason(FAIRNESS, "the preemption would not make the shares fairer")
+    return _borrowing_reason(request, holder)
 
 
 def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
@@ -169,15 +164,13 @@ def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_shari
     maximum = _RECORDED_MAX + len(victims)
     holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested, maximum)
     spared_holders = [holder for holder in holders if holder.workload.key not in victims]
-    alternatives = [
+    spared = [
         SparedWorkload(
             holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
         )
         for holder in spared_holders[:_RECORDED_MAX]
     ]
-    return Alternatives(
-        tuple(alternatives), count - sum(_holds_any(snapshot.holder(key), contested) for key in victims)
-    )
+    return Alternatives(tuple(spared), count - sum(_holds_any(snapshot.holder(key), contested) for key in victims))
 
 
 def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:

@@ -221,14 +221,10 @@ class _TargetOrder:
             if not self._remaining.get(node) or (not share.is_borrowing and node is not own_node):
                 self._pruned[node] = None
                 continue
-            relation = compare_shares(share, best_share)
-            if relation > 0:
+            sign = compare_shares(share, best_share)
+            if sign > 0:
                 best, best_share = node, share
-            elif (
-                relation == 0
-                and best is not None
-                and order(self._remaining[node][-1]) < order(self._remaining[best][-1])
-            ):
+            elif sign == 0 and best is not None and order(self._remaining[node][-1]) < order(self._remaining[best][-1]):
                 best = node
         return best, best_share
 

@@ -32,12 +32,8 @@ from batchyard.scheduling.snapshot import Snapshot
 def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
     """Return the Workloads to preempt by classical rules; empty if preemption cannot free enough quota."""
     candidates = PreemptionCandidates(request)
-    candidate_lists = [
-        candidates.own_queue_candidates,
-        candidates.priority_candidates,
-        candidates.hierarchical_candidates,
-    ]
-    if not any(candidate_lists) or not request.could_ever_fit(*candidate_lists):
+    lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
+    if not any(lists) or not request.could_ever_fit(*lists):
         return []
     ordered = candidates.ordered()
     for may_borrow in _borrowing_attempts(request, candidates):

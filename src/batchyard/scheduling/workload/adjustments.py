@@ -203,12 +203,9 @@ class AdjustedViews:
         """Return the Workloads whose view is outdated, and clear the list of changes."""
         changed, self._changed = self._changed, {}
         classes, self._changed_classes = self._changed_classes, {}
-        outdated_workloads = [obj for namespace in changed for obj in reader.list(kind, namespace)]
+        stale = [obj for namespace in changed for obj in reader.list(kind, namespace)]
         all_workloads = reader.list(kind) if classes else ()
-        return [
-            *outdated_workloads,
-            *(obj for obj in all_workloads if any(name in classes for name in _runtime_classes(obj))),
-        ]
+        return [*stale, *(obj for obj in all_workloads if any(name in classes for name in _runtime_classes(obj)))]
 
     def view(self, obj: Obj) -> WorkloadView:
         """Return the adjusted view of a Workload."""

@@ -86,24 +86,20 @@ def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     if not lifecycle.is_active(workload):
         return None
     retry_at = lifecycle.retry_at(workload)
-    held_back = (
-        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
-    )
+    held = workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.in_state(workload, lifecycle.REJECTED):
             return _reject(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
         if retrying := lifecycle.in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
-            return _evict(context, held_back, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
-    return None if held_back is workload else _write_outcome(UpdateStatus(held_back))
+            return _evict(context, held, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
+    return None if held is workload else _write_outcome(UpdateStatus(held))
 
 
 def _reject(context: WorkloadReconcile, message: str) -> ReconcileResult:
-    workload = evictions.target_deactivation(
-        context.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, context.now
-    )
+    new = evictions.target_deactivation(context.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, context.now)
     event = EventRecord(context.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
-    return _write_outcome(UpdateStatus(workload), event)
+    return _write_outcome(UpdateStatus(new), event)
 
 
 def _wait_for_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -216,11 +212,9 @@ def _release_reservation(context: WorkloadReconcile) -> ReconcileResult | None:
     if lifecycle.is_admitted(workload) or not lifecycle.has_quota_reservation(workload):
         return None
     blocker = pending_reason.reservation_blocker(workload, context.queues)
-    return (
-        None
-        if blocker is None
-        else _write_outcome(UpdateStatus(lifecycle.set_pending(workload, *blocker, context.now)))
-    )
+    if blocker is None:
+        return None
+    return _write_outcome(UpdateStatus(lifecycle.set_pending(workload, *blocker, context.now)))
 
 
 def _drain_cluster_queue(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -256,9 +250,8 @@ def _check_pods_ready_timeout(context: WorkloadReconcile) -> ReconcileResult | N
         return ReconcileResult(requeue_at=deadline.at)
     new = pods_ready.evict_after_timeout(context.workload, context.policy, deadline.cause, context.now)
     eviction = lifecycle.Eviction(lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, pods_ready.timeout_message(context.workload))
-    return _write_outcome(
-        UpdateStatus(new), *([_evicted_event(context.key, eviction)] if lifecycle.is_evicted(new) else [])
-    )
+    events = [_evicted_event(context.key, eviction)] if lifecycle.is_evicted(new) else []
+    return _write_outcome(UpdateStatus(new), *events)
 
 
 def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:

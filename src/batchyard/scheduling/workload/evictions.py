@@ -95,9 +95,8 @@ def target_deactivation(workload: meta.Obj, reason: str, message: str, now: Inst
 def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Request deactivation of a Workload after its maximum execution time, and reset its accumulated time."""
     draft = meta.StatusDraft(workload, now)
-    draft.set_condition(
-        DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, "exceeding the maximum execution time"
-    )
+    message = "exceeding the maximum execution time"
+    draft.set_condition(DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, message)
     draft.drop_fields("accumulatedPastExecutionTimeSeconds")
     return draft.result()
 
@@ -139,9 +138,8 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
     """Reset a Workload's admission checks to Pending after an eviction, and close its preemption gates."""
     status = draft.status
     if status.get("admissionChecks"):
-        draft.set_field(
-            "admissionChecks", [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
-        )
+        checks = [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
+        draft.set_field("admissionChecks", checks)
     if status.get("preemptionGates"):
         closed = {"position": "Closed", "lastTransitionTime": draft.time}
         draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])

@@ -70,9 +70,7 @@ def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None
         all_flavors = frozenset(queue.flavors)
         return sorted(rule.name for rule in queue.check_rules if all_flavors.issubset(rule.flavors))
     assignments = admission.get("podSetAssignments") or ()
-    used_flavors = {
-        flavor: None for assignment in assignments for flavor in (assignment.get("flavors") or _NOTHING).values()
-    }
+    used_flavors = {flavor: None for a in assignments for flavor in (a.get("flavors") or _NOTHING).values()}
     return sorted(rule.name for rule in queue.check_rules if any(flavor in used_flavors for flavor in rule.flavors))
 
 
@@ -293,9 +291,8 @@ def reserve_quota(
         checks_by_name = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
         draft.drop_fields("admissionChecks")
         if checks:
-            draft.set_field(
-                "admissionChecks", [checks_by_name.get(name) or new_check(name, draft.time) for name in checks]
-            )
+            required = [checks_by_name.get(name) or new_check(name, draft.time) for name in checks]
+            draft.set_field("admissionChecks", required)
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
     for kind in (EVICTED, PREEMPTED, BLOCKED_ON_PREEMPTION_GATES):

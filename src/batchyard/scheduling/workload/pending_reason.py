@@ -93,9 +93,8 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
     if queues.local_queue is None:
         return PendingReason(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
     if stop_policy(queues.local_queue) != "None":
-        return PendingReason(
-            messages.SUSPENDED, f"LocalQueue {name} is inactive{holding_budgets_suffix(queues.local_queue)}"
-        )
+        suffix = holding_budgets_suffix(queues.local_queue)
+        return PendingReason(messages.SUSPENDED, f"LocalQueue {name} is inactive{suffix}")
     if queues.cluster_queue is None:
         return PendingReason(messages.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
     if is_inactive(queues.cluster_queue):
@@ -105,9 +104,8 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
 
 def gated(workload: Obj) -> PendingReason:
     """Return the pending reason of a Workload with an admission gate."""
-    return PendingReason(
-        lifecycle.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}"
-    )
+    gates = annotation(workload, well_known.ADMISSION_GATED_BY)
+    return PendingReason(lifecycle.ADMISSION_GATED, f"Admission is gated by: {gates}")
 
 
 def reservation_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
@@ -143,9 +141,8 @@ def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if condition is None or condition["reason"] in SCHEDULER_REASONS:
         return None
-    if condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED} and not _OWN_MESSAGES.match(
-        condition["message"]
-    ):
+    is_blocked = condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED}
+    if is_blocked and not _OWN_MESSAGES.match(condition["message"]):
         return None
     return PendingReason(messages.PENDING_EVALUATION, _EVALUATION_AWAITED)
 

@@ -98,12 +98,7 @@ def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
     """Return the time by which an admitted Workload's pods must be ready; None if they are ready or have no limit."""
     admitted, ready = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
-    if (
-        admitted is None
-        or admitted["status"] != "True"
-        or lifecycle.is_evicted(workload)
-        or not policy.awaits(workload)
-    ):
+    if not admitted or admitted["status"] != "True" or lifecycle.is_evicted(workload) or not policy.awaits(workload):
         return None
     if ready is None or ready["reason"] == lifecycle.WAIT_FOR_START:
         return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admitted["lastTransitionTime"]) + policy.timeout)

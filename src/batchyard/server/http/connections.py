@@ -282,7 +282,5 @@ def certificate_user_of(certificate: dict[str, Any]) -> CertificateUser | None:
     if not name:
         return None
     user = certificate_user(name, tuple(value for kind, value in names if kind == "organizationName"))
-    valid_from, valid_until = (
-        ssl.cert_time_to_seconds(certificate[field]) * SECOND for field in ("notBefore", "notAfter")
-    )
+    valid_from, valid_until = (ssl.cert_time_to_seconds(certificate[key]) * SECOND for key in ("notBefore", "notAfter"))
     return CertificateUser(user, valid_from, valid_until)

@@ -177,10 +177,8 @@ class FairQueue(Generic[_T]):
 
     def _remove_idle_flows(self) -> None:
         """Remove idle flows whose used time is not ahead of the virtual time."""
-        idle_flows = [
-            name for name, flow in self._flows.items() if not flow.items and flow.used_time <= self._virtual_time
-        ]
-        for name in idle_flows:
+        idle = [name for name, flow in self._flows.items() if not flow.items and flow.used_time <= self._virtual_time]
+        for name in idle:
             del self._flows[name]
 
 

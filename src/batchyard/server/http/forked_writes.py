@@ -176,11 +176,9 @@ class ForkedWork:
         self._children[child] = not flow
         self._schedule_fork()
 
-    def _process_result(
-        self, child: ChildProcess, flow: str, done: ForkedWorkCallback, child_result: ChildResult
-    ) -> None:
+    def _process_result(self, child: ChildProcess, flow: str, done: ForkedWorkCallback, result: ChildResult) -> None:
         """Charge the CPU time of a child process to its user, and report its result."""
         del self._children[child]
-        self._queue.charge(flow, child_result.cpu_seconds + _FORK_SECONDS)
-        self._post(partial(done, child_result.output))
+        self._queue.charge(flow, result.cpu_seconds + _FORK_SECONDS)
+        self._post(partial(done, result.output))
         self._schedule_fork()

@@ -199,9 +199,7 @@ WARNINGS_MAX: Final = 4096
 _LOOPBACK_HOST: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_BODY_TIMEOUT_ERROR: Final = StatusError(
-    408, "Timeout", f"the request body was not received within {BODY_TIMEOUT} seconds"
-)
+_LATE_BODY: Final = StatusError(408, "Timeout", f"the request body was not received within {BODY_TIMEOUT} seconds")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -288,9 +286,8 @@ class HttpProtocol(asyncio.Protocol):
         """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
         if not self._is_secure:
             _check_local(request)
-        authenticated = self._dispatcher.authenticate(
-            request.made_by(_user_of_peer(self.peer) if self._is_secure else OWNER_USER)
-        )
+        user = _user_of_peer(self.peer) if self._is_secure else OWNER_USER
+        authenticated = self._dispatcher.authenticate(request.made_by(user))
         self._holder = _holder_of(authenticated.user)
         return authenticated
 
@@ -394,10 +391,9 @@ class HttpProtocol(asyncio.Protocol):
     def _begin_stream(self, ongoing: StreamingResponse, answer: Response, parsed: ParsedRequest) -> None:
         """Start a streaming response. For HTTP/1.0, which has no chunked encoding, it ends with the connection."""
         framing = b"\r\ntransfer-encoding: chunked" if parsed.is_chunked else b""
-        self._current_request = parsed._replace(is_last=self._is_last(parsed) or not parsed.is_chunked)
-        self._transport.write(
-            _encode_head(answer, self._connections.date(), framing, is_last=self._current_request.is_last)
-        )
+        is_last = self._is_last(parsed) or not parsed.is_chunked
+        self._current_request = parsed._replace(is_last=is_last)
+        self._transport.write(_encode_head(answer, self._connections.date(), framing, is_last=is_last))
         if parsed.request.method == "HEAD":
             self._dispatcher.leave(ongoing)
             self._end_answer()
@@ -411,12 +407,8 @@ class HttpProtocol(asyncio.Protocol):
     def _upgrade(self, answer: UpgradeResponse, parsed: ParsedRequest) -> None:
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
         self._set_reading(paused=False)
-        transport, remaining, connections, user = (
-            self._transport,
-            self._requests.unparsed,
-            self._connections,
-            parsed.request.user,
-        )
+        transport, connections = self._transport, self._connections
+        remaining, user = self._requests.unparsed, parsed.request.user
         self.connection_lost(None)
         transport.write(switching_protocols_response(answer, parsed.request, connections.date()))
         upgraded = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
@@ -462,9 +454,7 @@ class HttpProtocol(asyncio.Protocol):
         elif not self.takes:
             deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
-            deadline.wait(
-                ("body", number), BODY_TIMEOUT, lambda: requests.end_late(_BODY_TIMEOUT_ERROR) or transport.abort()
-            )
+            deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.end_late(_LATE_BODY) or transport.abort())
         elif requests.is_in_head or not number:
             deadline.wait(("head", number), HEAD_TIMEOUT, transport.abort)
         elif not self._is_busy:
@@ -493,20 +483,13 @@ class _ClosedTransport:
 _CLOSED_TRANSPORT: Final = _ClosedTransport()
 
 
-def _encode_head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> bytes:
+def _encode_head(answer: Response, date: bytes, framing: bytes, *, is_last: bool) -> bytes:
     """Encode the head of a response; `framing` is the Content-Length or Transfer-Encoding header."""
-    lines = [
-        _STATUS_LINES[response.code],
-        b"date: ",
-        date,
-        b"\r\ncontent-type: ",
-        response.content_type.encode(),
-        framing,
-    ]
-    if response.retry_after is not None:
-        lines.append(b"\r\nretry-after: %d" % response.retry_after)
-    lines += [f'\r\nwarning: 299 - "{text}"'.encode() for text in _quote_warnings(response.warnings)]
-    lines += [f"\r\n{name}: {value}".encode() for name, value in response.headers]
+    lines = [_STATUS_LINES[answer.code], b"date: ", date, b"\r\ncontent-type: ", answer.content_type.encode(), framing]
+    if answer.retry_after is not None:
+        lines.append(b"\r\nretry-after: %d" % answer.retry_after)
+    lines += [f'\r\nwarning: 299 - "{text}"'.encode() for text in _quote_warnings(answer.warnings)]
+    lines += [f"\r\n{name}: {value}".encode() for name, value in answer.headers]
     if is_last:
         lines.append(b"\r\nconnection: close")
     lines.append(b"\r\n\r\n")
@@ -540,6 +523,4 @@ def _check_local(request: ApiRequest) -> None:
     be DNS rebinding.
     """
     if not _LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) or "origin" in request.headers:
-        raise StatusError(
-            403, "Forbidden", "without TLS, the API is served only at localhost and only without an Origin header"
-        )
+        raise StatusError(403, "Forbidden", "without TLS, only requests to localhost without Origin header are served")

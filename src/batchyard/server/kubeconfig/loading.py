@@ -41,13 +41,11 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
     command = [str(part) for part in (plugin["command"], *(plugin.get("args") or ()))]
-    plugin_env = {part["name"]: str(part.get("value") or "") for part in plugin.get("env") or ()}
-    plugin_env["KUBERNETES_EXEC_INFO"] = json.dumps(_exec_credential_input(plugin, cluster))
+    env = {part["name"]: str(part.get("value") or "") for part in plugin.get("env") or ()}
+    env["KUBERNETES_EXEC_INFO"] = json.dumps(_exec_credential_input(plugin, cluster))
     stdin = None if _is_interactive(plugin) else DEVNULL
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, env={**os.environ, **plugin_env}, stdin=stdin, stdout=PIPE
-        )
+        process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **env}, stdin=stdin, stdout=PIPE)
     except FileNotFoundError as error:
         hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
         raise ValueError(f"exec: {command[0]} was not found on this machine{hint}") from error
@@ -100,20 +98,14 @@ def _parse_credentials(output: bytes, version: str, command: str) -> Mapping[str
     status_fields = status if isinstance(status, dict) else {}
     token, certificate, key = (status_fields.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))
     if bool(certificate) != bool(key):
-        raise ValueError(
-            f"exec: {command} printed only one of clientCertificateData and clientKeyData; both are required together"
-        )
+        raise ValueError(f"exec: {command} must print both clientCertificateData and clientKeyData, or neither")
     if not token and not certificate:
         raise ValueError(f"exec: {command} printed neither a token nor a client certificate")
-    user_fields = {
-        "token": token,
-        "client-certificate-data": _encode_base64(certificate),
-        "client-key-data": _encode_base64(key),
-    }
+    user_fields = {"token": token, "client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
     return {field: str(value) for field, value in user_fields.items() if value}
 
 
-def _encode_base64(text: Any) -> str:
+def _base64(text: Any) -> str:
     return base64.b64encode(str(text).encode()).decode() if text else ""
 
 
@@ -216,7 +208,7 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
     """Load the kubeconfig, run its credential plugin, and return the access. Raises KubeconfigError."""
     configuration = Configuration()
     try:
-        namespace, impersonation_headers = await _load_credentials(source, configuration)
+        namespace, impersonation_headers = await _configure(source, configuration)
         return _access_from_configuration(configuration, namespace)._replace(headers=tuple(impersonation_headers))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         source_path = source.kubeconfig or str(DEFAULT_KUBECONFIG)
@@ -226,9 +218,7 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
         ) from error
 
 
-async def _load_credentials(
-    source: KubeconfigSource, configuration: Configuration
-) -> tuple[str, Sequence[tuple[str, str]]]:
+async def _configure(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
     """Load credentials into the library's configuration. Return the namespace and the impersonation headers."""
     if not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
@@ -284,15 +274,13 @@ def _impersonation_headers(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             yield f"Impersonate-Extra-{quote(key, safe='')}", value
 
 
-def _access_from_configuration(configuration: Configuration, namespace: str) -> ApiServerAccess:
-    authorization: str = (configuration.api_key or {}).get(_TOKEN_KEY, "").strip()
+def _access_from_configuration(config: Configuration, namespace: str) -> ApiServerAccess:
+    authorization: str = (config.api_key or {}).get(_TOKEN_KEY, "").strip()
     if not authorization.isprintable():
         raise ValueError("its token contains characters that are invalid in an HTTP header")
-    url: str = configuration.host or ""
-    tls = _tls_context(configuration) if url.startswith("https") else True
-    return ApiServerAccess(
-        url, tls, authorization, configuration.proxy or None, configuration.tls_server_name or "", namespace
-    )
+    url: str = config.host or ""
+    tls = _tls_context(config) if url.startswith("https") else True
+    return ApiServerAccess(url, tls, authorization, config.proxy or None, config.tls_server_name or "", namespace)
 
 
 def _error_message(error: Exception) -> str:

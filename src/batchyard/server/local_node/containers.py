@@ -37,11 +37,9 @@ class LocalPort(asyncio.Protocol):
     `run` is the folder of a container run in the pod, relative to the node's folder.
     """
 
-    def __init__(
-        self, node: Path, run: Path, network: str, port: int, session_client: containers.SessionClient
-    ) -> None:
+    def __init__(self, node: Path, run: Path, network: str, port: int, client: containers.SessionClient) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talker = session_client
+        self._talker = client
         self._port = port
         self._network = network
         self._transport: Any = None
@@ -152,15 +150,13 @@ class LocalPort(asyncio.Protocol):
         """Connect to the port over IPv4, or over IPv6 if that fails."""
         failures = []
         try:
-            for loopback_socket, (ip_version, address, displayed_address) in zip(sockets, _LOOPBACK, strict=True):
+            for loopback_socket, (version, address, shown_address) in zip(sockets, _LOOPBACK, strict=True):
                 try:
                     async with asyncio.timeout(_CONNECT_TIMEOUT):
                         await self._loop.sock_connect(loopback_socket, (address, self._port))
                 except (OSError, TimeoutError) as error:
                     reason = os.strerror(error.errno).lower() if error.errno else "i/o timeout"
-                    failures.append(
-                        f"IPv{ip_version}: dial tcp{ip_version} {displayed_address}:{self._port}: connect: {reason}"
-                    )
+                    failures.append(f"IPv{version}: dial tcp{version} {shown_address}:{self._port}: connect: {reason}")
                     continue
                 await self._loop.create_connection(lambda: self, sock=loopback_socket.dup())
                 return
@@ -172,11 +168,8 @@ class LocalPort(asyncio.Protocol):
         )
 
     def _fail(self, reason: str) -> None:
-        self._end(
-            containers.SessionEnd(
-                failure=f'failed to execute portforward in network namespace "{self._network}": {reason}'
-            )
-        )
+        failure = f'failed to execute portforward in network namespace "{self._network}": {reason}'
+        self._end(containers.SessionEnd(failure=failure))
 
     def _end(self, ending: containers.SessionEnd) -> None:
         if not self._is_closed:
@@ -251,38 +244,34 @@ class LocalContainers:
         container: str,
         command: Sequence[str],
         streams: containers.Streams,
-        session_client: containers.SessionClient,
+        client: containers.SessionClient,
     ) -> containers.ProcessSession:
         """Start a command in a running container, and return the session with it."""
         run = self._running_run(pod, container)
         if run is None:
-            return sessions.FailedSession(self._loop, session_client, _container_not_found_message(container))
-        return sessions.LocalCommand(
-            self._folders.node, self._folders.path(key_of_run(run)), command, streams, session_client
-        )
+            return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
+        return sessions.LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, client)
 
     def attach(
-        self, pod: Obj, container: str, streams: containers.Streams, session_client: containers.SessionClient
+        self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
         """Attach to the main process of a container; the container's spec decides whether it has a terminal."""
         run = self._running_run(pod, container)
         if run is None:
-            return sessions.FailedSession(self._loop, session_client, _container_not_found_message(container))
+            return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
         spec = run.obj["spec"]
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
         folder = self._folders.node / self._folders.path(key_of_run(run))
         has_input, is_stdin_once = spec["stdin"], bool(spec.get("stdinOnce"))
-        return sessions.LocalAttachment(
-            folder, streams, session_client, has_input=has_input, is_stdin_once=is_stdin_once
-        )
+        return sessions.LocalAttachment(folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once)
 
-    def connect(self, pod: Obj, port: int, session_client: containers.SessionClient) -> containers.ByteStream:
+    def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
         key = key_of_run(runs[0]) if runs else Key(containers.RUN, uid, containers.SANDBOX)
         network = "host" if pod["spec"].get("hostNetwork") else uid
-        return LocalPort(self._folders.node, self._folders.path(key), network, port, session_client)
+        return LocalPort(self._folders.node, self._folders.path(key), network, port, client)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Ignore changes of objects: access to local containers does not depend on them."""
@@ -517,10 +506,8 @@ class _LogLine(NamedTuple):
     text: str
 
 
-def _join_partial_lines(partial_lines: Sequence[_LogLine], *, is_complete: bool) -> containers.LogLine:
-    return containers.LogLine(
-        parse_time(partial_lines[0].time), "".join(line.text for line in partial_lines), is_complete
-    )
+def _join_partial_lines(lines: Sequence[_LogLine], *, is_complete: bool) -> containers.LogLine:
+    return containers.LogLine(parse_time(lines[0].time), "".join(line.text for line in lines), is_complete)
 
 
 def _parse_log_line(raw_line: bytes) -> _LogLine | None:
@@ -570,20 +557,20 @@ class BothContainers:
         container: str,
         command: Sequence[str],
         streams: containers.Streams,
-        session_client: containers.SessionClient,
+        client: containers.SessionClient,
     ) -> containers.ProcessSession:
         """Start a command in a running container, and return the session with it."""
-        return self._containers_of(pod).execute(pod, container, command, streams, session_client)
+        return self._containers_of(pod).execute(pod, container, command, streams, client)
 
     def attach(
-        self, pod: Obj, container: str, streams: containers.Streams, session_client: containers.SessionClient
+        self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
         """Attach to the main process of a container, and return the session with it."""
-        return self._containers_of(pod).attach(pod, container, streams, session_client)
+        return self._containers_of(pod).attach(pod, container, streams, client)
 
-    def connect(self, pod: Obj, port: int, session_client: containers.SessionClient) -> containers.ByteStream:
+    def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod, and return the byte stream."""
-        return self._containers_of(pod).connect(pod, port, session_client)
+        return self._containers_of(pod).connect(pod, port, client)
 
     def _containers_of(self, pod: Obj) -> containers.Containers:
         return self._local if pod["spec"].get("nodeName") == self._node else self._simulated

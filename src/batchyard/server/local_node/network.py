@@ -177,20 +177,15 @@ def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> byte
     code = DnsCode.NO_SUCH_NAME if values is None else DnsCode.OK
     records = [_encode_record(question.type, value) for value in values or ()]
     question_bytes = message[_HEADER.size : end]
-    response = (
-        _HEADER.pack(message_id, _response_flags(flags, code), 1, len(records), 0, 0)
-        + question_bytes
-        + b"".join(records)
-    )
+    header = _HEADER.pack(message_id, _response_flags(flags, code), 1, len(records), 0, 0)
+    response = header + question_bytes + b"".join(records)
     if len(response) <= length_max:
         return response
     return _HEADER.pack(message_id, _response_flags(flags, code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
 
 
-def _response_flags(query_flags: int, code: DnsCode) -> int:
-    return (
-        _RESPONSE_FLAG | _AUTHORITATIVE_FLAG | _RECURSION_AVAILABLE_FLAG | query_flags & _RECURSION_DESIRED_FLAG | code
-    )
+def _response_flags(flags: int, code: DnsCode) -> int:
+    return _RESPONSE_FLAG | _AUTHORITATIVE_FLAG | _RECURSION_AVAILABLE_FLAG | flags & _RECURSION_DESIRED_FLAG | code
 
 
 def _parse_question(message: bytes) -> tuple[DnsQuestion, int]:

@@ -250,9 +250,7 @@ class LocalNodeParts:
         features = self.machine.features
         if features.get("isolated"):
             return ""
-        missing = ", ".join(
-            feature["what"] for feature in features.get("missing") or () if feature["what"] in _ISOLATION_FEATURES
-        )
+        missing = ", ".join(f["what"] for f in features.get("missing") or () if f["what"] in _ISOLATION_FEATURES)
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {missing or 'isolation'}"
 
     def _profile_fault(self, name: str) -> str:
@@ -333,9 +331,7 @@ class LocalNodeParts:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
-            _LOG.warning(
-                "pods cannot reach the API, because its socket in the pod network could not be created: %s", error
-            )
+            _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", error)
             return None
         return self.machine.gateway, listener
 

@@ -36,10 +36,8 @@ class OrphanedPods:
     def end(self) -> bool:
         """Stop all containers, then all sandboxes, then the spawner. Return whether all containers have ended."""
         for is_sandbox in (False, True):
-            shim_pidfds = [
-                self._request_stop(run) for run in self._running_runs() if (key_of(run).name == SANDBOX) is is_sandbox
-            ]
-            for shim_pidfd in shim_pidfds:
+            runs = [run for run in self._running_runs() if (key_of(run).name == SANDBOX) is is_sandbox]
+            for shim_pidfd in [self._request_stop(run) for run in runs]:
                 select.select([shim_pidfd], [], [], GRACE_SECONDS + _SHIM_TIMEOUT)
                 os.close(shim_pidfd)
         if self._running_runs():

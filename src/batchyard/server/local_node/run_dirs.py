@@ -161,7 +161,7 @@ class NodeTimes:
         self.clock = clock
         self._machine_clock = machine_clock
         self._clock_difference: Duration = 0
-        self._cached_conversion = lru_cache(maxsize=_CONVERSIONS_MAX)(self.to_platform_time)
+        self._convert = lru_cache(maxsize=_CONVERSIONS_MAX)(self.to_platform_time)
 
     def to_platform_time(self, recorded: Instant) -> Instant:
         """Convert machine time to platform time."""
@@ -173,19 +173,14 @@ class NodeTimes:
 
     def state(self, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
         """Convert the times of a run's state to platform time."""
-        state = {
-            **recorded,
-            **{field: self._cached_conversion(recorded[field]) for field in _TIME_FIELDS if recorded.get(field)},
-        }
+        state = {**recorded, **{field: self._convert(recorded[field]) for field in _TIME_FIELDS if recorded.get(field)}}
         exceeded = recorded.get("exceeded")
-        return {**state, "exceeded": {**exceeded, "at": self._cached_conversion(exceeded["at"])}} if exceeded else state
+        return {**state, "exceeded": {**exceeded, "at": self._convert(exceeded["at"])}} if exceeded else state
 
     def run(self, recorded: Obj) -> Obj:
         """Convert the times in a run's state and stop request to platform time."""
         run = {**recorded, "status": self.state(recorded["status"])}
-        return (
-            {**run, "stop": {**run["stop"], "at": self._cached_conversion(run["stop"]["at"])}} if "stop" in run else run
-        )
+        return {**run, "stop": {**run["stop"], "at": self._convert(run["stop"]["at"])}} if "stop" in run else run
 
     def with_machine_stop_time(self, run: Obj) -> Obj:
         """Convert the time of a run's stop request to machine time."""

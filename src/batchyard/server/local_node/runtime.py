@@ -214,11 +214,8 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
     try:
         volume_fd = nesting.open_path(volume.anchor, str(volume))
         try:
-            os.close(
-                nesting.make_directories(
-                    volume_fd, str(target.relative_to(volume)), stat.S_IMODE(os.fstat(volume_fd).st_mode)
-                )
-            )
+            mode = stat.S_IMODE(os.fstat(volume_fd).st_mode)
+            os.close(nesting.make_directories(volume_fd, str(target.relative_to(volume)), mode))
         finally:
             os.close(volume_fd)
     except OSError as error:
@@ -237,8 +234,8 @@ def _sub_path_error(action: str, mount: volumes.Mount) -> ContainerError:
 _HOSTS: Final = Path("/etc/hosts")
 _DATAGRAM_MAX: Final = 4096
 _DATAGRAMS_AT_ONCE: Final = 256
-_LOST_STATUS: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown"}
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
+_LOST_STATUS: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown", "phase": EXITED, "message": _LOST_MESSAGE}
 _START_ERROR_CODE: Final = 128
 
 
@@ -318,11 +315,9 @@ class LocalMachine:
             self._spawner.ask(self.folders.path(key))
             run["status"] = {}
         except (VolumeError, ContainerError) as error:
-            run["status"] = _start_error_status(str(error), self._times.clock())
+            run["status"] = _error_status(str(error), self._times.clock())
         except OSError as error:
-            run["status"] = _start_error_status(
-                f"{error.filename or self._node}: {error.strerror}", self._times.clock()
-            )
+            run["status"] = _error_status(f"{error.filename or self._node}: {error.strerror}", self._times.clock())
         return self._replace_run(EventType.ADDED if previous is None else EventType.MODIFIED, run, previous)
 
     def _sandbox_spec(self, requested: Obj) -> Mapping[str, Any]:
@@ -337,27 +332,18 @@ class LocalMachine:
         pod_ip = "" if address is None else address.partition("/")[0]
         machine_hosts = _HOSTS.read_text("utf-8") if spec["network"] == "node" and _HOSTS.exists() else None
         hosts = hosts_file(spec["names"], pod_ip, spec["hostAliases"], machine_hosts)
-        return {
-            **spec,
-            "address": address,
-            "gateway": gateway,
-            "resolvers": [gateway] if gateway else [],
-            "hosts": hosts,
-        }
+        resolvers = [gateway] if gateway else []
+        return {**spec, "address": address, "gateway": gateway, "resolvers": resolvers, "hosts": hosts}
 
     def _refresh_volumes(self, requested: Obj) -> Obj:
         """Update the files of a pod's volumes; a volume that cannot be written keeps its content."""
         run = self.run(key_of(requested))
         if run is None:
             return requested
+        folder = self.folders.pod(requested["metadata"]["namespace"]) / VOLUMES_FOLDER
         for name, plan in requested["volumes"].items():
             with suppress(VolumeError):
-                make_volume(
-                    self.folders.pod(requested["metadata"]["namespace"]) / VOLUMES_FOLDER / name,
-                    name,
-                    plan,
-                    wall_clock(),
-                )
+                make_volume(folder / name, name, plan, wall_clock())
         return self._replace_run(EventType.MODIFIED, {**run, "filesFrom": requested["filesFrom"]}, run)
 
     def _request_stop(self, requested: Obj) -> Obj:
@@ -472,13 +458,7 @@ class LocalMachine:
         run = self._read_state(key)
         if run is None or not _is_alive(run):
             return
-        status = {
-            **run["status"],
-            **_LOST_STATUS,
-            "phase": EXITED,
-            "finishedAt": self._times.clock(),
-            "message": _LOST_MESSAGE,
-        }
+        status = {**run["status"], **_LOST_STATUS, "finishedAt": self._times.clock()}
         self._replace_run(EventType.MODIFIED, {**run, "status": status}, run)
 
     def _close_pidfd(self, key: Key) -> None:
@@ -539,7 +519,7 @@ def _run_spec(folders: RunFolders, requested: Obj) -> Mapping[str, Any]:
     return {**spec, "mounts": [*other_mounts, *volume_mounts]}
 
 
-def _start_error_status(reason: str, now: Instant) -> Mapping[str, Any]:
+def _error_status(reason: str, now: Instant) -> Mapping[str, Any]:
     """Return the final state of a run that could not be started, with the reason."""
     result = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
     return {"phase": EXITED, **result}

@@ -395,10 +395,8 @@ class _LocalSession:
 class LocalCommand(_LocalSession):
     """An exec session: a command in the container of a run, whose folder is `path` in the node's folder."""
 
-    def __init__(
-        self, node: Path, path: Path, command: Sequence[str], streams: Streams, session_client: SessionClient
-    ) -> None:
-        super().__init__(node / SESSIONS_SOCKET, streams, session_client, _EXEC_ERROR_PREFIX)
+    def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
+        super().__init__(node / SESSIONS_SOCKET, streams, client, _EXEC_ERROR_PREFIX)
         self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
 
     def end_input(self) -> None:
@@ -442,9 +440,7 @@ class LocalAttachment(_LocalSession):
         self._is_stdin_once = is_stdin_once and streams.stdin and not streams.tty
         self._is_attached = False
         self._has_more = True
-        names = [
-            name for name, is_requested in (("stdout", streams.stdout), ("stderr", streams.stderr)) if is_requested
-        ]
+        names = [name for name, requested in (("stdout", streams.stdout), ("stderr", streams.stderr)) if requested]
         self._ask({"outputs": names}, [self._create_output_pipe(name) for name in names])
 
     def write(self, data: bytes) -> None:

@@ -64,12 +64,9 @@ def _cpu_of_group(cgroup: Mapping[str, str]) -> int | None:
 def _memory_of_group(path: str) -> int | None:
     """Return the working set of a cgroup in bytes; None if the cgroup does not exist."""
     counters = _read_counters(Path(path, "memory.stat"))
-    for file, inactive_counter in (
-        ("memory.current", "inactive_file"),
-        ("memory.usage_in_bytes", "total_inactive_file"),
-    ):
+    for file, counter in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
         if text := _read_text(Path(path, file)):
-            return max(0, int(text) - counters.get(inactive_counter, 0))
+            return max(0, int(text) - counters.get(counter, 0))
     return None
 
 
@@ -154,14 +151,11 @@ class LocalUsage:
         key = key_of(run.obj)
         readings = self._containers.get(key)
         if readings is None or readings[1].at - readings[0].at < _MINIMUM_INTERVAL:
-            readings = (
-                UsageReading(run.started_at, 0, 0),
-                read_container_usage(self._clock(), *self._reading_arguments(run)),
-            )
+            readings = (UsageReading(run.started_at, 0, 0), read_container_usage(self._clock(), *self._arguments(run)))
             self._containers[key] = readings
         return readings
 
-    def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
+    def _arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         """Return the pid of a run's shim, and the run's cgroups, as arguments for `read_container_usage`."""
         key = key_of(run.obj)
         sandbox: Obj | None = self._machine.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
@@ -177,15 +171,13 @@ class LocalUsage:
     async def _read_all(self) -> None:
         """Read the usage of all running containers, in a thread because there may be many."""
         runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
-        arguments = {key_of(run.obj): self._reading_arguments(run) for run in runs}
-        start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
+        arguments = {key_of(run.obj): self._arguments(run) for run in runs}
+        starts = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
         new_readings = await self._loop.run_in_executor(
             None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in arguments.items()}
         )
-        last_readings = {key: readings[1] for key, readings in self._containers.items()}
-        self._containers = {
-            key: (last_readings.get(key, start_readings[key]), reading) for key, reading in new_readings.items()
-        }
+        last = {key: readings[1] for key, readings in self._containers.items()}
+        self._containers = {key: (last.get(key, starts[key]), reading) for key, reading in new_readings.items()}
         self._node = (self._node[1], read_machine_usage(self._clock()))
 
 

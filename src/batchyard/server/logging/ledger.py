@@ -57,7 +57,7 @@ class LedgerFile:
         #: Whether the file was damaged, and was therefore renamed and replaced.
         self.was_damaged = False
         try:
-            self._connection = _open_database(path)
+            self._db = _open_database(path)
         except DAMAGE_ERRORS as error:
             if isinstance(error, sqlite3.Error) and is_disk_error(error):
                 raise journal_error(path, error) from error
@@ -65,7 +65,7 @@ class LedgerFile:
             for suffix in ("-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             with journal_errors(path):
-                self._connection = _open_database(path)
+                self._db = _open_database(path)
             self.was_damaged = True
         with journal_errors(path):
             self._reader = _open_database(path)
@@ -76,26 +76,24 @@ class LedgerFile:
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
         """Add entries in one transaction: all or none. Raises sqlite3.Error if it fails."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        self._db.execute("BEGIN IMMEDIATE")
         try:
             self._insert(records)
             count = self._count + len(records)
             if count > self._entries_max + self._entries_max // 10:
-                self._connection.execute(
-                    "DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._entries_max,)
-                )
+                self._db.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._entries_max,))
                 count = self._entries_max
-            self._connection.execute("COMMIT")
+            self._db.execute("COMMIT")
         finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
         self._count = count
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
         """Insert entries, many with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             batch = records[begin : begin + _ROWS_AT_ONCE]
-            self._connection.execute(_INSERT[len(batch) - 1], _column_values(batch))
+            self._db.execute(_INSERT[len(batch) - 1], _column_values(batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the entries that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
@@ -120,7 +118,7 @@ class LedgerFile:
     def close(self) -> None:
         """Close both SQLite connections."""
         self._reader.close()
-        self._connection.close()
+        self._db.close()
 
     def _number_range(self) -> tuple[int, int]:
         return _number_range_of(self._reader)
@@ -137,18 +135,16 @@ class LedgerFile:
             raise LedgerUnreadable(f"{problem}; stop the platform, move the file away and start it again") from error
 
     def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
-        conditions = [*_field_conditions(query)]
+        terms = [*_field_conditions(query)]
         if query.about:
             clause = "(kind = ? AND namespace = ? AND name GLOB ?)"
-            conditions.append(
-                (" OR ".join([clause] * len(query.about)), [field for key in query.about for field in key])
-            )
+            terms.append((" OR ".join([clause] * len(query.about)), [field for key in query.about for field in key]))
         if query.since is not None:
-            conditions.append(("number >= ?", [self._first_number_at(query.since)]))
+            terms.append(("number >= ?", [self._first_number_at(query.since)]))
         if query.until is not None:
-            conditions.append(("number < ?", [self._first_number_at(query.until)]))
-        where = " AND ".join(f"({condition})" for condition, _ in conditions)
-        return f"WHERE {where}" if where else "", [value for _, values in conditions for value in values]
+            terms.append(("number < ?", [self._first_number_at(query.until)]))
+        where = " AND ".join(f"({condition})" for condition, _ in terms)
+        return f"WHERE {where}" if where else "", [value for _, values in terms for value in values]
 
     def _first_number_at(self, instant: Instant) -> int:
         """Return the number of the first entry at or after an instant, by binary search."""
@@ -167,25 +163,23 @@ class LedgerFile:
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENT_CACHE_SIZE
-    )
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENT_CACHE_SIZE)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_SCHEMA)
-        _number_range_of(connection)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.executescript(_SCHEMA)
+        _number_range_of(db)
     except DAMAGE_ERRORS:
-        connection.close()
+        db.close()
         raise
-    return connection
+    return db
 
 
-def _number_range_of(connection: sqlite3.Connection) -> tuple[int, int]:
+def _number_range_of(db: sqlite3.Connection) -> tuple[int, int]:
     """Return the numbers of the first and the last entry of a ledger file; 0 and 0 if it is empty."""
     # One SELECT for both would make SQLite scan the whole table.
-    (first,) = connection.execute("SELECT min(number) FROM decisions").fetchone()
-    (last,) = connection.execute("SELECT max(number) FROM decisions").fetchone()
+    (first,) = db.execute("SELECT min(number) FROM decisions").fetchone()
+    (last,) = db.execute("SELECT max(number) FROM decisions").fetchone()
     return first or 0, last or 0
 
 
@@ -237,9 +231,7 @@ class LiveLedger:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file = LedgerFile(path)
         if self._file.was_damaged:
-            _LOG.error(
-                "the decision ledger %s was damaged: it was renamed (.damaged) and replaced by an empty one", path
-            )
+            _LOG.error("the decision ledger %s was damaged: renamed (.damaged) and replaced by an empty one", path)
         #: The number of the last entry when the file was opened.
         self.last = self._file.last
         self._loop = loop
@@ -261,10 +253,8 @@ class LiveLedger:
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the entries that match a query, oldest first, including unwritten entries."""
         recent = [entry for entry in (*self._writing, *self._unwritten) if _matches_query(entry, query)]
-        entries_by_number = {entry.number: entry for entry in (*self._file.find(query), *recent)}
-        return (
-            [entries_by_number[number] for number in sorted(entries_by_number)][-query.limit :] if query.limit else []
-        )
+        by_number = {entry.number: entry for entry in (*self._file.find(query), *recent)}
+        return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the entry with this number, written or not; None if it was deleted."""

@@ -125,26 +125,17 @@ class CycleLog:
         if not is_logged and self._emit is None:
             return
         ended_at, counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
-        counters = {
-            "cycle": cycle.number,
-            "heads": len(decisions),
-            **{outcome: counts[outcome] for outcome in _OUTCOMES.values()},
-        }
+        outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES.values()}
+        counters = {"cycle": cycle.number, "heads": len(decisions), **outcomes}
         if is_logged:
-            fields = {
-                **counters,
-                "decided_us": self._decided_at - self._began_at,
-                "applied_us": ended_at - self._decided_at,
-            }
-            _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": fields})
+            times = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
+            _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | times})
         if self._emit is not None:
             for span in self._spans(counters, ended_at):
                 self._emit(span)
 
     def _spans(self, counters: Mapping[str, int], ended_at: Instant) -> Sequence[TraceSpan]:
-        ids = [
-            uid_for(self._began_at, str(counters["cycle"]), seed).replace("-", "") for seed in ("", "root", "1", "2")
-        ]
+        ids = [uid_for(self._began_at, str(counters["cycle"]), key).replace("-", "") for key in ("", "root", "1", "2")]
         trace_id, (root_id, decide_id, apply_id) = ids[0], (full_id[:_SPAN_ID_LENGTH] for full_id in ids[1:])
         return (
             TraceSpan(trace_id, decide_id, root_id, "decide", self._began_at, self._decided_at, {}),
@@ -178,15 +169,13 @@ class DecisionLog:
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Pass an event record on to the other sink, and log and store it unless it repeats the object's last one."""
         self._sink(now, controller, record)
-        regarding, type_, reason, message, details = record
+        regarding, type_, reason, message, make_details = record
         if self._last_messages.recall(regarding) == (reason, message):
             return
         self._last_messages.remember(regarding, (reason, message))
         self._number += 1
-        recorded_details = {} if details is None else details()
-        entry = DecisionRecord(
-            self._number, now, component_of(controller), regarding, type_, reason, message, recorded_details
-        )
+        details = {} if make_details is None else make_details()
+        entry = DecisionRecord(self._number, now, component_of(controller), regarding, type_, reason, message, details)
         if _DECISION_LOG.isEnabledFor(logging.INFO):
             _DECISION_LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _log_fields(entry)})
         self._store_entry(entry)

@@ -131,12 +131,10 @@ async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
 
 def trace_request_document(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
     """Convert spans to an OTLP ExportTraceServiceRequest document."""
-    resource_attributes = {"service.name": "batchyard", "service.version": version("batchyard")}
-    scope = {"name": "batchyard", "version": resource_attributes["service.version"]}
+    attributes = {"service.name": "batchyard", "service.version": version("batchyard")}
+    scope = {"name": "batchyard", "version": attributes["service.version"]}
     scope_spans = {"scope": scope, "spans": [_span_document(span) for span in spans]}
-    return {
-        "resourceSpans": [{"resource": {"attributes": _attributes(resource_attributes)}, "scopeSpans": [scope_spans]}]
-    }
+    return {"resourceSpans": [{"resource": {"attributes": _attributes(attributes)}, "scopeSpans": [scope_spans]}]}
 
 
 def _span_document(span: TraceSpan) -> Mapping[str, Any]:

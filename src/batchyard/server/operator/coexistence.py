@@ -79,7 +79,7 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
         upstream = _UPSTREAMS.get(group)
         signs = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
         if upstream is not None and signs:
-            return _conflict_message(group, upstream.name, signs)
+            return _conflict(group, upstream.name, signs)
     return ""
 
 
@@ -100,9 +100,7 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
             written_at = _last_written([event.obj], upstream.managers)
             previously_written_at = None if event.old is None else _last_written([event.old], upstream.managers)
             if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT:
-                return _conflict_message(
-                    group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"]
-                )
+                return _conflict(group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"])
     return ""
 
 
@@ -134,13 +132,11 @@ async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_se
         for configuration in configurations:
             name = _competing_program(configuration, group)
             if name:
-                return _conflict_message(
-                    group, name, [f"its webhook configuration is {configuration['metadata']['name']}"]
-                )
+                return _conflict(group, name, [f"its webhook configuration is {configuration['metadata']['name']}"])
     return ""
 
 
-def _conflict_message(group: str, name: str, signs: Sequence[str]) -> str:
+def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
     return (
         f"{name} is active on this cluster ({'; '.join(signs)}): two controllers would decide about the same objects. "
         f"Remove it, or leave {group} out of --controllers; --beside-upstream skips this check"
@@ -203,7 +199,7 @@ def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str])
 # Source: config/components/manager of Kueue, and the chart that is released with it.
 
 
-_CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
+_CONFIG_KEY: Final = "controller_manager_config.yaml"
 
 
 class ConfigMapName(NamedTuple):
@@ -241,11 +237,10 @@ async def read_kueue_configuration(
         answer = await send_with_retries(sender, HttpRequest("GET", config_map.path))
         name = f"ConfigMap {config_map.name} of {config_map.namespace}"
         if answer.code == 200:
-            return _parse_config_map(name, (decode_object(answer.body).get("data") or {}).get(_CONFIGURATION_KEY))
+            return _parse_config_map(name, (decode_object(answer.body).get("data") or {}).get(_CONFIG_KEY))
         if answer.code != 404:
-            return ConfigurationResult(
-                None, f"Kueue's Configuration cannot be read: {failure_reason(answer)}", is_unreadable=True
-            )
+            fault = f"Kueue's Configuration cannot be read: {failure_reason(answer)}"
+            return ConfigurationResult(None, fault, is_unreadable=True)
     return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
 
 
@@ -257,9 +252,7 @@ def unsupported_settings(configuration: Obj) -> Iterator[str]:
 
 def _parse_config_map(name: str, text: str | None) -> ConfigurationResult:
     if text is None:
-        return ConfigurationResult(
-            None, f"{name} has no key {_CONFIGURATION_KEY} with Kueue's Configuration", is_unreadable=True
-        )
+        return ConfigurationResult(None, f"{name} has no {_CONFIG_KEY} with Kueue's Configuration", is_unreadable=True)
     try:
         return ConfigurationResult(read_configuration(name, text), f"Kueue's Configuration was read from {name}")
     except InvalidConfiguration as invalid:

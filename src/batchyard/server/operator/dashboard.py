@@ -159,11 +159,9 @@ _SHUTDOWN_TIMEOUT: Final = 1.0  # seconds
 class HttpEndpoints:
     """An HTTP server that runs while its context manager is entered; with port 0 it does not listen."""
 
-    def __init__(
-        self, routes: Iterable[web.RouteDef], listen_address: tuple[str, int], report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, routes: Iterable[web.RouteDef], address: tuple[str, int], report: Callable[[str], None]) -> None:
         self._routes = routes
-        self._listen_address = listen_address
+        self._listen_address = address
         self._report = report
         self._runner: web.AppRunner | None = None
 

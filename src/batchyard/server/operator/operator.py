@@ -128,10 +128,8 @@ class OperatorProcess:
         """Set the clock to the server's time, install definitions if requested, and join leader election."""
         await self.clock.set()
         if self._config.installs_definitions:
-            for reported in await install_definitions(
-                self.http_transport, kinds_read(self._config.settings.controllers)
-            ):
-                self.report(reported)
+            for line in await install_definitions(self.http_transport, kinds_read(self._config.settings.controllers)):
+                self.report(line)
         if self._leadership is None:
             self._lead()
         else:
@@ -183,13 +181,10 @@ class OperatorProcess:
     def _start_controllers(self) -> WiredPlatform:
         throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)
         self.server_metrics.also.append(throttle.texts)
-        decisions, cycles = (
-            DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision),
-            self.server_metrics.cycles,
-        )
-        ports = PlatformPorts(
-            self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=self._cycle_observer(cycles)
-        )
+        cycles = self.server_metrics.cycles
+        decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
+        observer = self._cycle_observer(cycles)
+        ports = PlatformPorts(self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=observer)
         platform, existing = build_platform(ports, self._config.settings), self.client.everything()
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
@@ -197,9 +192,8 @@ class OperatorProcess:
             self.client.subscribe(self._check_conflicts)
         platform.runner.observe(existing)
         fair_sharing = self._config.settings.kueue.policy.fair_sharing
-        self.server_metrics.begin(
-            ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), existing
-        )
+        observed = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing)
+        self.server_metrics.begin(observed, existing)
         self.models = self._create_models(platform, existing)
         return platform
 
@@ -278,15 +272,13 @@ async def _without_conflicts(
         reported = reason
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(end.wait(), coexistence.CHECK_INTERVAL / SECOND)
-    conflict_task = asyncio.create_task(coexistence.watch_for_conflict(operator.http_transport, groups, own_service))
-    conflict_task.add_done_callback(
-        lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result()))
-    )
+    task = asyncio.create_task(coexistence.watch_for_conflict(operator.http_transport, groups, own_service))
+    task.add_done_callback(lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result())))
     try:
         yield
     finally:
-        conflict_task.cancel()
-        await asyncio.gather(conflict_task, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _wait_for_end(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
@@ -319,15 +311,14 @@ def _post_directly(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], No
 
 
 def operator_endpoints(
-    operator: OperatorProcess, listen_address: tuple[str, int], report: Callable[[str], None]
+    operator: OperatorProcess, address: tuple[str, int], report: Callable[[str], None]
 ) -> HttpEndpoints:
     """Return the HTTP server of an operator for health, metrics and the dashboard."""
     program = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
     exposition = Exposition([*program, *operator.server_metrics.sources()])
     page = OperatorPage(operator.token_reviewer, lambda: operator.models)
-    return HttpEndpoints(
-        [*health_routes(exposition, lambda: _readiness_delay(operator)), *page.routes()], listen_address, report
-    )
+    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *page.routes()]
+    return HttpEndpoints(routes, address, report)
 
 
 def _readiness_delay(operator: OperatorProcess) -> str:

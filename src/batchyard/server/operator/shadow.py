@@ -124,16 +124,12 @@ class Shadow:
         #: The permissions of dashboard users, and the dashboard (None until all objects are read).
         self.token_reviewer = TokenReviewer(http_transport, self._timers.now)
         self.page: ShadowPage | None = None
-        read_only_transport = ReadOnlyTransport(http_transport.kernel_transport(self._post))
-        dependencies = ClientDependencies(
-            self._timers, self._timers, read_only_transport, RateLimit(*_RATE_LIMIT), _may_not_write
-        )
+        reader = ReadOnlyTransport(http_transport.kernel_transport(self._post))
+        dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_not_write)
         self.client = RestClient(dependencies, KINDS)
         self.client.on_new_data = self._process_news
-        comparison_settings = kueue.policy, _with_pods_ready(config.terms, kueue)
-        self._controller = ShadowController(
-            self.client, read_only_transport, self._timers, comparison_settings, report=self._report_divergence
-        )
+        settings = kueue.policy, _with_pods_ready(config.terms, kueue)
+        self._controller = ShadowController(self.client, reader, self._timers, settings, report=self._report_divergence)
         self.followers = self._controller.followers
         self.client.subscribe(self._observe)
         self._watch_errors = WatchErrorLog()
@@ -241,11 +237,8 @@ async def _read_kueue_settings(
     if kueue is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
         configuration = result.configuration
-        assumption = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
-        for line in [
-            result.message + assumption,
-            *(() if configuration is None else unsupported_settings(configuration)),
-        ]:
+        note = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
+        for line in [result.message + note, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
         kueue = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
     return kueue.with_fair_sharing() if config.fair_sharing else kueue
@@ -253,13 +246,11 @@ async def _read_kueue_settings(
 
 def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSettings:
     """Return the settings of the shadow, extended by those of Kueue's waitForPodsReady."""
-    pods_ready_settings = kueue.pods_ready
-    if pods_ready_settings is None:
+    settings = kueue.pods_ready
+    if settings is None:
         return terms
-    by_creation = pods_ready_settings.requeuing_timestamp is RequeuingTimestamp.CREATION
-    return terms._replace(
-        is_by_creation=by_creation, held_back=BlockedPeriods() if pods_ready_settings.block_admission else None
-    )
+    by_creation = settings.requeuing_timestamp is RequeuingTimestamp.CREATION
+    return terms._replace(is_by_creation=by_creation, held_back=BlockedPeriods() if settings.block_admission else None)
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

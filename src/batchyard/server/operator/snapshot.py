@@ -151,9 +151,8 @@ def _continue_token(page: Mapping[str, Any]) -> str:
 
 async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport.HttpAnswer:
     """Fetch one page of a list, with retries."""
-    return await send_with_retries(
-        sender, transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", within=MINUTE)
-    )
+    request = transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", within=MINUTE)
+    return await send_with_retries(sender, request)
 
 
 async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpAnswer:

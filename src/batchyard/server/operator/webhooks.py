@@ -120,12 +120,8 @@ def next_generations(current: CertificateGenerations, now: Instant, terms: Certi
     if now >= _expires_at(current.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
         pair, authority = _create_generation(now, terms)
         return CertificateGenerations(current.served, pair, authority + current.authorities)
-    lasting = _without_expired(current.authorities, now)
-    return (
-        current
-        if lasting == current.authorities
-        else CertificateGenerations(current.served, CertificatePair(), lasting)
-    )
+    kept = _without_expired(current.authorities, now)
+    return current if kept == current.authorities else CertificateGenerations(current.served, CertificatePair(), kept)
 
 
 def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bool:
@@ -144,17 +140,15 @@ def _create_generation(now: Instant, terms: CertificateTerms) -> tuple[Certifica
     """Create a certificate generation: a certificate with its key, and the certificate of its CA."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
-    ca_name = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")]
-    )
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")])
     ca_certificate = (
-        _certificate_builder(now, terms, ca_name, ca_name, ca_key.public_key())
+        _certificate_builder(now, terms, issuer, issuer, ca_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, terms.names[0][:64])])
     certificate = (
-        _certificate_builder(now, terms, subject, ca_name, key.public_key())
+        _certificate_builder(now, terms, subject, issuer, key.public_key())
         .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, terms.names))), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
@@ -230,11 +224,9 @@ class CertificateKeeper:
     `context` is a TLS context that always serves the current certificate.
     """
 
-    def __init__(
-        self, targets: CertificateTargets, http_transport: HttpTransport, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, targets: CertificateTargets, sender: HttpTransport, report: Callable[[str], None]) -> None:
         self._targets = targets
-        self._transport = http_transport
+        self._transport = sender
         self._report = report
         self._served = CertificatePair()
         #: The errors that were reported and may still last.
@@ -351,9 +343,7 @@ def with_ca_bundle(obj: Mapping[str, Any], bundle: str, service: Mapping[str, st
     Webhooks of another Service keep their bundle, because they belong to another program such as Kueue.
     """
     if "webhooks" in obj:
-        hooks = [
-            {**hook, "clientConfig": _set_ca_bundle(hook["clientConfig"], bundle, service)} for hook in obj["webhooks"]
-        ]
+        hooks = [{**h, "clientConfig": _set_ca_bundle(h["clientConfig"], bundle, service)} for h in obj["webhooks"]]
         return {**obj, "webhooks": hooks}
     old_conversion = obj.get("spec", {}).get("conversion") or {}
     if old_conversion.get("strategy") != "Webhook":
@@ -510,9 +500,8 @@ class Webhooks:
         if question.owner:
             selector = f"labelSelector={well_known.CONTROLLER_UID}={question.owner}"
         path = transport.object_path(info, info.storage_version, question.key.namespace)
-        answer = await self._transport.ask_with_retries(
-            transport.HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
-        )
+        request = transport.HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
+        answer = await self._transport.ask_with_retries(request)
         if answer.code == 404:  # the kind is not served
             return []
         if answer.code != 200:

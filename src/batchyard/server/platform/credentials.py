@@ -31,7 +31,7 @@ _VALID_BEFORE: Final = HOUR  # tolerates clock skew
 _SIGNATURE_NUMBER_SIZE: Final = 32  # bytes of each of r and s
 
 
-_RESTORE_REMEDY: Final = "put it back from a copy of the data directory"
+_REMEDY: Final = "put it back from a copy of the data directory"
 
 
 class CredentialsError(Exception):
@@ -58,9 +58,7 @@ class CertificateAuthority:
         remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
-                raise CredentialsError(
-                    f"{key_file} is missing, but its certificate exists; {_RESTORE_REMEDY}, {remedy}"
-                )
+                raise CredentialsError(f"{key_file} is missing but its certificate exists; {_REMEDY}, {remedy}")
             write_private(key_file, _encode_key(ec.generate_private_key(ec.SECP256R1())))
         self._key = _load_key(key_file, remedy)
         if not self.certificate_file.exists():
@@ -68,7 +66,7 @@ class CertificateAuthority:
         self._certificate = _load_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
             mismatch = f"{self.certificate_file} is not the certificate of {key_file}"
-            raise CredentialsError(f"{mismatch}; remove {CA_FILE} (the next start creates it), or {_RESTORE_REMEDY}")
+            raise CredentialsError(f"{mismatch}; remove {CA_FILE} (the next start creates it), or {_REMEDY}")
 
     def server(self, addresses: Sequence[str]) -> SignedCertificate:
         """Issue a server certificate for these DNS names and IP addresses."""
@@ -120,9 +118,8 @@ class SigningKey:
         if not path.exists():
             write_private(path, _encode_key(ec.generate_private_key(ec.SECP256R1())))
         self._key = _load_key(path, "or remove it: then all issued tokens become invalid")
-        public_der = self._key.public_key().public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        public_format = serialization.PublicFormat.SubjectPublicKeyInfo
+        public_der = self._key.public_key().public_bytes(serialization.Encoding.DER, public_format)
         digest = hashes.Hash(hashes.SHA256())
         digest.update(public_der)
         self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
@@ -147,11 +144,8 @@ class SigningKey:
 
 def kubeconfig_text(url: str, authority: bytes, user: str, signed: SignedCertificate, namespace: str = "") -> str:
     """Return a kubeconfig for a user of a server, with embedded credentials and an optional default namespace."""
-    cluster = {"server": url, "certificate-authority-data": _encode_base64(authority)}
-    user_credentials = {
-        "client-certificate-data": _encode_base64(signed.certificate),
-        "client-key-data": _encode_base64(signed.key),
-    }
+    cluster = {"server": url, "certificate-authority-data": _base64(authority)}
+    user_credentials = {"client-certificate-data": _base64(signed.certificate), "client-key-data": _base64(signed.key)}
     context = {"cluster": "batchyard", "user": user, **({"namespace": namespace} if namespace else {})}
     config = {
         "apiVersion": "v1",
@@ -178,9 +172,8 @@ def _general_name(address: str) -> x509.GeneralName:
 
 
 def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem = serialization.Encoding.PEM
+    return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _load_key(path: Path, alternative: str) -> ec.EllipticCurvePrivateKey:
@@ -190,7 +183,7 @@ def _load_key(path: Path, alternative: str) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CredentialsError(f"{path} is damaged; {_RESTORE_REMEDY}, {alternative}")
+        raise CredentialsError(f"{path} is damaged; {_REMEDY}, {alternative}")
     return key
 
 
@@ -199,10 +192,8 @@ def _load_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
-        raise CredentialsError(
-            f"{path} is damaged; {_RESTORE_REMEDY}, or remove it: the next start creates it"
-        ) from error
+        raise CredentialsError(f"{path} is damaged; {_REMEDY}, or remove it: the next start creates it") from error
 
 
-def _encode_base64(content: bytes) -> str:
+def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()

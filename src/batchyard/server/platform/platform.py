@@ -122,13 +122,11 @@ class ProvidedObjects:
     def begin(self) -> None:
         """Create missing objects now, and schedule updates of objects that an earlier release provided."""
         self._synchronize_soon()
-        for position, name in enumerate(self._kinds):
+        for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
                 self._schedule(partial(self._define, name))
             else:  # staggered, so that requests are served in between
-                self._kernel.call_at(
-                    self._kernel.now() + _REFRESH_AFTER + position * SECOND, partial(self._refresh, name)
-                )
+                self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER + index * SECOND, partial(self._refresh, name))
 
     def observe(self, event: WatchEvent) -> None:
         """Recreate or update provided objects after a change of a definition or an APIService."""
@@ -244,12 +242,8 @@ class ClockControl:
     def document(self) -> Mapping[str, Any]:
         """Return the response document: the current instant, and whether time has stopped."""
         kernel = self._kernel
-        return {
-            "instant": kernel.clock(),
-            "until": kernel.stops_at,
-            "hasStopped": kernel.has_stopped(),
-            "revision": self._revision(),
-        }
+        has_stopped, revision = kernel.has_stopped(), self._revision()
+        return {"instant": kernel.clock(), "until": kernel.stops_at, "hasStopped": has_stopped, "revision": revision}
 
     def put(self, request: ApiRequest) -> Response:
         """Handle a PUT request: let time run until the requested instant."""
@@ -305,20 +299,15 @@ class EmbeddedPlatform:
         self._is_fair_sharing = kueue.policy.fair_sharing
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(built_in, self._kernel.now).claimed
-        admission_chain = AdmissionChain(
-            with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces
-        )
-        self._client = LocalClient(
-            self._store, self._kernel, admission=admission_chain.rules(), assign_manager=claim_fields
-        )
-        self._store.listen(admission_chain.observe)
+        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
+        self._client = LocalClient(self._store, self._kernel, admission=admission.rules(), assign_manager=claim_fields)
+        self._store.listen(admission.observe)
         tokens = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
         self._metrics.server_metrics.also.append(self._ledger.texts)
-        self._decisions = DecisionLog(
-            EventRecorder(self._client, socket.gethostname()), self._ledger.add_entry, self._ledger.last
-        )
+        recorder = EventRecorder(self._client, socket.gethostname())
+        self._decisions = DecisionLog(recorder, self._ledger.add_entry, self._ledger.last)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         self._local = None
         if local_settings is not None:
@@ -327,9 +316,8 @@ class EmbeddedPlatform:
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
-        self._server, security = self._create_server(
-            built_in, tokens, _combine_auditors(self._metrics.requests.note, audit)
-        )
+        audit = _combine_auditors(self._metrics.requests.note, audit)
+        self._server, security = self._create_server(built_in, tokens, audit)
         self._server.add_document(REPORT, lambda: self._status_document(report))
         timers = LoopTimers(loop)
         self._serve_page(security, timers, speed)
@@ -442,9 +430,8 @@ class EmbeddedPlatform:
     def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
         has_nodes, local = settings.with_nodes, self._local
         name = "" if local is None else local.name
-        kubelets = SimulatedKubelets(
-            container_delays_of(cluster, 0), with_nodes=has_nodes, local=name, runtime=self._runtime
-        )
+        delays = container_delays_of(cluster, 0)
+        kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local=name, runtime=self._runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.also.append(throttle.texts)
@@ -473,10 +460,8 @@ class EmbeddedPlatform:
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
         """Replay the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
-        stored = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
-        events = [
-            WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in stored
-        ]
+        found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
+        events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
         self._client.recall(events)
         self.platform.runner.observe(events)
         if self._local is not None:

@@ -79,11 +79,9 @@ class LoopWatchdog:
 
     def begin(self, request: ApiRequest) -> None:
         """Record the request in progress in the shared memory."""
-        description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[
-            :_DESCRIPTION_SIZE_MAX
-        ]
+        description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
         began_at = monotonic_seconds()
-        self._write_record(began_at, began_at, description)
+        self._write_record(began_at, began_at, description[:_DESCRIPTION_SIZE_MAX])
 
     def end(self) -> None:
         """Record in the shared memory that no request is in progress."""
@@ -161,9 +159,7 @@ _BACKLOG: Final = 2048
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users may choose
 _SERVER_CERTIFICATE: Final = "server.pem"
 #: The DNS names by which pods reach the platform, besides its address.
-_DNS_NAMES_FOR_PODS: Final = tuple(
-    f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")
-)
+_API_NAMES: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
 #: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
 #: GIL shortly, a dozen times for each transaction.
 _SWITCH_INTERVAL: Final = 0.0005
@@ -214,9 +210,8 @@ async def _serve_on(
     )
     context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
     listeners = [listener, *(pod_listener[1:] if pod_listener else ())]
-    watchdog = LoopWatchdog(
-        asyncio.get_running_loop(), listeners, None if context is None else options.folder / _SERVER_CERTIFICATE
-    )
+    certificate = None if context is None else options.folder / _SERVER_CERTIFICATE
+    watchdog = LoopWatchdog(asyncio.get_running_loop(), listeners, certificate)
     with closing(watchdog):
         await _serve_requests(options, url, embedded, _ListeningSockets(listeners, context), watchdog, ready)
 
@@ -270,9 +265,7 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
         return socket.create_server((options.address, options.port), family=family, dualstack_ipv6=is_dual_stack)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
-            raise PortError(
-                f"{options.address} is not an address of this machine; set another address with --listen"
-            ) from error
+            raise PortError(f"{options.address} is no address of this machine; set another with --listen") from error
         reason = os.strerror(error.errno) if error.errno else str(error)
         message = f"cannot listen on port {options.port} of {options.address}: {reason}"
         raise PortError(f"{message}; set another port with --port, or omit the option for any free port") from error
@@ -307,7 +300,7 @@ def _create_tls_context(
     """Write a new server certificate and the owner's new kubeconfig, and return the server's TLS context."""
     authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
-    names |= dict.fromkeys((pod_listener[0], *_DNS_NAMES_FOR_PODS) if pod_listener else ())
+    names |= dict.fromkeys((pod_listener[0], *_API_NAMES) if pod_listener else ())
     signed = authority.server([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, signed.certificate + signed.key)
     ca_certificate = authority.certificate_file.read_bytes()

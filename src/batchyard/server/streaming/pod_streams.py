@@ -259,10 +259,8 @@ def serve_upgraded(
     answer: UpgradeResponse, connection: UpgradedConnection, received: bytes, on_lost: Callable[[], None]
 ) -> None:
     """Serve an upgraded connection, starting with bytes already received; call `on_lost` when it is lost."""
-    handler = (
-        _websocket_handler(answer, connection) if answer.upgrade.to == WEBSOCKET else _spdy_handler(answer, connection)
-    )
-    connection.start_handler(_NotifyingHandler(handler, on_lost), received)
+    create_handler = _websocket_handler if answer.upgrade.to == WEBSOCKET else _spdy_handler
+    connection.start_handler(_NotifyingHandler(create_handler(answer, connection), on_lost), received)
 
 
 def _websocket_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
@@ -277,11 +275,9 @@ def _websocket_handler(answer: UpgradeResponse, connection: UpgradedConnection) 
 
 
 def _spdy_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
-    return (
-        ExecSpdy(connection, answer)
-        if isinstance(answer, ExecResponse)
-        else PortForwardSpdy(connection, answer, connection)
-    )
+    if isinstance(answer, ExecResponse):
+        return ExecSpdy(connection, answer)
+    return PortForwardSpdy(connection, answer, connection)
 
 
 class _NotifyingHandler:

@@ -24,7 +24,7 @@ _REMOVAL_ATTEMPTS = 3
 #: The engines' messages for a missing image.
 _MISSING_IMAGE_MESSAGES = ("No such image", "image not known", "no such image")
 #: docker's message for a missing container.
-_MISSING_CONTAINER_MESSAGE = "No such container"
+_NO_CONTAINER = "No such container"
 
 
 class ContainerEngine(NamedTuple):
@@ -61,18 +61,14 @@ class ContainerEngine(NamedTuple):
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVAL_ATTEMPTS if names else 0):
             result = self.run_command("rm", "--force", *options, "--volumes", *names)
-            if result.code == 0 or (
-                result.code and all(_MISSING_CONTAINER_MESSAGE in line for line in result.errors.splitlines())
-            ):
+            if result.code == 0 or (result.code and all(_NO_CONTAINER in line for line in result.errors.splitlines())):
                 return
 
     def list_containers(self) -> dict[str, str]:
         """Return the ids of this node's containers in the engine, by the paths of their runs."""
         label_template = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
-        row_format = f"{{{{{label_template}}}}} {{{{.ID}}}}"
-        result = self.run_command(
-            "ps", "--all", "--filter", f"label={_NODE_LABEL}={self.identity}", "--format", row_format
-        )
+        fields = f"{{{{{label_template}}}}} {{{{.ID}}}}"
+        result = self.run_command("ps", "--all", "--filter", f"label={_NODE_LABEL}={self.identity}", "--format", fields)
         entries = (line.split() for line in result.output.splitlines())
         return {entry[0]: entry[1] for entry in entries if len(entry) == 2 and entry[0].count("/") == 4}
 
@@ -229,12 +225,10 @@ def _wait_for_command(request: EngineContainer, engine: int, exit_codes: dict[in
     while linux.monotonic() < deadline:
         _reap_once(exit_codes)
         pid = _read_container_pid(request.run)
-        engine_code = exit_codes.get(engine)
-        if engine_code is not None and (
-            engine_code in _NOT_STARTED_CODES or not (request.has_terminal or engine_code == 0)
-        ):
+        code = exit_codes.get(engine)
+        if code is not None and (code in _NOT_STARTED_CODES or not (request.has_terminal or code == 0)):
             return None
-        if (request.has_terminal or engine_code == 0) and pid is not None and _is_command_executed(pid):
+        if (request.has_terminal or code == 0) and pid is not None and _is_command_executed(pid):
             return pid
         select.select([], [], [], _POLL_SECONDS)
     return None

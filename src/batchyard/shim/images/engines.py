@@ -51,16 +51,14 @@ def find(
         path = None if kind in disabled else find_program(kind)
         if path is None:
             continue
-        candidate = (
-            _detect_docker(path, environment, node) if kind == DOCKER else _detect_podman(path, environment, node)
-        )
-        if isinstance(candidate, EngineFailure):
-            failures.append(candidate)
+        engine = _detect_docker(path, environment, node) if kind == DOCKER else _detect_podman(path, environment, node)
+        if isinstance(engine, EngineFailure):
+            failures.append(engine)
             continue
         if kind == PODMAN and may_run:
-            trial_result = _find_working_runtime(node, candidate, node_cgroups)
-            candidate, run_failure = (candidate, trial_result) if isinstance(trial_result, str) else (trial_result, "")
-        engines.append(candidate)
+            trial_result = _find_working_runtime(node, engine, node_cgroups)
+            engine, run_failure = (engine, trial_result) if isinstance(trial_result, str) else (trial_result, "")
+        engines.append(engine)
     return EngineSearchResult(tuple(engines), tuple(failures), run_failure)
 
 
@@ -108,9 +106,8 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _RUNTIMES:
         candidate = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
-        result = candidate.run_command(
-            "run", "--rm", *_trial_options(node_path, node_cgroups), "true", seconds=_TRIAL_SECONDS
-        )
+        options = _trial_options(node_path, node_cgroups)
+        result = candidate.run_command("run", "--rm", *options, "true", seconds=_TRIAL_SECONDS)
         if result.code == 0:
             return candidate
         first_failure = first_failure or last_line(result.errors)
@@ -124,19 +121,14 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
     for link, target in store.program_links().items():
         if not os.path.islink(root + link):
             os.symlink(target, root + link)
-    program_folders = [folder for folder in store.PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
+    folders = [folder for folder in store.PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
     options = ["--network", f"ns:/proc/{os.getpid()}/ns/net", "--cap-drop", "all", "--log-driver", "none", "--no-hosts"]
     options += [
         "--security-opt",
         "no-new-privileges",
         *cgroup_options(f"{cgroups.engine_group_name(node_cgroups.base)}/trial" if node_cgroups else None),
     ]
-    return [
-        *options,
-        *(option for path in program_folders for option in ("--volume", f"{path}:{path}:ro")),
-        "--rootfs",
-        root,
-    ]
+    return [*options, *(option for path in folders for option in ("--volume", f"{path}:{path}:ro")), "--rootfs", root]
 
 
 def cgroup_options(group: str | None) -> list[str]:
@@ -247,9 +239,7 @@ def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list
         if f"/etc/{name}" not in targets
     ]
     mounts += [(f"{paths.run}/termination-log", termination_path, False)] if termination_path else []
-    if spec["image"].get("lacksFolder") and not any(
-        store.is_within(spec["workingDir"], mount_point) for mount_point in targets
-    ):
+    if spec["image"].get("lacksFolder") and not any(store.is_within(spec["workingDir"], target) for target in targets):
         mounts.append((f"{paths.run}/root/folder", spec["workingDir"], False))
     return [option for entry in mounts for option in ("--mount", _format_mount(*entry))]
 

@@ -101,9 +101,7 @@ def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
-        _report_failure(
-            run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer available on this node"
-        )
+        _report_failure(run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer on this node")
         return
     signal.signal(signal.SIGTERM, lambda *_: _cancel_if_stopped(run))
     try:
@@ -308,11 +306,7 @@ def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
 
 def supervised_runs(pod_fd: int) -> list[str]:
     """Return the container runs of a pod that a shim supervises, as paths relative to the pod's directory."""
-    paths = [
-        f"runs/{name}/{attempt}"
-        for name in _list_folder(pod_fd, "runs")
-        for attempt in _list_folder(pod_fd, f"runs/{name}")
-    ]
+    paths = [f"runs/{name}/{attempt}" for name in _list(pod_fd, "runs") for attempt in _list(pod_fd, f"runs/{name}")]
     return [path for path in paths if _is_supervised(pod_fd, path)]
 
 
@@ -339,7 +333,7 @@ def _is_supervised(base: int, path: str) -> bool:
     return False
 
 
-def _list_folder(base: int, path: str) -> list[str]:
+def _list(base: int, path: str) -> list[str]:
     with suppress(OSError):
         folder_fd = state_dir.open_folder(path, base)
         try:
@@ -379,10 +373,8 @@ def start_image_helper(
     with suppress(OSError, ValueError):
         result = json.loads(own_socket.recv(_RESULT_BYTES))
     own_socket.settimeout(None)
-    found_engines = tuple(ContainerEngine(**engine) for engine in result.get("engines") or ())
-    return own_socket, EngineSearchResult(
-        found_engines, tuple(EngineFailure(*failure) for failure in result["failures"])
-    )
+    found = tuple(ContainerEngine(**engine) for engine in result.get("engines") or ())
+    return own_socket, EngineSearchResult(found, tuple(EngineFailure(*failure) for failure in result["failures"]))
 
 
 def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., EngineSearchResult]) -> None:
@@ -395,9 +387,8 @@ def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., 
     connection.send(json.dumps({"engines": engine_documents, "failures": search_result.failures}).encode())
     for engine in search_result.engines:
         if os.fork() == 0:
-            event_loop.run_child(
-                node, f"containers of {engine.kind}", partial(remove_unsupervised_containers, node, engine)
-            )
+            clean_up = partial(remove_unsupervised_containers, node, engine)
+            event_loop.run_child(node, f"containers of {engine.kind}", clean_up)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:

@@ -41,9 +41,7 @@ def has_image(node: int, name: str) -> bool:
     return True
 
 
-def add_image(
-    node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]
-) -> None:
+def add_image(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra: Mapping[str, Any]) -> None:
     """Add an image to the store with the function `unpack`; the caller holds the image's lock. OSError on failure."""
     roots_fd = _open_store(node)
     new_name = f"{name}{_NEW_SUFFIX}"
@@ -53,7 +51,7 @@ def add_image(
         path = os.readlink(f"/proc/self/fd/{roots_fd}") + f"/{new_name}"
         metadata = unpack(f"{path}/root")
         image_fd = state_dir.open_folder(new_name, roots_fd)
-        state_dir.write_json(image_fd, "image.json", {**metadata, **extra_metadata})
+        state_dir.write_json(image_fd, "image.json", {**metadata, **extra})
         os.close(os.open("lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=image_fd))
         os.close(image_fd)
         os.rename(new_name, name, src_dir_fd=roots_fd, dst_dir_fd=roots_fd)

@@ -127,9 +127,7 @@ def _read_text(path: str) -> str:
 _LINKS_MAX = 40
 
 
-def add_mount_points(
-    folders: Mapping[str, str], targets: Sequence[tuple[str, bool]], run_folder: str
-) -> dict[str, str]:
+def add_mount_points(folders: Mapping[str, str], targets: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
     """Return the source directory of each mount point, replaced by an overlay if it lacks mount points in `targets`.
 
     A target is a path and whether it is a directory. This process enters a new mount namespace, so that no other
@@ -145,13 +143,11 @@ def add_mount_points(
     if missing:
         unshare_mounts()
     for number, (mount_point, missing_paths) in enumerate(missing.items()):
-        added_folder, overlay = f"{run_folder}/added-{number}", f"{run_folder}/seen-{number}"
+        added_folder, overlay = f"{run}/added-{number}", f"{run}/seen-{number}"
         os.mkdir(overlay)
         for path, is_folder in missing_paths:
             make_mount_point(f"{added_folder}{path}", is_folder)
-        linux.mount(
-            "overlay", overlay, "overlay", f"lowerdir={_escape_path(added_folder)}:{_escape_path(folders[mount_point])}"
-        )
+        linux.mount("overlay", overlay, "overlay", f"lowerdir={_escape(added_folder)}:{_escape(folders[mount_point])}")
         sources[mount_point] = overlay
     return sources
 
@@ -161,8 +157,8 @@ def mount_writable_overlay(folder: str, run_folder: str) -> str:
     for name in ("written", "work", "image"):
         os.mkdir(f"{run_folder}/{name}", 0o755)
     unshare_mounts()
-    upper = _escape_path(run_folder)
-    layers = f"lowerdir={_escape_path(folder)},upperdir={upper}/written,workdir={upper}/work"
+    upper = _escape(run_folder)
+    layers = f"lowerdir={_escape(folder)},upperdir={upper}/written,workdir={upper}/work"
     try:
         linux.mount("overlay", f"{run_folder}/image", "overlay", f"{layers},userxattr")
     except OSError:
@@ -183,11 +179,9 @@ def resolve_in_folders(folders: Mapping[str, str], links: Mapping[str, str], pat
 
     def read_link_at(link_path: str) -> str | None:
         mount_point = next((mount_point for mount_point in folders if store.is_within(link_path, mount_point)), None)
-        return (
-            links.get(link_path)
-            if mount_point is None
-            else _read_link(folders[mount_point] + link_path.removeprefix(mount_point))
-        )
+        if mount_point is None:
+            return links.get(link_path)
+        return _read_link(folders[mount_point] + link_path.removeprefix(mount_point))
 
     return _resolve_links(path, read_link_at)
 
@@ -223,7 +217,7 @@ def unshare_mounts() -> None:
     linux.make_mounts_private()
 
 
-def _escape_path(path: str) -> str:
+def _escape(path: str) -> str:
     """Escape a path for the mount options of overlayfs."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 

@@ -29,7 +29,7 @@ MASKED_PATHS: Final = (
     "/proc/timer_list",
     "/proc/timer_stats",
 )
-_MASKED_SYS_PATHS: Final = (
+_MASKED_PATHS: Final = (
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
     "/sys/devices/system/cpu/cpu*/thermal_throttle",
@@ -55,7 +55,7 @@ def proc_mask_options(masks: str) -> Iterator[str]:
 
 def mask_sys_paths(masks: str) -> None:
     """Mask paths of /sys in this process's mount namespace. A path that cannot be masked stays visible, read-only."""
-    for pattern in _MASKED_SYS_PATHS:
+    for pattern in _MASKED_PATHS:
         for path in glob.glob(pattern):
             with suppress(OSError):
                 linux.bind_mount(_mask_path(masks, path), path)
@@ -177,11 +177,8 @@ def _mount_options(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> 
     """Return the options that mount the volumes, outer mounts first."""
     mount_options: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
-        mount_options += [
-            "--ro-bind" if mount["readOnly"] else "--bind",
-            mount["source"],
-            view.resolve_path(mount["target"]),
-        ]
+        target = view.resolve_path(mount["target"])
+        mount_options += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], target]
     return mount_options
 
 

@@ -275,10 +275,8 @@ _TRIAL_COMMAND = (
 
 def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
     """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
-    if (
-        not is_tried
-        and run.run_command([bubblewrap, "--die-with-parent", *_TRIAL_COMMAND], os.environ, _TRIAL_SECONDS).code != 0
-    ):
+    trial = [bubblewrap, "--die-with-parent", *_TRIAL_COMMAND]
+    if not is_tried and run.run_command(trial, os.environ, _TRIAL_SECONDS).code != 0:
         return None
     return run.run_command([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 

@@ -36,10 +36,8 @@ def find_cgroups() -> Cgroups | None:
     own_groups = _read_own_groups()
     mounts = _read_mounts()
     controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]
-    paths = {
-        name: _group_path(mounts[name], _choose_deepest(own_groups[name], own_groups.get("memory", "")))
-        for name in controllers
-    }
+    memory_group = own_groups.get("memory", "")
+    paths = {name: _group_path(mounts[name], _choose_deepest(own_groups[name], memory_group)) for name in controllers}
     usable_paths = {name: path for name, path in paths.items() if _can_create_children(path)}
     if "memory" in usable_paths:
         return Cgroups(1, usable_paths)

@@ -105,19 +105,13 @@ class _MountTree:
     def __init__(self, volume_mounts: list[_VolumeMount], run_root: str) -> None:
         self._mounts = volume_mounts
         self._run_root = run_root
-        self._outer_indexes = [
-            self.find_enclosing(volume_mount.target, index) for index, volume_mount in enumerate(volume_mounts)
-        ]
+        self._outer_indexes = [self.find_enclosing(mount.target, index) for index, mount in enumerate(volume_mounts)]
         self._mount_fds: dict[int, int] = {}
         self._stage_paths: dict[int, str] = {}
 
     def find_enclosing(self, target: str, limit: int | None = None) -> int | None:
         """Return the index of the innermost mount that contains a path, among the first `limit` mounts, or None."""
-        indexes = [
-            index
-            for index, volume_mount in enumerate(self._mounts[:limit])
-            if store.is_within(target, volume_mount.target)
-        ]
+        indexes = [index for index, mount in enumerate(self._mounts[:limit]) if store.is_within(target, mount.target)]
         return indexes[-1] if indexes else None
 
     def attach(self) -> None:
@@ -126,12 +120,10 @@ class _MountTree:
             if outer_index is not None:
                 self._attach(index, outer_index)
 
-    def make_folder(self, target: str, outer_index: int) -> None:
+    def make_folder(self, target: str, outer: int) -> None:
         """Create the working directory in a mount; errors are ignored, since the container start reports them."""
         with suppress(OSError):
-            os.close(
-                make_directories(self._open_mount(outer_index), self._relative_path(target, outer_index), _FOLDER_MODE)
-            )
+            os.close(make_directories(self._open_mount(outer), self._relative_path(target, outer), _FOLDER_MODE))
 
     def outermost(self) -> list[dict[str, Any]]:
         """Return the outermost mounts in the format of a run's spec; attached mounts are part of them."""
@@ -165,8 +157,8 @@ class _MountTree:
         return mount_fd
 
     def _attach(self, index: int, outer_index: int) -> None:
-        outer_fd, volume_mount = self._open_mount(outer_index), self._mounts[index]
-        mount_fd, relative_path = self._copy_mount(volume_mount), self._relative_path(volume_mount.target, outer_index)
+        outer_fd, mount = self._open_mount(outer_index), self._mounts[index]
+        mount_fd, relative_path = self._copy_mount(mount), self._relative_path(mount.target, outer_index)
         try:
             if stat.S_ISDIR(os.fstat(mount_fd).st_mode):
                 mount_point_fd = make_directories(outer_fd, relative_path, _FOLDER_MODE)
@@ -175,9 +167,8 @@ class _MountTree:
         except OSError as failure:
             if failure.errno != errno.ELOOP:
                 raise
-            raise ValueError(
-                f"the path of mount {volume_mount.target} contains a symbolic link in another volume"
-            ) from failure
+            message = f"the path of mount {mount.target} contains a symbolic link in another volume"
+            raise ValueError(message) from failure
         linux.attach_mount_at(mount_fd, mount_point_fd)
         os.close(mount_point_fd)
         self._mount_fds[index] = mount_fd
@@ -194,35 +185,26 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
     `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory. ValueError if a
     mount point is not allowed.
     """
-    volume_mounts = [
+    mounts = [
         _VolumeMount(mount["source"], resolve_path(normalize_path(mount["target"])), mount["readOnly"])
         for mount in spec["mounts"]
     ]
-    for volume_mount in volume_mounts:
+    for volume_mount in mounts:
         _check_mount_point(volume_mount.target)
-    volume_mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
-    termination_path = (
-        resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
-    )
-    tree = _MountTree(volume_mounts, f"{run}/root")
-    if termination_path:
-        _check_mount_point(termination_path)
-        if tree.find_enclosing(termination_path) is not None:
-            tree = _MountTree(
-                [*volume_mounts, _VolumeMount(f"{run}/termination-log", termination_path, False)], f"{run}/root"
-            )
-            termination_path = ""
+    mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
+    termination = resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    tree = _MountTree(mounts, f"{run}/root")
+    if termination:
+        _check_mount_point(termination)
+        if tree.find_enclosing(termination) is not None:
+            tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", termination, False)], f"{run}/root")
+            termination = ""
     tree.attach()
     working_directory = normalize_path(spec["workingDir"] or "/")
     outer_index = tree.find_enclosing(resolve_path(working_directory))
     if outer_index is not None:
         tree.make_folder(resolve_path(working_directory), outer_index)
-    return {
-        **spec,
-        "mounts": tree.outermost(),
-        "terminationMessagePath": termination_path,
-        "workingDir": working_directory,
-    }
+    return {**spec, "mounts": tree.outermost(), "terminationMessagePath": termination, "workingDir": working_directory}
 
 
 def _check_mount_point(target: str) -> None:

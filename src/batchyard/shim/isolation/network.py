@@ -43,13 +43,11 @@ class Netlink:
     def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
         """Create a veth pair whose peer is in another network namespace, given as a descriptor."""
         peer_attributes = _link_header() + _text_attribute(_NAME, peer) + _number_attribute(_NAMESPACE, peer_namespace)
-        veth_attributes = _encode_attribute(_KIND, b"veth") + _encode_attribute(
-            _DATA, _encode_attribute(_PEER, peer_attributes)
-        )
+        veth = _encode_attribute(_KIND, b"veth") + _encode_attribute(_DATA, _encode_attribute(_PEER, peer_attributes))
         self._send_request(
             _NEWLINK,
             _CREATE | _EXCL,
-            _link_header(up=True) + _text_attribute(_NAME, name) + _encode_attribute(_LINKINFO, veth_attributes),
+            _link_header(up=True) + _text_attribute(_NAME, name) + _encode_attribute(_LINKINFO, veth),
         )
 
     def attach_to_bridge(self, name: str, bridge: str) -> None:

@@ -72,9 +72,7 @@ def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: 
     steps += _search_steps(spans)
     if len(steps) > _INSTRUCTIONS_MAX:
         raise ValueError(f"the seccomp profile needs {len(steps)} BPF instructions (maximum {_INSTRUCTIONS_MAX})")
-    return b"".join(
-        struct.pack("=HBBI", step.code, step.skip_if_true, step.skip_if_false, step.value) for step in steps
-    )
+    return b"".join(struct.pack("=HBBI", s.code, s.skip_if_true, s.skip_if_false, s.value) for s in steps)
 
 
 def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
@@ -125,32 +123,16 @@ def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
             ]
         case ">" | ">=":
             low_test = _IF_GREATER if test.operator == ">" else _IF_AT_LEAST
-            high_steps = [
-                load_high,
-                _Instruction(_IF_GREATER, high, _JUMP_PASS),
-                _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL),
-            ]
-            return [*high_steps, load_low, _Instruction(low_test, low, _JUMP_PASS, _JUMP_FAIL)]
+            high_steps = [_Instruction(_IF_GREATER, high, _JUMP_PASS), _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL)]
+            return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_PASS, _JUMP_FAIL)]
         case "<" | "<=":
             low_test = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
-            high_steps = [
-                load_high,
-                _Instruction(_IF_GREATER, high, _JUMP_FAIL),
-                _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS),
-            ]
-            return [*high_steps, load_low, _Instruction(low_test, low, _JUMP_FAIL, _JUMP_PASS)]
+            high_steps = [_Instruction(_IF_GREATER, high, _JUMP_FAIL), _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS)]
+            return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_FAIL, _JUMP_PASS)]
     expected = test.expected
-    masked_high = [
-        load_high,
-        _Instruction(_AND, high),
-        _Instruction(_IF_EQUAL, expected >> 32 & _WORD_MASK, 0, _JUMP_FAIL),
-    ]
-    return [
-        *masked_high,
-        load_low,
-        _Instruction(_AND, low),
-        _Instruction(_IF_EQUAL, expected & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL),
-    ]
+    masked_high = [_Instruction(_AND, high), _Instruction(_IF_EQUAL, expected >> 32 & _WORD_MASK, 0, _JUMP_FAIL)]
+    masked_low = [_Instruction(_AND, low), _Instruction(_IF_EQUAL, expected & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL)]
+    return [load_high, *masked_high, load_low, *masked_low]
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
@@ -158,9 +140,7 @@ def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
     resolved = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
-        next_test = next(
-            (index for index in range(position + 1, len(tests)) if _is_test_start(tests, index)), len(tests)
-        )
+        next_test = next((i for i in range(position + 1, len(tests)) if _is_test_start(tests, i)), len(tests))
         distances = {_JUMP_FAIL: fail_distance, _JUMP_PASS: next_test - position - 1}
         resolved.append(
             step._replace(
@@ -459,12 +439,10 @@ def _parse_action(name: str, number: int | None) -> int:
     return _ACTIONS[name] | value
 
 
-def _parse_condition(document: Mapping[str, Any]) -> ArgumentComparison:
-    if document["op"] not in _OPERATORS:
-        raise ValueError(f"invalid seccomp operator {document['op']}")
-    index = int(document["index"])
+def _parse_condition(entry: Mapping[str, Any]) -> ArgumentComparison:
+    if entry["op"] not in _OPERATORS:
+        raise ValueError(f"invalid seccomp operator {entry['op']}")
+    index = int(entry["index"])
     if not 0 <= index < _SECCOMP_ARGUMENTS:
         raise ValueError(f"invalid argument index {index}: must be from 0 to {_SECCOMP_ARGUMENTS - 1}")
-    return ArgumentComparison(
-        index, _OPERATORS[document["op"]], int(document["value"]), int(document.get("valueTwo") or 0)
-    )
+    return ArgumentComparison(index, _OPERATORS[entry["op"]], int(entry["value"]), int(entry.get("valueTwo") or 0))

@@ -53,25 +53,18 @@ class WaitChanges:
 def changes_of(runs: ComparedRuns) -> WaitChanges:
     """Return the Workloads whose waits differ between both runs."""
     effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.begun).workloads}
-    a, b = [
-        {workload_record.view.key: (run, workload_record) for workload_record in run.workload_records}
-        for run in (runs.a, runs.b)
-    ]
-    wait_changes = []
+    a, b = [{record.view.key: (run, record) for record in run.workload_records} for run in (runs.a, runs.b)]
+    changes = []
     for name in sorted(a):
         if name in b:
             run_records = a[name], b[name]
             waits = runs.waited_seconds(*run_records[0]), runs.waited_seconds(*run_records[1])
-            preempted = [run.result.waits.preempted(workload_record.obj) for run, workload_record in run_records]
+            preempted = [run.result.waits.preempted(record.obj) for run, record in run_records]
             view = run_records[0][1].view
-            wait_changes.append(
-                WaitChange(name, view.queue, effects.get(name, ""), waits, (preempted[0], preempted[1]))
-            )
-    shorter = sorted((each for each in wait_changes if each.longer < 0), key=lambda each: (each.longer, each.workload))
-    longer = sorted((each for each in wait_changes if each.longer > 0), key=lambda each: (-each.longer, each.workload))
-    return WaitChanges(
-        shorter, longer, len(wait_changes) - len(shorter) - len(longer), len({**a, **b}) - len(wait_changes)
-    )
+            changes.append(WaitChange(name, view.queue, effects.get(name, ""), waits, (preempted[0], preempted[1])))
+    shorter = sorted((each for each in changes if each.longer < 0), key=lambda each: (each.longer, each.workload))
+    longer = sorted((each for each in changes if each.longer > 0), key=lambda each: (-each.longer, each.workload))
+    return WaitChanges(shorter, longer, len(changes) - len(shorter) - len(longer), len({**a, **b}) - len(changes))
 
 
 def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitChanges) -> str:

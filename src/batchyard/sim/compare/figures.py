@@ -49,16 +49,14 @@ def jain_index(amounts: Sequence[float]) -> float | None:
 
 def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
     """Return the fractions of quota by team, for teams with requests while Workloads waited; empty if none waited."""
-    workload_records = run.watch.workload_records
+    records = run.watch.workload_records
     total = _total_quota(run)
-    teams = {
-        name: team for name, team in sorted(workload_records.teams.items()) if any(team.requested_integral.values())
-    }
+    teams = {name: team for name, team in sorted(records.teams.items()) if any(team.requested_integral.values())}
     due = _due_fractions(run, total, teams)
     return {
         name: TeamShare(
-            _largest_fraction(team.held_integral, total, workload_records.shortage_duration),
-            _largest_fraction(team.requested_integral, total, workload_records.shortage_duration),
+            _largest_fraction(team.held_integral, total, records.shortage_duration),
+            _largest_fraction(team.requested_integral, total, records.shortage_duration),
             due.get(name, 0.0),
         )
         for name, team in teams.items()
@@ -66,10 +64,8 @@ def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
 
 
 def _largest_fraction(integrals: Mapping[str, int], total: Mapping[str, int], duration: int) -> float:
-    fractions = [
-        integral / (total[resource] * duration) for resource, integral in integrals.items() if total.get(resource)
-    ]
-    return max(fractions, default=0.0)
+    limited = {name: integral for name, integral in integrals.items() if total.get(name)}
+    return max((integral / (total[name] * duration) for name, integral in limited.items()), default=0.0)
 
 
 def _total_quota(run: ComparedRun) -> dict[str, int]:
@@ -86,11 +82,8 @@ def _due_fractions(
     """Return the fraction of all quota that is due to each team, by the nominal quota or weight of its queues."""
     teams_by_queue: dict[str, list[str]] = {}
     for name in teams:
-        for queue in dict.fromkeys(
-            workload_record.cluster_queue
-            for workload_record in run.workload_records
-            if workload_record.view.namespace == name
-        ):
+        records = [record for record in run.workload_records if record.view.namespace == name]
+        for queue in dict.fromkeys(record.cluster_queue for record in records):
             teams_by_queue.setdefault(queue, []).append(name)
     views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}
     nominal: dict[str, float] = dict.fromkeys(teams, 0.0)
@@ -222,18 +215,14 @@ def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
     """Return the overall figures of one run."""
     counts, fractions = run.result.counts, shares_of(run)
     team_means = [_mean_wait(runs, run, records_of_team) for records_of_team in _group_records(run, _team_of).values()]
-    finish_times = [
-        workload_record.finished for workload_record in run.workload_records if workload_record.finished is not None
-    ]
+    finish_times = [record.finished for record in run.workload_records if record.finished is not None]
     costs = run.result.costs
     totals: Figures = {
         **_wait_figures(runs, run, run.workload_records),
         "workloads": len(run.workload_records),
         "finished": len(finish_times),
-        "admitted": sum(workload_record.since is not None for workload_record in run.workload_records),
-        "pending": sum(
-            workload_record.waits and workload_record.deleted is None for workload_record in run.workload_records
-        ),
+        "admitted": sum(record.since is not None for record in run.workload_records),
+        "pending": sum(record.waits and record.deleted is None for record in run.workload_records),
         "makespan": duration_seconds(max(finish_times) - run.begun) if finish_times else None,
         "teamSpread": max(team_means) - min(team_means) if team_means else None,
         "fairness": jain_index([each.used_of_due for each in fractions.values() if each.used_of_due is not None]),
@@ -242,7 +231,7 @@ def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
         ),
         "preemptions": counts.preemptions,
         "evictions": counts.evictions,
-        "cutShort": sum(workload_record.evicted_duration for workload_record in run.workload_records) / HOUR,
+        "cutShort": sum(record.evicted_duration for record in run.workload_records) / HOUR,
     }
     if costs is not None:
         end = run.result.now
@@ -280,11 +269,9 @@ def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequen
         "workloads": len(records_of_group),
         "neverAdmitted": sum(workload_record.started is None for workload_record in records_of_group),
     }
-    waits = zip(
-        ("meanWait", "p50Wait", "p90Wait", "maxWait"),
-        (statistics.mean, statistics.p50, statistics.p90, statistics.max),
-        strict=True,
-    )
+    names = ("meanWait", "p50Wait", "p90Wait", "maxWait")
+    amounts = (statistics.mean, statistics.p50, statistics.p90, statistics.max)
+    waits = zip(names, amounts, strict=True)
     return {**counts, **{name: wait if records_of_group else None for name, wait in waits}}
 
 
@@ -391,9 +378,8 @@ def sum_curves(
 
 def _machines_section(runs: ComparedRuns) -> sections.Section:
     title = "requests of pods on nodes, by pool"
-    return sections.Section(
-        "machines", title, "pool", _MACHINES, sections.merge_rows(_machine_figures(runs.a), _machine_figures(runs.b))
-    )
+    rows = sections.merge_rows(_machine_figures(runs.a), _machine_figures(runs.b))
+    return sections.Section("machines", title, "pool", _MACHINES, rows)
 
 
 def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
@@ -409,13 +395,8 @@ def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
 
 
 def _pools_section(runs: ComparedRuns) -> sections.Section:
-    return sections.Section(
-        "pools",
-        "nodes and costs by pool",
-        "pool",
-        _POOLS,
-        sections.merge_rows(_pool_figures(runs.a), _pool_figures(runs.b)),
-    )
+    rows = sections.merge_rows(_pool_figures(runs.a), _pool_figures(runs.b))
+    return sections.Section("pools", "nodes and costs by pool", "pool", _POOLS, rows)
 
 
 def _pool_figures(run: ComparedRun) -> dict[str, Figures]:
@@ -430,14 +411,8 @@ def _pool_figures(run: ComparedRun) -> dict[str, Figures]:
 
 def _teams_section(runs: ComparedRuns) -> sections.Section:
     note = "unused time is idle, or booting until a node is ready"
-    return sections.Section(
-        "teams",
-        "costs by team",
-        "team",
-        _COSTS,
-        sections.merge_rows(_team_figures(runs.a), _team_figures(runs.b)),
-        note,
-    )
+    rows = sections.merge_rows(_team_figures(runs.a), _team_figures(runs.b))
+    return sections.Section("teams", "costs by team", "team", _COSTS, rows, note)
 
 
 def _team_figures(run: ComparedRun) -> dict[str, Figures]:

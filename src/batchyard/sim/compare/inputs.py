@@ -49,12 +49,8 @@ def read_pair(
         for side in sides:
             faults += _forbidden_work(side)
         if not (_work_manifests(load_manifests) or load_manifests.faults or unread):
-            faults.append(
-                FileFault(
-                    ", ".join(map(str, load)),
-                    FieldError("", _NO_WORK, "give a load with Jobs, JobSets, Pods or Workloads"),
-                )
-            )
+            remedy = "give a load with Jobs, JobSets, Pods or Workloads"
+            faults.append(FileFault(", ".join(map(str, load)), FieldError("", _NO_WORK, remedy)))
     scenarios = [_make_side_scenario(side, load_manifests, faults) for side in sides]
     known_scenarios = [scenario for scenario in scenarios if scenario is not None]
     if not (faults or unread):
@@ -77,12 +73,8 @@ def _forbidden_work(side_manifests: Manifests) -> Iterator[ManifestFault]:
         yield manifest.fault(FieldError("", problem, "move this object to the load of --trace, or omit --trace"))
 
 
-def _make_side_scenario(
-    side_manifests: Manifests, load_manifests: Manifests, faults: list[ManifestFault | FileFault]
-) -> Scenario | None:
-    all_manifests = Manifests(
-        [*side_manifests.objects, *load_manifests.objects], [*side_manifests.faults, *load_manifests.faults]
-    )
+def _make_side_scenario(side: Manifests, load: Manifests, faults: list[ManifestFault | FileFault]) -> Scenario | None:
+    all_manifests = Manifests([*side.objects, *load.objects], [*side.faults, *load.faults])
     try:
         return make_scenario(all_manifests)
     except InvalidScenario as invalid:
@@ -104,9 +96,8 @@ def _work_difference(
             return
         path = _first_difference(manifest.obj, counterpart.obj)
         if path is not None:
-            yield FileFault(
-                manifest.source, FieldError(path, f"this field of {name} differs between {a.name} and {b.name}", remedy)
-            )
+            problem = f"this field of {name} differs between {a.name} and {b.name}"
+            yield FileFault(manifest.source, FieldError(path, problem, remedy))
             return
     for name, manifest in remaining.items():
         yield FileFault(manifest.source, FieldError("", f"{name} is in {b.name}, but not in {a.name}", remedy))
@@ -146,6 +137,5 @@ def _horizon_difference(
     """Report different horizons of both scenarios, because such runs cannot be compared."""
     first, second = [scenario.horizon for scenario in scenarios]
     if until is None and first != second:
-        yield FileFault(
-            f"{a.name}, {b.name}", FieldError("spec.horizon", "both scenarios end at different times", "give --until")
-        )
+        error = FieldError("spec.horizon", "both scenarios end at different times", "give --until")
+        yield FileFault(f"{a.name}, {b.name}", error)

@@ -63,9 +63,8 @@ def _facts_html(comparison: ConfigurationComparison) -> str:
 def _page_parts(comparison: ConfigurationComparison) -> Iterator[str]:
     overall = next(section for section in comparison.sections if section.name == "overall")
     yield _cards_html(overall)
-    yield _panel_html(
-        "over time", f'<div class="lines">{"".join(_chart_html(line, comparison) for line in comparison.lines)}</div>'
-    )
+    charts = "".join(_chart_html(line, comparison) for line in comparison.lines)
+    yield _panel_html("over time", f'<div class="lines">{charts}</div>')
     for section in comparison.sections:
         if section is not overall:
             yield _panel_html(section.title, _section_table(comparison, section), section.note)
@@ -102,11 +101,8 @@ def _never_admitted_note(overall: Section) -> str:
 def _cards_html(overall: Section) -> str:
     """Return the most important figures as HTML cards."""
     (row,) = overall.rows
-    cards = [
-        _card_html(figure, row)
-        for figure in overall.figures
-        if figure.name in _CARD_FIGURES and any(row.figures[figure.name])
-    ]
+    figures = [each for each in overall.figures if each.name in _CARD_FIGURES and any(row.figures[each.name])]
+    cards = [_card_html(figure, row) for figure in figures]
     return f'<div class="figures">{"".join(cards)}</div>\n'
 
 
@@ -197,9 +193,8 @@ def _change_row(each: WaitChange) -> str:
 def _repeats_table(comparison: ConfigurationComparison) -> str:
     names = "".join(f'<th class="num">{escape(name)}</th>' for name in comparison.names)
     rows = [_repeat_row(each) for each in comparison.repeats if any(each.means)]
-    return _plain_table(
-        f'<th>mean</th>{names}<th class="num">change</th><th class="num">95 % interval</th><th></th>', rows
-    )
+    header = f'<th>mean</th>{names}<th class="num">change</th><th class="num">95 % interval</th><th></th>'
+    return _plain_table(header, rows)
 
 
 def _repeat_row(each: RepeatedFigure) -> str:
@@ -229,10 +224,8 @@ def _bars_html(value_pair: ValuePair, maximum: float) -> str:
 
 def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> str:
     maximum = max((*line.a, *line.b), default=0)
-    paths = "".join(
-        f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>'
-        for side, values in (("a", line.a), ("b", line.b))
-    )
+    sides = (("a", line.a), ("b", line.b))
+    paths = "".join(f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>' for side, values in sides)
     label = f"{line.name}: {comparison.names[0]} and {comparison.names[1]} over time"
     return (
         f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {format_figure(Unit.COUNT, maximum)}</span>"

@@ -55,9 +55,7 @@ class MachineUsage:
             self._node_curve(previous[0]).add(-1, now)
             self._add_amounts(self.total, previous, -1, now)
         if event.type is not EventType.DELETED:
-            allocatable = {
-                resource: amount for resource, amount in view.allocatable.items() if resource not in _IGNORED_RESOURCES
-            }
+            allocatable = {r: amount for r, amount in view.allocatable.items() if r not in _IGNORED_RESOURCES}
             self._allocatable_by_node[view.name] = pool, allocatable
             self._node_curve(pool).add(1, now)
             self._add_amounts(self.total, (pool, allocatable), 1, now)
@@ -68,10 +66,8 @@ class MachineUsage:
         is_running = bool(view.node_name) and event.type is not EventType.DELETED and not view.is_terminal
         if is_running and view.uid not in self._requests_by_pod and view.node_name in self._allocatable_by_node:
             pool = self._allocatable_by_node[view.node_name][0]
-            self._requests_by_pod[view.uid] = (
-                pool,
-                {r: amount for r, amount in view.requests if r not in _IGNORED_RESOURCES},
-            )
+            requests = {r: amount for r, amount in view.requests if r not in _IGNORED_RESOURCES}
+            self._requests_by_pod[view.uid] = (pool, requests)
             self._add_amounts(self.used, self._requests_by_pod[view.uid], 1, now)
         elif not is_running and view.uid in self._requests_by_pod:
             self._add_amounts(self.used, self._requests_by_pod.pop(view.uid), -1, now)

@@ -111,14 +111,10 @@ def _format_seconds(seconds: float) -> str:
     """Return seconds as text, with one decimal below ten: `1h4m30s`, `2.5s`."""
     if seconds < 10:
         return f"{round(seconds, 1):g}s"
-    minutes, remaining_seconds = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    parts = [
-        f"{hours}h" if hours else "",
-        f"{minutes}m" if minutes else "",
-        f"{remaining_seconds}s" if remaining_seconds else "",
-    ]
-    return "".join(parts)
+    units = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder}s": remainder}
+    return "".join(text for text, amount in units.items() if amount)
 
 
 def format_change(figure: Figure, value_pair: ValuePair) -> str:

@@ -152,14 +152,12 @@ def _timing_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _action_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    action_names = [name for name in _ACTIONS if name in manifest_fields]
-    if len(action_names) != 1:
-        problem = (
-            f"{', '.join(action_names)} cannot be combined in one fault" if action_names else "no kind of fault is set"
-        )
+    names = [name for name in _ACTIONS if name in manifest_fields]
+    if len(names) != 1:
+        problem = f"{', '.join(names)} cannot be combined in one fault" if names else "no kind of fault is set"
         yield FieldError(path, problem, f"set one of {', '.join(_ACTIONS)}")
         return
-    name = action_names[0]
+    name = names[0]
     if name == "fail":
         yield from _failure_faults(manifest_fields["fail"], f"{path}.fail")
     elif name == "restart" and not manifest_fields["restart"]:

@@ -196,18 +196,12 @@ class FaultInjector:
             case Stockout() as action:
                 self._start_lasting_fault(self._stockouts, action, action.lasts, self._change_cluster)
                 model = {"provisioning": action.provisioning} if action.provisioning else {}
-                self._log(
-                    "stockout",
-                    machine=action.machine,
-                    zone=action.zone,
-                    **model,
-                    seconds=duration_seconds(action.lasts),
-                )
+                seconds = duration_seconds(action.lasts)
+                self._log("stockout", machine=action.machine, zone=action.zone, **model, seconds=seconds)
             case SlowBoot() as action:
                 self._start_lasting_fault(self._slow_boots, action, action.lasts, self._change_cluster)
-                self._log(
-                    "slowBoot", machine=action.machine, times=action.times, seconds=duration_seconds(action.lasts)
-                )
+                seconds = duration_seconds(action.lasts)
+                self._log("slowBoot", machine=action.machine, times=action.times, seconds=seconds)
             case Conflicts() as action:
                 self._start_lasting_fault(self._conflicts, action, action.lasts, self._change_conflicts)
                 self._log("conflicts", percent=action.percent, seconds=duration_seconds(action.lasts))
@@ -253,10 +247,8 @@ class FaultInjector:
         if node is None:
             return []
         submit(Update(set_unschedulable(node)))
-        pods_on_node = [
-            pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)
-        ]
-        for pod in drain(pods_on_node, _DRAIN).evicted:
+        pods = [pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)]
+        for pod in drain(pods, _DRAIN).evicted:
             submit(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
@@ -271,17 +263,15 @@ class FaultInjector:
 
     # --- lasting faults ---
 
-    def _start_lasting_fault(
-        self, active_faults: list[Any], action: Any, lasts: Duration, apply_faults: Callable[[], None]
-    ) -> None:
+    def _start_lasting_fault(self, faults: list[Any], action: Any, lasts: Duration, apply: Callable[[], None]) -> None:
         """Start a fault that lasts for a while, and schedule its end."""
 
         def end_fault() -> None:
-            active_faults.remove(action)
-            apply_faults()
+            faults.remove(action)
+            apply()
 
-        active_faults.append(action)
-        apply_faults()
+        faults.append(action)
+        apply()
         self._call_at(self._world.kernel.now() + lasts, end_fault)
 
     def _change_cluster(self) -> None:

@@ -62,10 +62,8 @@ def random_weights(count: int, seed: int, *names: str) -> list[float]:
     Each fork thereby has its own version of the history, and the forks differ as much as the history is uncertain.
     """
     block_length = isqrt(count) or 1
-    block_weights = [
-        -log(random_fraction(seed, *names, "weight", str(number))) for number in range(-(-count // block_length))
-    ]
-    return [block_weights[position // block_length] for position in range(count)]
+    weights = [-log(random_fraction(seed, *names, "weight", str(index))) for index in range(-(-count // block_length))]
+    return [weights[position // block_length] for position in range(count)]
 
 
 #: The number of latest arrivals that a fork draws from.
@@ -104,16 +102,12 @@ class ArrivalModel:
             at += self._gaps[position - 1]
             if at > until:
                 break
-            steps.append(
-                ScenarioStep(
-                    at, [_make_arrival(number, self._recent[position], run_time_of(self._recent[position]))], ()
-                )
-            )
+            workload = self._recent[position]
+            steps.append(ScenarioStep(at, [_make_arrival(number, workload, run_time_of(workload))], ()))
         return steps
 
 
 def _make_arrival(number: int, template: Obj, runtime: Duration | None) -> Obj:
     arrival = {field: value for field, value in standalone_workload(template, runtime).items() if field != "status"}
-    return with_metadata(
-        arrival, name=f"{ARRIVAL_NAME}-{number}", uid=None, resourceVersion=None, creationTimestamp=None
-    )
+    name = f"{ARRIVAL_NAME}-{number}"
+    return with_metadata(arrival, name=name, uid=None, resourceVersion=None, creationTimestamp=None)

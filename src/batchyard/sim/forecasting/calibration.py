@@ -121,19 +121,15 @@ def tracker_names_for(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
         return ()
     median = raw[MEDIAN]
     wait = None if median is None else wait_of(median)
-    horizon = next(
-        (name for upper_bound, name in _HORIZONS if wait is not None and wait < upper_bound), _LONGEST_HORIZON
-    )
+    horizon = next((name for bound, name in _HORIZONS if wait is not None and wait < bound), _LONGEST_HORIZON)
     return f"{basis}, {'many' if forks >= _MANY_FORKS_MIN else 'few'} forks", f"{basis}, {horizon}"
 
 
 def correct_waits(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
     """Return the waits of a forecast, corrected by the shifts of its trackers."""
     shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in sorts]
-    return tuple(
-        None if wait is None else wait + _limit_shift(sum(each[level] for each in shifts))
-        for level, wait in enumerate(raw)
-    )
+    sums = [sum(each[level] for each in shifts) for level in range(len(raw))]
+    return tuple(None if wait is None else wait + _limit_shift(total) for wait, total in zip(raw, sums, strict=True))
 
 
 def sort_waits(moved: Waits) -> Waits:
@@ -180,12 +176,9 @@ def _news_of(sample: ForecastRecord, now: Instant, outcome: StartOutcome) -> _Ou
     is_over = outcome.started is not None and outcome.started <= now
     wait_end = outcome.started if is_over and outcome.started is not None else now
     waited = log1p(max(0, wait_end - sample.at) / SECOND)
-    open_waits = [
-        (level, wait) for level, wait in enumerate(sample.moved) if wait is not None and not sample.late >> level & 1
-    ]
-    return _OutcomeNews(
-        waited, {level: waited > wait for level, wait in open_waits if is_over or waited > wait}, is_over
-    )
+    late = sample.late
+    waits = [(level, wait) for level, wait in enumerate(sample.moved) if wait is not None and not late >> level & 1]
+    return _OutcomeNews(waited, {level: waited > wait for level, wait in waits if is_over or waited > wait}, is_over)
 
 
 def _update_tracker(tracker: QuantileTracker, sample: ForecastRecord, news: _OutcomeNews) -> QuantileTracker:

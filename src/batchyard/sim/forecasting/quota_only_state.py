@@ -131,11 +131,9 @@ def reduce_to_quota(
     return QuotaOnlyState(objects, workloads, last_by_queue)
 
 
-def _kept_count(queue: str, pending_order: PendingOrder, requested: Collection[str]) -> int:
+def _kept_count(queue: str, order: PendingOrder, requested: Collection[str]) -> int:
     """Return the number of Workloads to keep of a queue: up to the requested ones and some more, or a sample."""
-    positions = [
-        pending_order.positions[name][1] for name in requested if pending_order.positions.get(name, ("", 0))[0] == queue
-    ]
+    positions = [order.positions[name][1] for name in requested if order.positions.get(name, ("", 0))[0] == queue]
     count = max(positions) + _KEPT_BEHIND
     return count if count <= KEPT_QUEUE_MAX else SAMPLE_SIZE
 
@@ -161,8 +159,6 @@ def _remove_admission_checks(queue: Obj) -> Obj:
 
 def make_state(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
     """Return a state at the same instant with the given objects and Workloads."""
-    objects = {
-        **kept,
-        **{Key(scheme.WORKLOAD, o["metadata"]["namespace"], o["metadata"]["name"]): o for o in workloads},
-    }
+    keys = [Key(scheme.WORKLOAD, obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in workloads]
+    objects = {**kept, **dict(zip(keys, workloads, strict=True))}
     return State(state.at, state.revision, objects)

@@ -119,9 +119,8 @@ class SurvivalFunction:
         tail_start = max(age, self._ends[-1] if self._ends else 0, 1)
         last_fraction = self._survival_fractions[-1] if first < len(self._ends) else fraction_at_age
         tail_fraction = min(1.0, target_fraction / last_fraction) if last_fraction else random_fraction
-        return round(
-            min(tail_start * exp(min(-log(tail_fraction) / tail_exponent, _LOG_MAX)), max(tail_start, _DURATION_MAX))
-        )
+        exponent = min(-log(tail_fraction) / tail_exponent, _LOG_MAX)
+        return round(min(tail_start * exp(exponent), max(tail_start, _DURATION_MAX)))
 
 
 #: The maximum size of a history; only the latest starts count, because run times change over the months.
@@ -208,16 +207,13 @@ class RunHistory:
         """Return the interval of survival fractions that each run stands for; the longest run is at 0."""
         own_survival = _fit_survival([(run, 1.0) for run in self._runs])
         fractions = [own_survival.longer_than(run.age) for run in self._runs]
-        return [
-            interval if run.has_ended else (0.0, interval[0])
-            for run, interval in zip(self._runs, fractions, strict=True)
-        ]
+        pairs = zip(self._runs, fractions, strict=True)
+        return [interval if run.has_ended else (0.0, interval[0]) for run, interval in pairs]
 
 
 def _fit_survival(weighted_runs: Sequence[tuple[_ObservedRun, float]]) -> SurvivalFunction:
-    ended, running = (
-        [(run.age, each) for run, each in weighted_runs if run.has_ended is has_ended] for has_ended in (True, False)
-    )
+    ended = [(run.age, each) for run, each in weighted_runs if run.has_ended]
+    running = [(run.age, each) for run, each in weighted_runs if not run.has_ended]
     end_weights = ([each for _, each in ended], [each for _, each in running])
     return SurvivalFunction((age for age, _ in ended), (age for age, _ in running), end_weights)
 
@@ -233,9 +229,8 @@ class HistoryDraws:
         self._positions = BlockBootstrap(len(fraction_intervals), seed, "runs", name)
         self._name = name
         self._seed = seed
-        self._tail_exponent = survival.power(
-            random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
-        )
+        fractions = random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
+        self._tail_exponent = survival.power(*fractions)
         self._drawn = 0
 
     def next(self, age: Duration) -> Duration:
@@ -279,14 +274,8 @@ class RunTimeEstimator:
         history = self._histories.get(group)
         if history is None:
             group_runs = self._latest_runs(group)
-            wider_runs = next(
-                (
-                    wider_group_runs
-                    for each in wider_groups
-                    if len(wider_group_runs := self._latest_runs(each)) > len(group_runs)
-                ),
-                (),
-            )
+            runs_of_wider_groups = map(self._latest_runs, wider_groups)
+            wider_runs = next((runs for runs in runs_of_wider_groups if len(runs) > len(group_runs)), ())
             history = self._histories[group] = RunHistory(repr(group), group_runs, wider_runs)
         return history
 
@@ -390,11 +379,11 @@ def _groups(workload: Obj) -> Sequence[_GroupKey]:
     view = workload_view(workload)
     name_match = _JOB_NAME.fullmatch(view.name)
     stem = _NUMBERS.sub("#", name_match[1] if name_match else view.name)
-    requests_text = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
+    requests = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
     return (
-        (view.queue, "named", stem, requests_text),
+        (view.queue, "named", stem, requests),
         (view.queue, "named", stem),
-        (view.queue, requests_text),
+        (view.queue, requests),
         (view.queue,),
         (),
     )

@@ -101,10 +101,8 @@ class PreemptionRespectsPriority(Invariant):
         if preemptor_path[0] != victim_path[0]:
             yield f"their ClusterQueues have different root Cohorts: {preemptor_path[0]} and {victim_path[0]}"
             return
-        requested_resources = {
-            resource for pod_set in preemptor.pod_sets for resource, _ in pod_set.template.requests
-        } | {"pods"}
-        pairs = [pair for pair in quota.pairs(preemptor_path[0]) if pair[1] in requested_resources]
+        resources = {resource for pod_set in preemptor.pod_sets for resource, _ in pod_set.template.requests} | {"pods"}
+        pairs = [pair for pair in quota.pairs(preemptor_path[0]) if pair[1] in resources]
         for node in victim_path[-1:] if fair_sharing else [node for node in victim_path if node not in preemptor_path]:
             if not any(quota.is_borrowing(node, pair) for pair in pairs):
                 yield f"{node} does not borrow any requested resource"
@@ -248,13 +246,11 @@ class CostsAddUp(Invariant):
             *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
         ]
         by_name = {obj["metadata"]["name"]: obj for obj in records}
-        hourly_records = [
-            parse_cost_record(obj) for name, obj in by_name.items() if name == hour_name(parse_cost_record(obj).begin)
-        ]
+        parsed = {name: parse_cost_record(obj) for name, obj in by_name.items()}
+        hourly_records = [record for name, record in parsed.items() if name == hour_name(record.begin)]
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.begun]
-        recorded_cost += (
-            sum(amount.microdollars for hour in past_hours for amount in hour.machines.values()) * _ROUNDING_UNIT
-        )
+        amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
+        recorded_cost += sum(amounts) * _ROUNDING_UNIT
         if abs(recorded_cost - expected) > (len(past_hours) + self._platform_starts) * _ROUNDING_UNIT:
             self.violate(f"the cost records add up to {recorded_cost}, but the machines cost {expected}")
 
@@ -264,10 +260,8 @@ class CostsAddUp(Invariant):
         self._billed[name] = now, price
 
     def _price(self, pool: str, previous_price: int) -> int:
-        node_pool, client = (
-            self.world_view.world.client.get(Key(scheme.NODE_POOL, "", pool)),
-            self.world_view.world.client,
-        )
+        client = self.world_view.world.client
+        node_pool = client.get(Key(scheme.NODE_POOL, "", pool))
         cluster = next(iter(client.list(scheme.CLUSTER)), None)
         return previous_price if node_pool is None or cluster is None else pool_price(node_pool, cluster)
 
@@ -336,9 +330,8 @@ class WatchHasNoGap(Invariant):
     def finish(self) -> None:
         """Check that the store's last revision was delivered."""
         if self._revision != self.world_view.world.store.revision:
-            self.violate(
-                f"revision {self._revision} was delivered last, the store has {self.world_view.world.store.revision}"
-            )
+            stored_revision = self.world_view.world.store.revision
+            self.violate(f"revision {self._revision} was delivered last, the store has {stored_revision}")
 
 
 INVARIANTS: Final[tuple[type[Invariant], ...]] = (

@@ -127,9 +127,8 @@ class NodesAreNeverOverfull(Invariant):
             has = node_view(node).allocatable
             for resource, amount in sum_requests(pods).items():
                 if amount > has.get(resource, 0):
-                    description = (
-                        f"pods on node {name} request {amount} {resource} of {has.get(resource, 0)} allocatable"
-                    )
+                    limit = has.get(resource, 0)
+                    description = f"pods on node {name} request {amount} {resource} of {limit} allocatable"
                     self.violate(description, *(Key(scheme.POD, pod.namespace, pod.name) for pod in pods))
 
 
@@ -226,9 +225,8 @@ class SlicesAreWhole(Invariant):
             running = sum(phase_of(obj) == RUNNING for obj in machines)
             failed = sum(phase_of(obj) == FAILED for obj in machines)
             if (running, len(machines) - failed) not in {(0, 0), (hosts, hosts)}:
-                self.violate(
-                    f"{running} machines of slice {pool} run, but it has {hosts} hosts", *map(_machine_key, machines)
-                )
+                description = f"{running} machines of slice {pool} run, but it has {hosts} hosts"
+                self.violate(description, *map(_machine_key, machines))
 
     def _slices(self) -> list[tuple[str, int, list[Obj]]]:
         """Return the multi-host slices: the pool's name, the number of hosts, and the machines that are not leaving."""
@@ -320,9 +318,8 @@ class ExclusiveDomains(Invariant):
                 jobs.setdefault(domain, {})[label(obj, well_known.JOB_KEY) or ""] = key
         for domain, pod_keys in jobs.items():
             if len(pod_keys) > 1:
-                self.violate(
-                    f"{len(pod_keys)} Jobs with exclusive topology are in one domain, {domain[1]}", *pod_keys.values()
-                )
+                description = f"{len(pod_keys)} Jobs with exclusive topology are in one domain, {domain[1]}"
+                self.violate(description, *pod_keys.values())
 
 
 # When no more events are scheduled, no autoscaled pool has idle nodes above its minimum.
@@ -347,12 +344,10 @@ class IdleNodesAreReleased(Invariant):
                     zones.setdefault(instance["spec"]["zone"], []).append(instance["metadata"]["name"])
             for node_names in zones.values():
                 idle = [node for node in node_names if node not in pods_on_nodes]
-                if idle and len(node_names) > _minimum_of_zone(
-                    bounds, pool["spec"].get("tpuTopology") is not None, zones
-                ):
-                    self.violate(
-                        f"idle nodes of pool {name} were not removed: {', '.join(idle)}", Key(scheme.NODE, "", idle[0])
-                    )
+                minimum = _minimum_of_zone(bounds, pool["spec"].get("tpuTopology") is not None, zones)
+                if idle and len(node_names) > minimum:
+                    description = f"idle nodes of pool {name} were not removed: {', '.join(idle)}"
+                    self.violate(description, Key(scheme.NODE, "", idle[0]))
 
 
 def _minimum_of_zone(bounds: Mapping[str, int], is_slice: bool, zones: Mapping[str, list[str]]) -> int:

@@ -83,9 +83,8 @@ class WorldView:
 
     def violate(self, invariant: "Invariant", description: str, *keys: Key) -> None:
         """Record a violation of an invariant, with the histories of the objects involved."""
-        self.violations.append(
-            InvariantViolation(invariant.name, self.world.now(), description, self.histories.lines_of(*keys))
-        )
+        lines = self.histories.lines_of(*keys)
+        self.violations.append(InvariantViolation(invariant.name, self.world.now(), description, lines))
 
 
 class Invariant:

@@ -63,17 +63,15 @@ class NothingHangs(Invariant):
         addable_by_pool = self._addable_nodes() if gangs else []
         for gang in gangs.values():
             if any(pod.shape.depends_on_pods for pod in gang):
-                self._check_exclusive_jobs(
-                    gang, [*nodes, *(node for _, addable_nodes in addable_by_pool for node in addable_nodes)]
-                )
+                addable = [node for _, addable_nodes in addable_by_pool for node in addable_nodes]
+                self._check_exclusive_jobs(gang, [*nodes, *addable])
                 continue
             if _fits_nodes(gang, nodes):
                 self.violate(f"{len(gang)} pods wait, but the existing nodes have room for them", *map(_pod_key, gang))
             for pool, addable_nodes in addable_by_pool:
                 if _fits_nodes(gang, [*nodes, *addable_nodes]):
-                    self.violate(
-                        f"{len(gang)} pods wait, but pool {pool} could add nodes for them", *map(_pod_key, gang)
-                    )
+                    description = f"{len(gang)} pods wait, but pool {pool} could add nodes for them"
+                    self.violate(description, *map(_pod_key, gang))
 
     def _check_exclusive_jobs(self, gang: Sequence[PodView], nodes: Sequence["_NodeRoom"]) -> None:
         """Check that Jobs with exclusive topology do not wait while there are free pools for their first pods."""
@@ -85,10 +83,9 @@ class NothingHangs(Invariant):
             name for name, pool_nodes in pools.items() if all(node.has_room_for(first_pods[0]) for node in pool_nodes)
         ]
         if len(first_pods) == len(gang) <= len(fitting_pools) and _is_anti_affinity_of_pools(first_pods):
-            self.violate(
-                f"{len(gang)} Jobs with exclusive topology wait, but these pools are free: {', '.join(fitting_pools)}",
-                *map(_pod_key, gang),
-            )
+            names = ", ".join(fitting_pools)
+            description = f"{len(gang)} Jobs with exclusive topology wait, but these pools are free: {names}"
+            self.violate(description, *map(_pod_key, gang))
 
     def _addable_nodes(self) -> list[tuple[str, list["_NodeRoom"]]]:
         """Return the nodes that each autoscaled pool can still add, unless another limit bounds the pool."""
@@ -194,9 +191,8 @@ class NothingIsStuck(Invariant):
             root = self._root(queue)
             spec = self.states.queues[queue]
             other_queues = [name for name in waiting if name != queue and self._root(name) == root]
-            if root.partition("/")[2] in looping_roots or any(
-                self.states.queues[name].strict_fifo for name in other_queues
-            ):
+            is_strict = any(self.states.queues[name].strict_fifo for name in other_queues)
+            if root.partition("/")[2] in looping_roots or is_strict:
                 continue
             for view in views[:1] if spec.strict_fifo or _counts_pods(spec) else views:
                 if self._has_room(view, spec):
@@ -250,9 +246,8 @@ class NothingIsStuck(Invariant):
     ) -> bool:
         for flavor in group.flavors:
             requested = {(flavor, resource): total[resource] for resource in group.resources if resource in total}
-            is_suitable = all(
-                not flavor_mismatch(p.template, flavor, self.states.flavors[flavor]) for p in view.pod_sets
-            )
+            declared = self.states.flavors[flavor]
+            is_suitable = all(not flavor_mismatch(each.template, flavor, declared) for each in view.pod_sets)
             if is_suitable and all(self._is_free(queue, pair, amount) for pair, amount in requested.items()):
                 return True
         return False

@@ -49,9 +49,8 @@ class QuotaNeverOversubscribed(Invariant):
         for pair, amount in object_states.held_amounts_of(view).items():
             available = self._available_without(self._preempted, node, pair)
             if amount > max(0, available):
-                description = (
-                    f"{view.key} reserved {amount} of {'/'.join(pair)} in {node}, but only {available} was free"
-                )
+                name = "/".join(pair)
+                description = f"{view.key} reserved {amount} of {name} in {node}, but only {available} was free"
                 self.violate(description, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
 
     def end_instant(self) -> None:
@@ -133,9 +132,8 @@ class UsageIsSumOfAdmitted(Invariant):
             expected = quota.used(node_name, pair)
             if used != expected:
                 holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in quota.holders.get(node_name, {})]
-                description = (
-                    f"the usage of {node_name} is {used} of {'/'.join(pair)}, but its Workloads hold {expected}"
-                )
+                name = "/".join(pair)
+                description = f"the usage of {node_name} is {used} of {name}, but its Workloads hold {expected}"
                 self.violate(description, *holders)
 
 
@@ -164,12 +162,10 @@ class AdmittedHasAssignment(Invariant):
         for pod_set, pod_count, holding in zip(view.pod_sets, view.counts, assignments, strict=True):
             yield from self._pod_set_faults(queue, pod_set, pod_count, holding)
 
-    def _pod_set_faults(
-        self, queue: ClusterQueueView, pod_set: PodSet, pod_count: int, holding: Holding
-    ) -> Iterator[str]:
-        minimum = pod_count if pod_set.min_count is None else min(pod_count, pod_set.min_count)
-        if not minimum <= holding.pods <= pod_count:
-            yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {minimum} to {pod_count} are allowed"
+    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
+        minimum = count if pod_set.min_count is None else min(count, pod_set.min_count)
+        if not minimum <= holding.pods <= count:
+            yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {minimum} to {count} are allowed"
         requests = {resource: amount * holding.pods for resource, amount in pod_set.template.requests}
         usage = dict(holding.usage)
         if any("pods" in group.resources for group in queue.groups):
@@ -231,10 +227,8 @@ class AssumedEqualsConfirmed(Invariant):
     def end_instant(self) -> None:
         """Check the scheduler cache against a cache that is built from the current objects."""
         world = self.world_view.world
-        cached, derived = (
-            _decision_inputs(world.platform.index),
-            _decision_inputs(rebuild_cache(world, world.kernel.now())),
-        )
+        cached = _decision_inputs(world.platform.index)
+        derived = _decision_inputs(rebuild_cache(world, world.kernel.now()))
         for input_name in sorted({**cached, **derived}):
             if cached.get(input_name) != derived.get(input_name):
                 self.violate(f"{input_name} is {cached.get(input_name)} in the cache, not {derived.get(input_name)}")
@@ -253,10 +247,8 @@ def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
 def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
     """Return all inputs of scheduling decisions in a scheduler cache, by name."""
     snapshot = index.snapshot
-    values: dict[str, Any] = {
-        f"local queue {key}": (view.cluster_queue, view.stop_policy)
-        for key, view in index.workload_cache.local_queues.items()
-    }
+    queues = index.workload_cache.local_queues.items()
+    values: dict[str, Any] = {f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in queues}
     for name, queue in snapshot.queues.items():
         values[f"queue {name}"] = queue.active
         values[f"tally of {name}"] = _counter_values(index.workload_cache.cluster_queue_counters.get(name), snapshot)
@@ -348,9 +340,8 @@ class JobsCountRight(Invariant):
             yield f"status.succeeded is {succeeded}, above spec.completions {spec['completions']}"
         if active > spec.get("parallelism", 1):
             yield f"status.active is {active}, above spec.parallelism {spec.get('parallelism', 1)}"
-        if spec.get("completionMode") == "Indexed" and succeeded != _count_indexes(
-            status.get("completedIndexes") or ""
-        ):
+        completed = _count_indexes(status.get("completedIndexes") or "")
+        if spec.get("completionMode") == "Indexed" and succeeded != completed:
             yield f"status.succeeded is {succeeded}, but completedIndexes is {status.get('completedIndexes')}"
         if is_true(status, "Complete") and "successPolicy" not in spec and succeeded < spec.get("completions", 0):
             yield f"it is complete after {succeeded} of {spec['completions']} completions"
@@ -455,12 +446,8 @@ class NoPodWithoutAdmission(Invariant):
         kind = None if owner is None else {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}.get(owner["kind"])
         if owner is None or kind is None:
             return obj
-        owner_object = client.get(Key(kind, obj["metadata"]["namespace"], owner["name"]))
-        return (
-            None
-            if owner_object is None or "deletionTimestamp" in owner_object["metadata"]
-            else self._root(owner_object)
-        )
+        job = client.get(Key(kind, obj["metadata"]["namespace"], owner["name"]))
+        return None if job is None or "deletionTimestamp" in job["metadata"] else self._root(job)
 
     def _has_quota(self, root: Obj) -> bool:
         metadata = root["metadata"]

@@ -44,7 +44,7 @@ def test_exec_plugin_returns_token_or_certificate(tmp_path: Path) -> None:
         ("5", "did not print an ExecCredential"),
         (answer(), "neither a token nor a client certificate"),
         (answer(token=None), "neither a token nor a client certificate"),
-        (answer(clientCertificateData="c"), "only one of clientCertificateData and clientKeyData"),
+        (answer(clientCertificateData="c"), "must print both clientCertificateData and clientKeyData"),
         (answer(token="x").replace("/v1", "/v1beta1"), "instead of"),
         (answer().replace("{}", "null"), "neither a token nor a client certificate"),
     ],

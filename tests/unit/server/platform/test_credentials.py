@@ -34,7 +34,7 @@ def test_certificate_without_key_is_not_replaced(tmp_path: Path) -> None:
     CertificateAuthority(tmp_path, NOW)
     (tmp_path / "ca.key").unlink()
     before = (tmp_path / "ca.crt").read_bytes()
-    with pytest.raises(CredentialsError, match=r"ca\.key is missing, but its certificate exists"):
+    with pytest.raises(CredentialsError, match=r"ca\.key is missing but its certificate exists"):
         CertificateAuthority(tmp_path, NOW)
     assert (tmp_path / "ca.crt").read_bytes() == before
 
