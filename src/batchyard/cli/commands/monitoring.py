@@ -343,8 +343,9 @@ def start_monitoring(request: MonitoringRequest) -> None:
     os.umask(0o077)
     try:
         port = free_port(request.port, "--port")
-        port = request.grafana_port
-        grafana_port = free_port(port, "--grafana-port") if _starts_grafana(request) else port
+        grafana_port = request.grafana_port
+        if _starts_grafana(request):
+            grafana_port = free_port(grafana_port, "--grafana-port")
         write_prometheus_files(folder, request.data_dir, running.url)
         write_grafana_files(folder, url_of(port), grafana_port)
         programs = [_prometheus_program(prometheus_path, folder, port)]
