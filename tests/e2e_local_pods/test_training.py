@@ -72,7 +72,8 @@ def test_preempted_training_resumes_and_ends_with_same_loss(platform: Running, f
 
 def wait_for_step(platform: Running, job: str) -> None:
     """Wait until a training has done some steps."""
-    follow = ["logs", "-f", "-n", "team-a", f"job/{job}", "--pod-running-timeout=60s"]
+    platform.kubectl("wait", "-n", "team-a", "--for=jsonpath={.status.ready}=2", f"job/{job}", "--timeout=120s")
+    follow = ["logs", "-f", "-n", "team-a", f"job/{job}"]
     with following(platform, *follow) as lines:
         assert any("step 3 " in line for line in lines)
 
