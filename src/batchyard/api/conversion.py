@@ -34,17 +34,14 @@ STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a defaulted v1beta1 Configuration to v1beta2."""
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
-    wait_settings, sharing_settings = (
-        dict(configuration.pop("waitForPodsReady", {})),
-        dict(obj.get("fairSharing") or {}),
-    )
+    wait_settings, fairness = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if wait_settings.pop("enable", False):
         configuration["waitForPodsReady"] = wait_settings
     else:
         configuration["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
-    if sharing_settings.get("enable"):
+    if fairness.get("enable"):
         configuration["fairSharing"] = {
-            "preemptionStrategies": sharing_settings.get("preemptionStrategies") or list(STRATEGIES)
+            "preemptionStrategies": fairness.get("preemptionStrategies") or list(STRATEGIES)
         }
     if "integrations" in configuration:
         configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
@@ -167,30 +164,29 @@ def metadata_time_locations() -> TimeLocations:
     return {"metadata": _locations_in_type(load_scope(NATIVE), "ObjectMeta", ())}
 
 
-def restore_stored_times(sent_value: Any, shown_value: Any, stored_value: Any) -> Any:
+def restore_stored_times(sent_part: Any, shown_part: Any, kept_part: Any) -> Any:
     """Restore the stored precision of the times that a client sends back as it received them.
 
-    Each string in `sent` that equals the one at the same location in `shown` is replaced by the one in `stored`.
+    Each string in `sent_part` that equals the one at its location in `shown_part` is replaced by that in `kept_part`.
     """
-    if shown_value is stored_value:
-        return sent_value
-    if sent_value is shown_value:
-        return stored_value
-    if isinstance(stored_value, str):
-        return stored_value if sent_value == shown_value else sent_value
-    if isinstance(sent_value, Mapping) and isinstance(shown_value, Mapping) and isinstance(stored_value, Mapping):
-        common_fields = shown_value.keys() & stored_value.keys()
+    if shown_part is kept_part:
+        return sent_part
+    if sent_part is shown_part:
+        return kept_part
+    if isinstance(kept_part, str):
+        return kept_part if sent_part == shown_part else sent_part
+    if isinstance(sent_part, Mapping) and isinstance(shown_part, Mapping) and isinstance(kept_part, Mapping):
+        fields = shown_part.keys() & kept_part.keys()
         return {
-            k: restore_stored_times(v, shown_value[k], stored_value[k]) if k in common_fields else v
-            for k, v in sent_value.items()
+            k: restore_stored_times(v, shown_part[k], kept_part[k]) if k in fields else v for k, v in sent_part.items()
         }
     if (
-        isinstance(sent_value, list)
-        and isinstance(stored_value, list)
-        and len(sent_value) == len(shown_value) == len(stored_value)
+        isinstance(sent_part, list)
+        and isinstance(kept_part, list)
+        and len(sent_part) == len(shown_part) == len(kept_part)
     ):
-        return [restore_stored_times(*values) for values in zip(sent_value, shown_value, stored_value, strict=True)]
-    return sent_value
+        return [restore_stored_times(*values) for values in zip(sent_part, shown_part, kept_part, strict=True)]
+    return sent_part
 
 
 def _cut_times(value: Any, locations: TimeLocations) -> Any:

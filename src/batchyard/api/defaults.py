@@ -20,21 +20,19 @@ from batchyard.api.scheme import kind_info
 def jobset_defaults(jobset: Obj) -> Obj:
     """Return the JobSet with defaults for its policies, network and replicated Jobs."""
     spec = jobset.get("spec") or {}
-    complete_spec = {
+    new_spec = {
         **_add_missing(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"})
     }
 
-    complete_spec["network"] = _add_missing(
+    new_spec["network"] = _add_missing(
         spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True
     )
-    complete_spec["replicatedJobs"] = [_replicated_job_defaults(each) for each in spec.get("replicatedJobs") or ()]
+    new_spec["replicatedJobs"] = [_replicated_job_defaults(each) for each in spec.get("replicatedJobs") or ()]
     if failure := spec.get("failurePolicy"):
-        complete_spec["failurePolicy"] = _failure_policy_defaults(failure)
+        new_spec["failurePolicy"] = _failure_policy_defaults(failure)
     if claims := spec.get("volumeClaimPolicies"):
-        complete_spec["volumeClaimPolicies"] = [
-            _add_missing(c, retentionPolicy={"whenDeleted": "Delete"}) for c in claims
-        ]
-    return jobset if complete_spec == spec else {**jobset, "spec": complete_spec}
+        new_spec["volumeClaimPolicies"] = [_add_missing(c, retentionPolicy={"whenDeleted": "Delete"}) for c in claims]
+    return jobset if new_spec == spec else {**jobset, "spec": new_spec}
 
 
 def _add_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
@@ -59,11 +57,11 @@ def _replicated_job_defaults(replicated_job: Mapping[str, Any]) -> Mapping[str, 
 def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
     """Set the defaults of a JobSet's failure policy: the restart strategy and the names of the rules."""
     rules: Sequence[Mapping[str, Any]] = policy.get("rules") or ()
-    complete_policy = _add_missing(policy, restartStrategy="Recreate")
+    new_policy = _add_missing(policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
-        return complete_policy
+        return new_policy
     rules = [rule if rule.get("name") else {**rule, "name": f"failurePolicyRule{i}"} for i, rule in enumerate(rules)]
-    return {**complete_policy, "rules": rules}
+    return {**new_policy, "rules": rules}
 
 
 # Defaults of Kueue's own kinds. Source: Kueue's ClusterQueue and ResourceFlavor webhooks.
@@ -105,18 +103,16 @@ def cluster_defaults(cluster: Obj) -> Obj:
     """
     spec = cluster["spec"]
     reservation_zones = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}
-    complete_spec = {"region": region_of(spec["zones"][0]), **spec}
+    new_spec = {"region": region_of(spec["zones"][0]), **spec}
     if pools := spec.get("nodePools"):
-        complete_spec["nodePools"] = [
-            _with_zones(_pool_defaults(pool), reservation_zones, spec["zones"]) for pool in pools
-        ]
-    return cluster if complete_spec == spec else {**cluster, "spec": complete_spec}
+        new_spec["nodePools"] = [_with_zones(_pool_defaults(pool), reservation_zones, spec["zones"]) for pool in pools]
+    return cluster if new_spec == spec else {**cluster, "spec": new_spec}
 
 
 def node_pool_defaults(pool: Obj) -> Obj:
     """Return the NodePool with its defaults. Missing zones stay unset, which means all zones of the cluster."""
-    complete_spec = _pool_defaults(pool["spec"])
-    return pool if complete_spec == pool["spec"] else {**pool, "spec": complete_spec}
+    new_spec = _pool_defaults(pool["spec"])
+    return pool if new_spec == pool["spec"] else {**pool, "spec": new_spec}
 
 
 def region_of(zone: str) -> str:
@@ -184,14 +180,11 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the container; resources that have only a limit get a request equal to the limit."""
-    missing_requests = _missing_requests(container)
-    if not missing_requests:
+    requests = _missing_requests(container)
+    if not requests:
         return container
     resources = container["resources"]
-    return {
-        **container,
-        "resources": {**resources, "requests": {**(resources.get("requests") or {}), **missing_requests}},
-    }
+    return {**container, "resources": {**resources, "requests": {**(resources.get("requests") or {}), **requests}}}
 
 
 def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,8 +247,8 @@ def replication_controller_defaults(obj: Obj) -> Obj:
     """Set the defaults of a ReplicationController; its selector and labels default to the labels of its template."""
     spec = obj.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    complete_spec = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
-    obj = {**obj, "spec": complete_spec} if complete_spec != spec else obj
+    new_spec = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
+    obj = {**obj, "spec": new_spec} if new_spec != spec else obj
     return with_metadata(obj, labels=labels) if labels and not obj["metadata"].get("labels") else obj
 
 
@@ -272,7 +265,7 @@ def cron_job_defaults(obj: Obj) -> Obj:
 
 
 def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any) -> Obj:
-    """Return the object with `fields` set in its spec, and defaults from `missing`; the same object if unchanged."""
+    """Return the object with `fields` in its spec, and defaults from `default_fields`; the same object if unchanged."""
     spec = {**default_fields, **obj["spec"], **fields}
     return {**obj, "spec": spec} if spec != obj["spec"] else obj
 

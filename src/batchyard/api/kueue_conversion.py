@@ -154,7 +154,7 @@ def _read_originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
 
 
 def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented_parts: Mapping[str, Any]) -> Obj:
-    """Return the object with the fields `unrepresented` saved in an annotation, and without the restored annotation."""
+    """Return the object with `unrepresented_parts` saved in an annotation, and without the restored annotation."""
     old_annotations = obj["metadata"].get("annotations") or {}
     annotations = {name: value for name, value in old_annotations.items() if name not in {restored_from, saved_to}}
     if unrepresented_parts:

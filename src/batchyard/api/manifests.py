@@ -53,8 +53,8 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
 def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
     """Decode an object without the validation rules across fields, which differ between creation and update.
 
-    `sound` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
-    Python objects in `sound` are not validated again.
+    `valid_obj` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
+    Python objects in `valid_obj` are not validated again.
     """
     kind_or_faults = _kind_of(obj)
     if isinstance(kind_or_faults, list):

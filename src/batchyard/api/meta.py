@@ -196,10 +196,8 @@ def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 
 def event_last_time(event: Obj) -> str:
     """Return the time of an Event's last occurrence as text, or ''. Source: printEvent of Kubernetes's printers."""
-    last_time = (
-        (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    )
-    return last_time or ""
+    text = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return text or ""
 
 
 def event_count(event: Obj) -> int:

@@ -193,18 +193,18 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityV
     def keeps_some(container: Obj) -> bool:
         return "ALL" not in ((security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping_containers = violating_containers(spec, keeps_some)
-    adding_containers = violating_containers(spec, lambda container: bool(added_capabilities(container)))
+    keeping_names = violating_containers(spec, keeps_some)
+    adding_names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
     details = []
-    if keeping_containers:
+    if keeping_names:
         details.append(
-            f'{noun_with_names("container", keeping_containers)} must set securityContext.capabilities.drop=["ALL"]'
+            f'{noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
         )
-    if adding_containers:
+    if adding_names:
         forbidden = sorted(set().union(*map(added_capabilities, containers(spec))))
         field = "in securityContext.capabilities.add"
         details.append(
-            f"{noun_with_names('container', adding_containers)} must not include {quote_values(forbidden)} {field}"
+            f"{noun_with_names('container', adding_names)} must not include {quote_values(forbidden)} {field}"
         )
     return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
 

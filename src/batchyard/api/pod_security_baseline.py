@@ -269,7 +269,7 @@ def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation
 
 
 def sysctls_check(allowed_sysctls: frozenset[str] = _SYSCTLS) -> CheckPod:
-    """Return the check that reports sysctls of the pod that are not in `allowed`."""
+    """Return the check that reports sysctls of the pod that are not in `allowed_sysctls`."""
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = (sysctl["name"] for sysctl in security_context(spec).get("sysctls") or ())

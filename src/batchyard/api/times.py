@@ -92,11 +92,9 @@ class ReservationWindow(NamedTuple):
     start: Instant
     end: Instant | None
 
-    def overlaps(self, other_window: "ReservationWindow") -> bool:
+    def overlaps(self, window: "ReservationWindow") -> bool:
         """Report whether this window and another one overlap."""
-        return (other_window.end is None or self.start < other_window.end) and (
-            self.end is None or other_window.start < self.end
-        )
+        return (window.end is None or self.start < window.end) and (self.end is None or window.start < self.end)
 
 
 def is_time(text: str) -> bool:

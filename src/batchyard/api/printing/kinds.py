@@ -69,14 +69,11 @@ def restarts(obj: Obj, now: Instant) -> str:
     """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
     progress = _init_progress(obj)
     sidecars = _sidecars(obj)
-    container_statuses = progress.statuses
+    statuses = progress.statuses
     if _is_initialized(obj, progress):
-        container_statuses = [
-            *(each for each in container_statuses if each["name"] in sidecars),
-            *_main_statuses(obj, progress),
-        ]
-    count = sum(each.get("restartCount") or 0 for each in container_statuses)
-    ends = [value_at(each, "lastState", "terminated", "finishedAt") for each in container_statuses]
+        statuses = [*(each for each in statuses if each["name"] in sidecars), *_main_statuses(obj, progress)]
+    count = sum(each.get("restartCount") or 0 for each in statuses)
+    ends = [value_at(each, "lastState", "terminated", "finishedAt") for each in statuses]
     last_end = max((parse_time(end) for end in ends if end), default=None)
     return str(count) if not count or last_end is None else f"{count} ({format_age(now - last_end)} ago)"
 
@@ -118,8 +115,8 @@ def _init_progress(obj: Obj) -> _InitProgress:
     ready_sidecars = 0
     for index, container in enumerate(value_at(obj, "status", "initContainerStatuses") or ()):
         statuses.append(container)
-        terminated_state = value_at(container, "state", "terminated")
-        if terminated_state is not None and not terminated_state.get("exitCode"):
+        end_state = value_at(container, "state", "terminated")
+        if end_state is not None and not end_state.get("exitCode"):
             continue
         if container["name"] not in sidecars or not container.get("started"):
             return _InitProgress(
@@ -137,20 +134,14 @@ def _sidecars(obj: Obj) -> Mapping[str, None]:
 
 def _why_not_running(container: Container, ignored_reason: str = "") -> str:
     """Return the reason why a container waits or has terminated; '' if it runs or waits for `ignored_reason`."""
-    waiting_state, terminated_state = (
-        value_at(container, "state", state_name) for state_name in ("waiting", "terminated")
-    )
+    waiting_state, end_state = (value_at(container, "state", state_name) for state_name in ("waiting", "terminated"))
     if waiting_state is not None and waiting_state.get("reason"):
         return "" if waiting_state["reason"] == ignored_reason else str(waiting_state["reason"])
-    if terminated_state is None:
+    if end_state is None:
         return ""
-    if terminated_state.get("reason"):
-        return str(terminated_state["reason"])
-    return (
-        f"Signal:{terminated_state['signal']}"
-        if terminated_state.get("signal")
-        else f"ExitCode:{terminated_state.get('exitCode', 0)}"
-    )
+    if end_state.get("reason"):
+        return str(end_state["reason"])
+    return f"Signal:{end_state['signal']}" if end_state.get("signal") else f"ExitCode:{end_state.get('exitCode', 0)}"
 
 
 def _is_running(container: Container) -> bool:

@@ -111,16 +111,11 @@ class SemanticEquality:
         return comparison._normalize_fields(name, value)
 
     def _normalize_fields(self, name: str, value: Mapping[str, Any]) -> Any:
-        declared_fields = self._scope.fields(name)
+        types = self._scope.fields(name)
         normal_fields = {
             field: normal_child
             for field, child in value.items()
-            if (
-                normal_child := self._normalize(field, declared_fields[field], child)
-                if field in declared_fields
-                else child
-            )
-            is not _ABSENT
+            if (normal_child := self._normalize(field, types[field], child) if field in types else child) is not _ABSENT
         }
         return normal_fields if normal_fields or name in _SIGNIFICANT_EMPTY_TYPES else _ABSENT
 
@@ -210,10 +205,8 @@ class Compiler:
         required_descriptions = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
         defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
         nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
-        qualified_name = (
-            f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
-        )
-        visitor = _object(visitors, _Completion(qualified_name, visitors, required_descriptions, defaults, nullable))
+        full_name = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
+        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable))
         compute_defaults = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
         return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
@@ -253,7 +246,7 @@ class _Completion:
         return plain_flaws(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
-        """Return the object with the results in `replaced` in place of its fields and with defaults; or all flaws."""
+        """Return the object with `changed_fields` in place of its fields and with defaults; or all flaws."""
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
             if result is _REMOVED:
@@ -321,7 +314,7 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
 
 
 def _with_computed_defaults(visitor: RootVisitor, compute_defaults: ComputeDefaults) -> RootVisitor:
-    """Return the visitor extended by the defaults that `computed` derives from other fields."""
+    """Return the visitor extended by the defaults that `compute_defaults` derives from other fields."""
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         result = visitor(value, sound)
@@ -425,19 +418,17 @@ def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Vis
     def visit(value: Any) -> Any:
         if type(value) is not dict:
             return wrong_type_violation(value, "an object", "write `name: value` pairs below the name")
-        changed_values: dict[Any, Any] | None = None
+        changed: dict[Any, Any] | None = None
         for name, child in value.items():
             result = visit_value(child)
             if result is not child or type(name) is not str:
                 if takes_null and child is None:
                     result = ""
-                changed_values = changed_values or {}
-                changed_values[name] = (
-                    result if type(name) is str else wrong_type_violation(name, "a string as its name")
-                )
-        if changed_values is None and len(value) <= maximum:
+                changed = changed or {}
+                changed[name] = result if type(name) is str else wrong_type_violation(name, "a string as its name")
+        if changed is None and len(value) <= maximum:
             return value
-        return _map_flaws(value, changed_values or {}, field) or {**value, **(changed_values or {})}
+        return _map_flaws(value, changed or {}, field) or {**value, **(changed or {})}
 
     return visit
 

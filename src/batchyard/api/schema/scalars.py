@@ -118,10 +118,10 @@ def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
 
 
 def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[violations.SchemaViolation]:
-    allowed_values = facts.get("enum")
-    if allowed_values is not None:
-        if value not in allowed_values:
-            yield _unsupported_value_flaw(value, allowed_values)
+    values = facts.get("enum")
+    if values is not None:
+        if value not in values:
+            yield _unsupported_value_flaw(value, values)
         return
     if len(value) < facts.get("minLength", 0):
         minimum_length = facts["minLength"]
@@ -140,12 +140,10 @@ def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[violations.S
         )
 
 
-def _unsupported_value_flaw(value: str, allowed_values: list[str]) -> violations.SchemaViolation:
-    nearest_value = violations.find_nearest_name(value, allowed_values)
-    remedy = (
-        f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(allowed_values)}"
-    )
-    shown_names = ", ".join(map(violations.format_value, allowed_values))
+def _unsupported_value_flaw(value: str, values: list[str]) -> violations.SchemaViolation:
+    nearest_value = violations.find_nearest_name(value, values)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(values)}"
+    shown_names = ", ".join(map(violations.format_value, values))
     return violations.SchemaViolation(
         (), f"Unsupported value: {violations.format_value(value)}: supported values: {shown_names}", remedy
     )

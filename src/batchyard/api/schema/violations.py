@@ -48,10 +48,10 @@ def single_violation(problem: str, remedy: str) -> SchemaViolations:
     return SchemaViolations([SchemaViolation((), problem, remedy)])
 
 
-def wrong_type_violation(value: Any, expected_text: str, remedy: str = "") -> SchemaViolations:
-    """Return the flaw for a value of the wrong type; `wanted` describes the right one."""
+def wrong_type_violation(value: Any, type_text: str, remedy: str = "") -> SchemaViolations:
+    """Return the flaw for a value of the wrong type; `type_text` describes the right one."""
     return single_violation(
-        f"Invalid value: {format_value(value)}: must be {expected_text}", remedy or f"write {expected_text}"
+        f"Invalid value: {format_value(value)}: must be {type_text}", remedy or f"write {type_text}"
     )
 
 
@@ -157,22 +157,20 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
     """
     name = str(path[-1])
     type_scope, type_name = scope.scope_of(owner)
-    known_names = list(type_scope.fields(type_name))
-    likely_name = find_nearest_name(name, known_names, STRICT_EDIT_SHARE)
+    names = list(type_scope.fields(type_name))
+    likely_name = find_nearest_name(name, names, STRICT_EDIT_SHARE)
     if likely_name:
         return f"did you mean {likely_name}?"
     steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
     if closest_path and steps <= _NEAR_STEPS:
         return f"it belongs at {closest_path}"
-    similar = find_nearest_name(name, known_names, LOOSE_EDIT_SHARE)
+    similar = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
     if similar:
         return f"did you mean {similar}?"
     if closest_path and steps <= _FAR_STEPS:
         return f"it belongs at {closest_path}"
     return (
-        f"use one of the fields {', '.join(known_names)}"
-        if len(known_names) <= _LISTED_MAX
-        else "check its spelling, or remove it"
+        f"use one of the fields {', '.join(names)}" if len(names) <= _LISTED_MAX else "check its spelling, or remove it"
     )
 
 

@@ -51,11 +51,9 @@ def ip_faults(address: str, path: str) -> Iterator[FieldError]:
 def _dns_faults(config: Mapping[str, Any] | None, policy: str | None, path: str) -> Iterator[FieldError]:
     nameservers: Sequence[str] = (config or {}).get("nameservers") or ()
     if policy == "None" and not nameservers:
-        missing_part = "at least one DNS nameserver" if config is not None else "`dnsConfig`"
+        setting = "at least one DNS nameserver" if config is not None else "`dnsConfig`"
         item_path = f"{path}.nameservers" if config is not None else path
-        yield rules.required(
-            item_path, f"must provide {missing_part} when `dnsPolicy` is None", "add a nameserver's IP"
-        )
+        yield rules.required(item_path, f"must provide {setting} when `dnsPolicy` is None", "add a nameserver's IP")
         return
     config = config or {}
     if len(nameservers) > _NAMESERVERS_MAX:
@@ -218,18 +216,16 @@ def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldErro
     if not handlers:
         yield rules.required(path, "must specify a handler type", "set exec, httpGet, tcpSocket or grpc")
         return
-    handler_name, *other_handlers = handlers
-    match handler_name:
+    kind, *other_handlers = handlers
+    match kind:
         case "exec" if not handler["exec"].get("command"):
             yield rules.required(f"{path}.exec.command", "", "set it to the command to run")
         case "httpGet":
             yield from _http_faults(handler["httpGet"], f"{path}.httpGet")
         case "tcpSocket" | "grpc":
-            yield from _port_value_faults(handler[handler_name].get("port", 0), f"{path}.{handler_name}.port")
+            yield from _port_value_faults(handler[kind].get("port", 0), f"{path}.{kind}.port")
     for name in other_handlers:
-        yield rules.forbidden(
-            f"{path}.{name}", "may not specify more than 1 handler type", f"remove {name} or {handler_name}"
-        )
+        yield rules.forbidden(f"{path}.{name}", "may not specify more than 1 handler type", f"remove {name} or {kind}")
 
 
 def _http_faults(action: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -321,35 +317,32 @@ def _id_faults(number: int | None, path: str) -> Iterator[FieldError]:
 
 
 def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    kind, local_profile = profile.get("type") or "", profile.get("localhostProfile")
+    kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
     yield from _profile_type_faults(kind, path, "seccompProfile")
-    if kind == _LOCALHOST and local_profile is None:
+    if kind == _LOCALHOST and profile_path is None:
         message = "must be set when seccomp type is Localhost"
         yield rules.required(f"{path}.localhostProfile", message, "set it to the path of the profile on the node")
     elif kind == _LOCALHOST:
-        yield from rules.local_path_faults(local_profile or "", f"{path}.localhostProfile")
-    elif local_profile is not None:
+        yield from rules.local_path_faults(profile_path or "", f"{path}.localhostProfile")
+    elif profile_path is not None:
         message = "can only be set when seccomp type is Localhost"
-        yield rules.invalid(f"{path}.localhostProfile", local_profile, message, "remove it, or set type to Localhost")
+        yield rules.invalid(f"{path}.localhostProfile", profile_path, message, "remove it, or set type to Localhost")
 
 
 def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    kind, local_profile, item_path = (
-        profile.get("type") or "",
-        profile.get("localhostProfile"),
-        f"{path}.localhostProfile",
-    )
+    kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
+    item_path = f"{path}.localhostProfile"
     yield from _profile_type_faults(kind, path, "appArmorProfile")
     if kind == _LOCALHOST:
-        if local_profile is not None and local_profile != local_profile.strip():
-            yield rules.invalid(item_path, local_profile, "must not be padded with whitespace", "remove the spaces")
-        if not local_profile:
+        if profile_path is not None and profile_path != profile_path.strip():
+            yield rules.invalid(item_path, profile_path, "must not be padded with whitespace", "remove the spaces")
+        if not profile_path:
             yield rules.required(item_path, "must be set when AppArmor type is Localhost", "set it to a profile name")
-        elif len(local_profile.encode()) > _PROFILE_LENGTH_MAX:
+        elif len(profile_path.encode()) > _PROFILE_LENGTH_MAX:
             yield rules.too_long(item_path, _PROFILE_LENGTH_MAX, "set it to a profile name")
-    elif local_profile is not None:
+    elif profile_path is not None:
         message = "can only be set when AppArmor type is Localhost"
-        yield rules.invalid(item_path, local_profile, message, "remove it, or set type to Localhost")
+        yield rules.invalid(item_path, profile_path, message, "remove it, or set type to Localhost")
 
 
 def _profile_type_faults(kind: str, path: str, field: str) -> Iterator[FieldError]:

@@ -134,16 +134,9 @@ def _index_count(text: str, completions: int) -> int | None:
     """Return the number of indexes in a text such as `0,2-4`; None if it is malformed or has an index out of range."""
     last_index, total = -1, 0
     for part in text.split(",") if text else ():
-        start, dash, end = part.partition("-")
-        lowest, highest = parse_integer(start), parse_integer(end if dash else start)
-        if (
-            lowest is None
-            or highest is None
-            or lowest <= last_index
-            or highest < lowest
-            or (dash and highest == lowest)
-            or highest >= completions
-        ):
+        start_text, dash, end_text = part.partition("-")
+        start, end = parse_integer(start_text), parse_integer(end_text if dash else start_text)
+        if start is None or end is None or not last_index < start <= end < completions or (dash and end == start):
             return None
-        last_index, total = highest, total + highest - lowest + 1
+        last_index, total = end, total + end - start + 1
     return total

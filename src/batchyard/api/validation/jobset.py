@@ -115,12 +115,12 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
 def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
     """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
     name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
-    replicated_job = jobs.get(name)
-    if replicated_job is None:
+    job = jobs.get(name)
+    if job is None:
         message = f"coordinator replicatedJob {name} does not exist"
         yield rules.invalid(f"{_COORDINATOR}.replicatedJob", name, message, f"use one of {', '.join(jobs)}")
         return
-    replicas, spec = replicated_job.get("replicas", 1), replicated_job["template"].get("spec") or {}
+    replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     if not 0 <= index < replicas:
         message = f"coordinator job index {index} is invalid for replicatedJob {name}"
         yield rules.invalid(f"{_COORDINATOR}.jobIndex", index, message, f"use an index from 0 to {replicas - 1}")
@@ -246,9 +246,9 @@ def _name(jobset: Obj) -> str:
     return str(meta.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
 
 
-def _job_spec(replicated_job: Obj) -> Obj:
+def _job_spec(job: Obj) -> Obj:
     """Return the spec of the Jobs of a replicated Job, with default completions and parallelism."""
-    spec: Obj = replicated_job["template"].get("spec") or {}
+    spec: Obj = job["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
     return spec
@@ -291,20 +291,19 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
         seen[replicated["name"]] = None
 
 
-def _replicated_job_faults(replicated_job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
+def _replicated_job_faults(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
     """Report a replicated Job with too many pods, or whose generated Job and pod names are invalid."""
-    replicas, spec = replicated_job.get("replicas", 1), replicated_job["template"].get("spec") or {}
+    replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     parallelism = spec.get("parallelism")
     if replicas * (1 if parallelism is None else parallelism) > _INT32_MAX:
         message = (
-            f"the product of replicas and parallelism must not exceed {_INT32_MAX} "
-            f"for replicatedJob '{replicated_job['name']}'"
+            f"the product of replicas and parallelism must not exceed {_INT32_MAX} for replicatedJob '{job['name']}'"
         )
         yield rules.invalid(f"{path}.replicas", replicas, message, "reduce replicas or parallelism")
-    group = replicated_job.get("groupName", "default")
+    group = job.get("groupName", "default")
     too_long = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
     yield from _label_faults(group, too_long, f"{path}.groupName", "shorten the name of the group")
-    longest_job_name = f"{jobset_name}-{replicated_job['name']}-{max(replicas - 1, 0)}"
+    longest_job_name = f"{jobset_name}-{job['name']}-{max(replicas - 1, 0)}"
     too_long = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
     name_faults = list(_label_faults(longest_job_name, too_long, f"{path}.name", _SHORTEN))
     completions = spec.get("completions")
@@ -367,15 +366,12 @@ def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:
     return [_without_scheduling(each) for each in jobs] if may_move else jobs
 
 
-def _without_scheduling(replicated_job: Obj) -> Obj:
+def _without_scheduling(job: Obj) -> Obj:
     """Return a replicated Job without the labels, annotations and scheduling directives of its pod template."""
-    template = replicated_job["template"]
+    template = job["template"]
     job_spec = template.get("spec") or {}
     pod = job_spec.get("template") or {}
     meta = {k: v for k, v in (pod.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
     scheduling_fields = {"nodeSelector", "tolerations", "schedulingGates"}
     spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in scheduling_fields}
-    return {
-        **replicated_job,
-        "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": spec}}},
-    }
+    return {**job, "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": spec}}}}

@@ -264,32 +264,32 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
     """Report topology spread constraints that are invalid or duplicate."""
     seen: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
-        item_path, when_unsatisfiable = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
+        item_path, action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
         key, skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
         if skew <= 0:
             yield rules.invalid(f"{item_path}.maxSkew", skew, "must be greater than zero", "set it to 1 or more")
         if not key:
             remedy = "use the key of a node label, such as kubernetes.io/hostname"
             yield rules.required(f"{item_path}.topologyKey", "can not be empty", remedy)
-        if when_unsatisfiable not in _WHEN_UNSATISFIABLE:
-            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", when_unsatisfiable, _WHEN_UNSATISFIABLE)
-        if (key, when_unsatisfiable) in seen:
+        if action not in _WHEN_UNSATISFIABLE:
+            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", action, _WHEN_UNSATISFIABLE)
+        if (key, action) in seen:
             yield rules.duplicate(
-                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when_unsatisfiable}}}", "remove one"
+                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}", "remove one"
             )
-        seen[key, when_unsatisfiable] = None
+        seen[key, action] = None
         yield from rules.selector_faults(constraint.get("labelSelector"), f"{item_path}.labelSelector")
         yield from _pod_label_key_faults(constraint, "matchLabelKeys", item_path)
-        yield from _domain_faults(constraint, when_unsatisfiable, item_path)
+        yield from _domain_faults(constraint, action, item_path)
 
 
-def _domain_faults(constraint: Mapping[str, Any], when_unsatisfiable: str, path: str) -> Iterator[FieldError]:
+def _domain_faults(constraint: Mapping[str, Any], action: str, path: str) -> Iterator[FieldError]:
     """Report a minDomains that is not positive or lacks DoNotSchedule, and unknown node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "set it to 1 or more")
-    if min_domains is not None and when_unsatisfiable != _WHEN_UNSATISFIABLE[0]:
-        message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when_unsatisfiable}"
+    if min_domains is not None and action != _WHEN_UNSATISFIABLE[0]:
+        message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
         yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove it, or use DoNotSchedule")
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
         policy = constraint.get(field)

@@ -72,13 +72,10 @@ def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[F
     amounts = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
     for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
         if smaller in amounts and larger in amounts and rules.exceeds(amounts[smaller], amounts[larger]):
-            smaller_amount, larger_amount = (
-                rules.canonical_or_text(amounts[smaller]),
-                rules.canonical_or_text(amounts[larger]),
-            )
+            minimum, maximum = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
             value = rules.canonical_or_text(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
-            message = f"{smaller_name} {smaller_amount} is greater than {larger_name} {larger_amount}"
-            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"set it to at most {larger_amount}")
+            message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
+            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"set it to at most {maximum}")
     yield from _ratio_faults(amounts, name, path)
     is_shared = not is_extended(name) and not name.startswith("hugepages-")
     if not is_shared and "default" in amounts and "defaultRequest" in amounts:
@@ -92,16 +89,16 @@ def _ratio_faults(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[
     ratio = rules.parse_nano(amounts.get("maxLimitRequestRatio", ""))
     if ratio is None:
         return
-    ratio_path, shown_ratio = (
+    ratio_path, text = (
         f"{path}.maxLimitRequestRatio[{name}]",
         rules.canonical_or_text(amounts["maxLimitRequestRatio"]),
     )
     if ratio < NANO:
-        yield rules.invalid(ratio_path, shown_ratio, f"ratio {shown_ratio} is less than 1", "set it to 1 or more")
+        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "set it to 1 or more")
     minimum, maximum = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
     if minimum and maximum is not None and ratio * minimum > maximum * NANO:
-        message = f"ratio {shown_ratio} is greater than max/min = {maximum / minimum:f}"
-        yield rules.invalid(ratio_path, shown_ratio, message, "reduce the ratio, or change min and max")
+        message = f"ratio {text} is greater than max/min = {maximum / minimum:f}"
+        yield rules.invalid(ratio_path, text, message, "reduce the ratio, or change min and max")
 
 
 _COMPUTE_RESOURCES: Final = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")

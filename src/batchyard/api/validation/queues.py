@@ -40,29 +40,25 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
             )
 
 
-def _covered_faults(covered_resources: Sequence[str], path: str, seen_paths: dict[str, str]) -> Iterator[FieldError]:
+def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
     """Report covered resources of a group that are not valid resource names, or are already in another group."""
-    for j, resource in enumerate(covered_resources):
+    for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
         yield from rules.label_key_faults(resource, item_path)
-        yield from _duplicate_name_faults(
-            item_path, resource, seen_paths, "a resource can be in one resource group only"
-        )
+        yield from _duplicate_name_faults(item_path, resource, paths, "a resource can be in one resource group only")
 
 
-def _duplicate_name_faults(path: str, name: str, seen_paths: dict[str, str], rule: str) -> Iterator[FieldError]:
-    """Report a name that is in `seen` already; otherwise add it to `seen` with its path."""
-    if name in seen_paths:
-        yield rules.duplicate(path, name, f"remove it here: {rule}, and {name} is already at {seen_paths[name]}")
+def _duplicate_name_faults(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
+    """Report a name that is in `paths` already; otherwise add it to `paths` with its path."""
+    if name in paths:
+        yield rules.duplicate(path, name, f"remove it here: {rule}, and {name} is already at {paths[name]}")
     else:
-        seen_paths[name] = path
+        paths[name] = path
 
 
-def _flavor_faults(
-    flavor: Obj, covered_resources: Sequence[str], path: str, *, kind: str, parent: str
-) -> Iterator[FieldError]:
+def _flavor_faults(flavor: Obj, resources: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
     """Report a flavor whose resources are not in the order of coveredResources, or whose quotas are invalid."""
-    for i, (quota, expected) in enumerate(zip(flavor["resources"], covered_resources, strict=False)):
+    for i, (quota, expected) in enumerate(zip(flavor["resources"], resources, strict=False)):
         item_path = f"{path}.resources[{i}]"
         if quota["name"] != expected:
             message = "must match the name in coveredResources"
@@ -266,13 +262,10 @@ def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
 def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResourceFlavor: its topology is immutable."""
     yield from resource_flavor_faults(new)
-    old_topology = (old.get("spec") or {}).get("topologyName")
-    if old_topology is not None and (new.get("spec") or {}).get("topologyName") != old_topology:
+    old_name = (old.get("spec") or {}).get("topologyName")
+    if old_name is not None and (new.get("spec") or {}).get("topologyName") != old_name:
         yield rules.schema_rule_fault(
-            "spec",
-            "object",
-            _TOPOLOGY_IMMUTABLE,
-            f"keep topologyName: {old_topology}, or create another ResourceFlavor",
+            "spec", "object", _TOPOLOGY_IMMUTABLE, f"keep topologyName: {old_name}, or create another ResourceFlavor"
         )
 
 
@@ -373,7 +366,5 @@ def _fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fie
     if not strategies:
         yield rules.required(path, "must be specified", remedy)
     elif strategies not in _STRATEGIES:
-        known_strategies = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
-        yield FieldError(
-            path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {known_strategies}", remedy
-        )
+        names = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
+        yield FieldError(path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {names}", remedy)

@@ -142,17 +142,15 @@ def _reclaimable_counts(workload: Obj) -> dict[str, int]:
 
 def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report numbers of reclaimable pods that decrease, except in pod sets of an elastic Workload that shrank."""
-    old_counts, new_counts = _reclaimable_counts(old), _reclaimable_counts(new)
+    counts, new_counts = _reclaimable_counts(old), _reclaimable_counts(new)
     shrunk = _shrunk_pod_sets(new)
     for name, count in new_counts.items():
-        if count < old_counts.get(name, 0) and name not in shrunk:
+        if count < counts.get(name, 0) and name not in shrunk:
             item_path = f"{_RECLAIMABLE}[{name}].count"
-            yield rules.invalid(
-                item_path, count, f"cannot be less than {old_counts[name]}", f"use {old_counts[name]} or more"
-            )
-    for name in old_counts:
+            yield rules.invalid(item_path, count, f"cannot be less than {counts[name]}", f"use {counts[name]} or more")
+    for name in counts:
         if name not in new_counts and name not in shrunk:
-            remedy = f"keep the entry, with a count of {old_counts[name]} or more"
+            remedy = f"keep the entry, with a count of {counts[name]} or more"
             yield rules.required(f"{_RECLAIMABLE}[{name}]", "cannot be removed", remedy)
 
 

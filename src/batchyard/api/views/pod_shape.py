@@ -180,12 +180,10 @@ def _node_rules(
     if node_rules is None:
         if len(_rules) >= _MEMO_MAX:
             _rules.clear()
-        required_affinity = node_affinity.get(well_known.REQUIRED)
+        affinity = node_affinity.get(well_known.REQUIRED)
         node_rules = _rules[content] = NodeRules(
             node_selector=node_selector,
-            affinity=tuple(map(_node_term, required_affinity.get("nodeSelectorTerms") or ()))
-            if required_affinity
-            else None,
+            affinity=tuple(map(_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
             preferences=tuple(
                 NodePreference(p["weight"], _node_term(p.get("preference") or _EMPTY_OBJECT))
                 for p in node_affinity.get(well_known.PREFERRED) or ()

@@ -64,7 +64,7 @@ class PodView:
     scheduler: str
 
     def __init__(self, obj: meta.Obj, old_view: "PodView | None" = None) -> None:
-        """Parse a Pod. `before` is the view of an earlier revision of the pod with equal spec and labels, if any."""
+        """Parse a Pod. `old_view` is the view of an earlier revision of the pod with equal spec and labels, if any."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _EMPTY_OBJECT
         self.labels = metadata.get("labels") or _NO_LABELS
         if old_view is None:
@@ -381,12 +381,10 @@ def with_disruption(pod: meta.Obj, by: Disruption, now: Instant) -> meta.Obj:
 
 def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
     """Return the pod with the condition Ready set to False, as on an unreachable node; reason and message are kept."""
-    ready_condition = meta.find_condition(pod, READY)
-    if ready_condition is None:
+    condition = meta.find_condition(pod, READY)
+    if condition is None:
         return pod
-    return with_condition(
-        pod, READY, False, (ready_condition.get("reason", ""), ready_condition.get("message", "")), now
-    )
+    return with_condition(pod, READY, False, (condition.get("reason", ""), condition.get("message", "")), now)
 
 
 def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> meta.Obj:
@@ -499,9 +497,9 @@ def saved_work(job: meta.Obj, place: str) -> Duration:
 
 def most_saved_work(job: meta.Obj, places: Iterable[str]) -> Resumption | None:
     """Return the place with the most saved work of a Job or JobSet among the given ones; None if none has any."""
-    saved_durations = saved_work_by_place(job)
+    saved_work = saved_work_by_place(job)
     resumptions = [
-        Resumption(place, work) for place in places if (work := _parse_saved_duration(saved_durations.get(place)))
+        Resumption(place, work) for place in places if (work := _parse_saved_duration(saved_work.get(place)))
     ]
     return min(resumptions, key=lambda each: (-each.work, each.place), default=None)
 
@@ -514,10 +512,10 @@ def saved_work_by_place(job: meta.Obj) -> Mapping[str, str]:
 
 def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
     """Return the Job or JobSet with its saved work for a place set; the same object if unchanged."""
-    saved_durations = saved_work_by_place(job)
-    if _parse_saved_duration(saved_durations.get(place)) == work:
+    saved_work = saved_work_by_place(job)
+    if _parse_saved_duration(saved_work.get(place)) == work:
         return job
-    new_saved = dict(saved_durations)
+    new_saved = dict(saved_work)
     if work:
         new_saved[place] = format_duration(work)
     else:

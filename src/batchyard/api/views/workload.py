@@ -109,7 +109,7 @@ class WorkloadView:
     _shared: "_SharedPodSets"
 
     def __init__(self, obj: Obj, old_view: "WorkloadView | None" = None) -> None:
-        """Parse a Workload. `before` is the view of an earlier revision with the same spec, if any."""
+        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, if any."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
@@ -119,13 +119,9 @@ class WorkloadView:
         if old_view is None:
             self._read_identity(metadata, spec)
         else:
-            self.namespace, self.name, self.key, self.uid = (
-                old_view.namespace,
-                old_view.name,
-                old_view.key,
-                old_view.uid,
-            )
-            self.created, self.queue, self._shared = old_view.created, old_view.queue, old_view._shared
+            self.namespace, self.name, self.key = old_view.namespace, old_view.name, old_view.key
+            self.uid, self.created, self.queue = old_view.uid, old_view.created, old_view.queue
+            self._shared = old_view._shared
         shared_pod_sets = self._shared
         self.pod_sets, self.pod_set_groups = shared_pod_sets.pod_sets, shared_pod_sets.groups
         self.over_limit, self.can_be_partially_admitted = shared_pod_sets.over_limit, shared_pod_sets.can_shrink
@@ -227,14 +223,10 @@ def _is_gated(metadata: Mapping[str, Any]) -> bool:
 
 
 def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time: Instant) -> Instant:
-    evicted_condition = conditions.get("Evicted")
-    if (
-        not evicted_condition
-        or evicted_condition["status"] != "True"
-        or evicted_condition["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}
-    ):
+    eviction = conditions.get("Evicted")
+    if not eviction or eviction["status"] != "True" or eviction["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}:
         return creation_time
-    return times.parse_time(evicted_condition["lastTransitionTime"])
+    return times.parse_time(eviction["lastTransitionTime"])
 
 
 class _SharedPodSets:
