@@ -30,7 +30,7 @@ class Watching:
         self.pass_seconds(1)
 
     def pass_seconds(self, seconds: int) -> None:
-        self.kernel.run(until=self.kernel.now() + seconds * SECOND)
+        self.kernel.run(end_time=self.kernel.now() + seconds * SECOND)
 
     def known_after(self, change: Callable[[], object]) -> list[int]:
         """Make a change and ask for it at once; return the seconds after which the client is caught up."""

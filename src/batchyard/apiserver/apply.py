@@ -546,7 +546,7 @@ class InProcessFieldManager:
         self._resources = {resource.info.constant: resource for resource in resources}
         self._now = now
 
-    def claimed(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
+    def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
         """Return a controller's write; an update also takes ownership of the fields that it changes."""
         if not isinstance(write, Update):
             return write

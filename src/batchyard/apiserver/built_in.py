@@ -204,7 +204,7 @@ class BuiltInStrategy:
         """Decode an object into its storage version with defaults, or return its errors."""
         return decode_unvalidated(sent, namespace, valid_obj)
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 

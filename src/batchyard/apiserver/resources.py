@@ -29,7 +29,7 @@ class ResourceStrategy(Protocol):
         `valid_obj` is an object in the storage version that was decoded before. Parts shared with it are valid.
         """
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object, with the fields that clients cannot change restored from the old one."""
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:

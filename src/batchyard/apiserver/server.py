@@ -162,7 +162,7 @@ class ApiServer:
         """Serve GET requests below a prefix with a handler, for users who are authorized for the path."""
         self._prefix_handlers[prefix] = answer
 
-    def known(self, request: ApiRequest) -> ApiRequest:
+    def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request before its body is read. Raises StatusError if authentication fails."""
         return self._auth_filters.authenticate(request)
 

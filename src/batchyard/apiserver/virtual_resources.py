@@ -138,7 +138,7 @@ class _RenamedEvents(BuiltInStrategy):
         """Decode an Event of `events.k8s.io` into the form of the core group, which is stored."""
         return super().decode({**_rename_fields(sent, _CORE_NAMES), "apiVersion": _CORE_EVENT.api_version}, namespace)
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated Event; times that a client sends back in whole seconds keep their stored precision."""
         prepared_event: dict[str, Any] = restore_stored_times(
             new, cut_times_to_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old

@@ -48,10 +48,10 @@ class OwnerIndex:
     def observe(self, event: WatchEvent) -> None:
         """Update the index after a change of an object's owner references."""
         kind, _, obj, old, _ = event
-        before = old["metadata"].get("ownerReferences") if old is not None else None
-        after = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
-        if before is not after:
-            self._replace(event.key, before or (), after or ())
+        old_references = old["metadata"].get("ownerReferences") if old is not None else None
+        new_references = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
+        if old_references is not new_references:
+            self._replace(event.key, old_references or (), new_references or ())
 
     def owners(self) -> Sequence[str]:
         """Return the uids of all owners that an object refers to, including owners that do not exist."""
@@ -66,11 +66,11 @@ class OwnerIndex:
             keys = self._sorted_dependents[uid] = sorted(self._dependents[uid])
         return [key for key in keys if key.namespace == namespace] if namespace else keys
 
-    def _replace(self, key: Key, before: Sequence[Obj], after: Sequence[Obj]) -> None:
+    def _replace(self, key: Key, old_references: Sequence[Obj], new_references: Sequence[Obj]) -> None:
         """Replace the owner references of an object in the index."""
-        for owner in before:
+        for owner in old_references:
             self._remove(owner["uid"], key)
-        for owner in after:
+        for owner in new_references:
             self._add(owner["uid"], key)
 
     def _add(self, uid: str, key: Key) -> None:
@@ -110,8 +110,8 @@ class ObjectCache:
         """Return all objects of a kind, sorted by namespace and name."""
         objects, keys = self._objects.get(kind, {}), self._keys.get(kind, [])
         if namespace is not None:
-            first = bisect_left(keys, Key(kind, namespace, ""))
-            keys = keys[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
+            start_index = bisect_left(keys, Key(kind, namespace, ""))
+            keys = keys[start_index : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=start_index)]
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -406,8 +406,8 @@ def _resource_version(obj: Obj) -> str | None:
 class ResultDeliveringClient(ObjectClient, Protocol):
     """A client that can also deliver the results of writes that another component executed."""
 
-    def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
-        """Call `done` with the result of a write, later, from the event loop."""
+    def answer(self, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
+        """Call `on_result` with the result of a write, later, from the event loop."""
 
 
 class CompositeClient:
@@ -429,23 +429,23 @@ class CompositeClient:
         """Return all objects with an owner reference to this uid."""
         return self._objects.owned_by(uid, namespace)
 
-    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+    def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Apply the writes of container runs at once, then the other writes in order until one is rejected."""
         object_writes = [write for write in writes if not _is_run_write(write)]
         run_results = [WriteResult(self._machine.do(write)) for write in writes if _is_run_write(write)]
         if object_writes:
-            self._objects.submit(object_writes, done)
+            self._objects.submit(object_writes, on_result)
         else:
-            self._objects.answer(done, run_results[-1])
+            self._objects.answer(on_result, run_results[-1])
 
     def subscribe(self, listener: Listener) -> None:
         """Call the listener with every later change of objects and of container runs."""
         self._objects.subscribe(listener)
         self._machine.subscribe(listener)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether all changes of objects and all results of writes have been delivered."""
-        return self._objects.settled()
+        return self._objects.is_settled()
 
 
 def _is_run_write(write: Write) -> bool:

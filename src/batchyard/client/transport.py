@@ -50,11 +50,11 @@ class HttpAnswer(NamedTuple):
 class Transport(Protocol):
     """Sends requests to one server as one user. Callbacks run on the event loop, never within the call."""
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a request, and call `answered` once with its response."""
+    def send(self, request: HttpRequest, on_response: Callable[[HttpAnswer], None]) -> None:
+        """Send a request, and call `on_response` once with its response."""
 
-    def watch(self, request: HttpRequest, received: LinesHandler, ended: Callable[[HttpAnswer], None]) -> None:
-        """Send a watch request; call `received` with () at its start, then with its lines, and `ended` at its end."""
+    def watch(self, request: HttpRequest, on_lines: LinesHandler, on_end: Callable[[HttpAnswer], None]) -> None:
+        """Send a watch request; call `on_lines` with () at its start, then with its lines, and `on_end` at its end."""
 
 
 # A transport that rejects all writes, so that its user cannot change anything.
@@ -73,17 +73,17 @@ class ReadOnlyTransport:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+    def send(self, request: HttpRequest, on_response: Callable[[HttpAnswer], None]) -> None:
         """Send a GET request. Raises WriteRefusedError for any other request."""
         if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
-        self._transport.send(request, answered)
+        self._transport.send(request, on_response)
 
-    def watch(self, request: HttpRequest, received: LinesHandler, ended: Callable[[HttpAnswer], None]) -> None:
+    def watch(self, request: HttpRequest, on_lines: LinesHandler, on_end: Callable[[HttpAnswer], None]) -> None:
         """Send a watch request. Raises WriteRefusedError if it is not a GET request without a body."""
         if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
-        self._transport.watch(request, received, ended)
+        self._transport.watch(request, on_lines, on_end)
 
 
 # Client-side rate limit. Source: golang.org/x/time/rate, as client-go uses it.
@@ -100,9 +100,9 @@ class RateLimit:
 
     def wait(self, now: Instant) -> Duration:
         """Take one token for a request; return how long the request must be delayed."""
-        elapsed = 0 if self._refilled_at is None else now - self._refilled_at
+        elapsed_time = 0 if self._refilled_at is None else now - self._refilled_at
         self._refilled_at = now
-        self._tokens = min(self._burst, self._tokens + elapsed / SECOND * self._qps) - 1
+        self._tokens = min(self._burst, self._tokens + elapsed_time / SECOND * self._qps) - 1
         return 0 if self._tokens >= 0 else int(-self._tokens / self._qps * SECOND)
 
 
@@ -158,10 +158,10 @@ def to_storage_version(info: ServedKind, version: str, received_object: Mapping[
     obj: Obj = received_object
     if "kind" not in received_object or "apiVersion" not in received_object:
         obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, **received_object}
-    stored = conversion.to_storage(obj)
+    storage_object = conversion.to_storage(obj)
     if info.constant == scheme.JOB_SET:
-        return jobset_defaults(stored)
-    return with_default_spec(stored) if info.constant in _KINDS_WITH_SPEC else stored
+        return jobset_defaults(storage_object)
+    return with_default_spec(storage_object) if info.constant in _KINDS_WITH_SPEC else storage_object
 
 
 def received_key(info: ServedKind, obj: Obj) -> Key:
@@ -336,18 +336,18 @@ def is_object(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(metadata := value.get("metadata"), dict) and "name" in metadata
 
 
-def contains_fields(stored: Any, sent: Any) -> bool:
+def contains_fields(stored_value: Any, sent_value: Any) -> bool:
     """Report whether a stored object contains all sent fields with equal values; ignore fields that the server sets."""
-    if isinstance(sent, Mapping):
-        return isinstance(stored, Mapping) and all(
-            contains_fields(stored.get(field), value)
-            for field, value in sent.items()
+    if isinstance(sent_value, Mapping):
+        return isinstance(stored_value, Mapping) and all(
+            contains_fields(stored_value.get(field), value)
+            for field, value in sent_value.items()
             if field not in _SERVER_OWNED_FIELDS
         )
-    if isinstance(sent, list | tuple):
-        has_same_length = isinstance(stored, list) and len(stored) == len(sent)
-        return has_same_length and all(map(contains_fields, stored, sent))
-    return bool(stored == sent)
+    if isinstance(sent_value, list | tuple):
+        has_same_length = isinstance(stored_value, list) and len(stored_value) == len(sent_value)
+        return has_same_length and all(map(contains_fields, stored_value, sent_value))
+    return bool(stored_value == sent_value)
 
 
 def _body_excerpt(body: bytes) -> str:

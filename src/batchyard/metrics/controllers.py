@@ -52,7 +52,7 @@ class ControllerMetrics:
             yield gauge_text(metric(name), (((load.name,), value) for load in loads))
         yield from self._group.texts()
         failing: dict[str, int] = {}
-        for controller, _, _ in runner.failing():
+        for controller, _, _ in runner.failing_keys():
             failing[controller] = failing.get(controller, 0) + 1
         samples = (((load.name,), failing.get(load.name, 0)) for load in loads)
         yield gauge_text(metric("batchyard_failing_keys"), samples)

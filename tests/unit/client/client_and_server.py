@@ -105,7 +105,7 @@ class Served:
 
     def run(self, seconds: int = 60) -> None:
         """Run the event loop for some seconds."""
-        self.kernel.run(until=self.kernel.now() + seconds * 1_000_000)
+        self.kernel.run(end_time=self.kernel.now() + seconds * 1_000_000)
 
     def start(self) -> "Served":
         """Start the client and wait until it is synced."""

@@ -46,7 +46,7 @@ class Rivals:
         until = self.kernel.now() + int(seconds * SECOND)
         while self.kernel.now() < until:
             self.kernel.call_at(min(until, self.kernel.now() + SECOND // 10), lambda: None)
-            self.kernel.run(until=min(until, self.kernel.now() + SECOND // 10))
+            self.kernel.run(end_time=min(until, self.kernel.now() + SECOND // 10))
             assert not (self.first.leadership.may_write() and self.may_second_write()), "two may write"
 
     def may_second_write(self) -> bool:
@@ -125,7 +125,7 @@ def test_lease_is_released_during_pending_renewal() -> None:
 def test_leader_that_slept_past_deadline_never_writes_again() -> None:
     kernel, api = VirtualEventLoop(START), Api(start=START)
     leader = Candidate("first", kernel, api)
-    kernel.run(until=START + SECOND)
+    kernel.run(end_time=START + SECOND)
     assert leader.leadership.may_write()
     asleep = VirtualEventLoop(START + 11 * SECOND)
     leader.leadership._timers = asleep

@@ -363,7 +363,7 @@ def test_everything_returns_added_events() -> None:
     world = served()
     put(world, "a")
     world.run(1)
-    (event,) = world.client.everything()
+    (event,) = world.client.added_events()
     assert (event.type, event.key, event.old) == (EventType.ADDED, key(), None)
 
 

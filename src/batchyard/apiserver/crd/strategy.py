@@ -158,7 +158,7 @@ class CustomStrategy:
         warnings = [] if warning is None else [warning]
         return DecodedObject(None if faults else self._convert(completed, self._info.api_version), faults, warnings)
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 

@@ -356,7 +356,7 @@ _NO_REVISION: Final = ("", "0")
 class ChangeFeed(ChangeHistory, Protocol):
     """The change history, with a subscription to the durable changes."""
 
-    def since(self, revision: int) -> Sequence[WatchEvent]:
+    def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the durable changes after a revision. Raises Expired if the history is too short."""
 
     def join(self, watch: WatchStream) -> None:
@@ -418,6 +418,6 @@ class ReadHandler:
 
     def _durable_since(self, revision: int) -> Sequence[WatchEvent]:
         try:
-            return self._feed.since(revision)
+            return self._feed.events_since(revision)
         except ExpiredRevision as expired:
             raise StatusError(410, "Expired", str(expired)) from expired

@@ -298,7 +298,7 @@ class WriteHandler:
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(sent.obj, strategy.show(stored, path.info.api_version), stored)
         obj = _without_provided_annotation(obj) if _is_provided(stored, path) and not path.subresource else obj
-        sent = serialization.SentObject(strategy.prepared(obj, stored), sent.warnings)
+        sent = serialization.SentObject(strategy.prepare_update(obj, stored), sent.warnings)
         _check_server_metadata(sent.obj, stored, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}

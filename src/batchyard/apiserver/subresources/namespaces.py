@@ -36,7 +36,7 @@ class NamespaceStrategy(BuiltInStrategy):
         with_kubernetes_finalizer = with_finalizer(obj, FINALIZER)
         return decoded._replace(obj={**with_kubernetes_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}})
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Keep the `kubernetes` finalizer of an updated Namespace; only `finalize` removes it."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 

@@ -185,7 +185,7 @@ class OperatorProcess:
         decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         observer = self._cycle_observer(cycles)
         ports = PlatformPorts(self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=observer)
-        platform, existing = build_platform(ports, self._config.settings), self.client.everything()
+        platform, existing = build_platform(ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
         if not self._config.beside_upstream:

@@ -470,7 +470,7 @@ class Webhooks:
         return counted
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_mutation, managed=self._terms.managed_namespaces))
+        return await self._answer_review(request, partial(review_mutation, namespaces=self._terms.managed_namespaces))
 
     async def _validate(self, request: web.Request) -> web.Response:
         return await self._answer_review(request, review_validation)
