@@ -93,8 +93,8 @@ def _group_order(group: str) -> tuple[int, str]:
 
 
 def _resources_in(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
-    selected = [each for each in resources if each.info.group == group and version in each.info.versions]
-    return sorted(selected, key=lambda each: each.info.plural)
+    matching_resources = [each for each in resources if each.info.group == group and version in each.info.versions]
+    return sorted(matching_resources, key=lambda each: each.info.plural)
 
 
 def _group_document(name: str, version_names: Sequence[str]) -> dict[str, Any]:

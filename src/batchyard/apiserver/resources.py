@@ -23,7 +23,7 @@ _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patc
 class ResourceStrategy(Protocol):
     """The kind-specific logic of a resource: decoding, conversion, validation and table output."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+    def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors.
 
         `valid_obj` is an object in the storage version that was decoded before. Parts shared with it are valid.
@@ -32,10 +32,10 @@ class ResourceStrategy(Protocol):
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object, with the fields that clients cannot change restored from the old one."""
 
-    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
 
-    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version without rounding times, for comparison."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
@@ -50,7 +50,7 @@ class ResourceStrategy(Protocol):
     def columns(self, api_version: str) -> Sequence[Column]:
         """Return the table columns in a version, including those of `-o wide`."""
 
-    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+    def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of a stored object."""
 
     def schemas(self, version: str) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ def _untyped_merge_schema(_version: str) -> MergeSchema:
     return UNSTRUCTURED
 
 
-def no_decoding_error(_sent: Mapping[str, Any]) -> str | None:
+def no_decoding_error(_sent_object: Mapping[str, Any]) -> str | None:
     """Return None: the kind has no Go decoding errors."""
     return None
 

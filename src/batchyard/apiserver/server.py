@@ -50,26 +50,26 @@ DEFECT_ERROR: Final = StatusError(500, "InternalError", "APIServer panic'd: see 
 Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
-def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
+def audit_event(audited_request: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
     """Return the audit event of a request; `number` counts the events since the start."""
-    request, path, answer = audited.known, audited.path, audited.answer
+    request, path, answer = audited_request.known, audited_request.path, audited_request.answer
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
         "auditID": f"{now:x}-{number}",
-        "stage": _audit_stage(audited),
+        "stage": _audit_stage(audited_request),
         "requestURI": request.path + query,
-        "verb": attributes_of(audited.effective_request, path).verb,
+        "verb": attributes_of(audited_request.effective_request, path).verb,
         "user": request.user.to_json(),
         "sourceIPs": [request.source],
         "userAgent": request.headers.get("user-agent", ""),
         "responseStatus": _status(answer),
         "stageTimestamp": format_micro_time(now),
     }
-    if audited.effective_request.user != request.user:
-        event["impersonatedUser"] = audited.effective_request.user.to_json()
+    if audited_request.effective_request.user != request.user:
+        event["impersonatedUser"] = audited_request.effective_request.user.to_json()
     if path is not None:
         event["objectRef"] = _reference(path)
     if isinstance(answer, Response) and answer.annotations:
@@ -77,14 +77,14 @@ def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[s
     return event
 
 
-def discard_audit(_audited: AuditedRequest) -> None:
+def discard_audit(_audited_request: AuditedRequest) -> None:
     """Discard an audited request."""
 
 
-def _audit_stage(audited: AuditedRequest) -> str:
-    if audited.is_defect:
+def _audit_stage(audited_request: AuditedRequest) -> str:
+    if audited_request.is_defect:
         return "Panic"
-    return "ResponseComplete" if isinstance(audited.answer, Response) else "ResponseStarted"
+    return "ResponseComplete" if isinstance(audited_request.answer, Response) else "ResponseStarted"
 
 
 def _reference(path: ResourcePath) -> Mapping[str, str]:
@@ -173,30 +173,32 @@ class ApiServer:
 
     def handle(self, request: ApiRequest) -> AnyResponse:
         """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
-        known = effective_request = request
+        known_request = effective_request = request
         path, answer = None, None
         try:
             path = parse_resource_path(self._resources, request.path)
-            known = effective_request = self._auth_filters.authenticate(request)
-            effective_request = self._auth_filters.impersonate(known)
+            known_request = effective_request = self._auth_filters.authenticate(request)
+            effective_request = self._auth_filters.impersonate(known_request)
             answer = _with_deprecation(self._answer(effective_request, path), path)
         except StatusError as error:
             answer = error.response()
         finally:
             audited_answer = answer or DEFECT_ERROR.response()
-            self._audit(AuditedRequest(known, effective_request, path, audited_answer, is_defect=answer is None))
+            self._audit(
+                AuditedRequest(known_request, effective_request, path, audited_answer, is_defect=answer is None)
+            )
         if not isinstance(answer, DeferredResponse):
             return answer
-        return self._audit_deferred(answer, AuditedRequest(known, effective_request, path, answer))
+        return self._audit_deferred(answer, AuditedRequest(known_request, effective_request, path, answer))
 
-    def _audit_deferred(self, deferred: DeferredResponse, audited: AuditedRequest) -> DeferredResponse:
+    def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
         """Audit a response when it is available."""
 
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
-            self._audit(audited._replace(answer=response))
+            self._audit(audited_request._replace(answer=response))
             respond(response)
 
-        return DeferredResponse(lambda respond: deferred.then(partial(audit_and_respond, respond)))
+        return DeferredResponse(lambda respond: deferred_response.then(partial(audit_and_respond, respond)))
 
     def _answer(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
         self._auth_filters.check(request, path)
@@ -260,11 +262,13 @@ class ApiServer:
         executor.ask(user, work, lambda encoded_write: finish(callbacks[0], 1, encoded_write))
         return DeferredResponse(callbacks.append)
 
-    def _store_prepared(self, encoded: bytes | StatusError, path: ResourcePath, *, is_last: bool) -> Response | None:
+    def _store_prepared(
+        self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
+    ) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
-        prepared = write.decode_prepared_write(encoded)
-        if self._write_handler.is_current(prepared, path):
-            answer = _with_deprecation(self._write_handler.store_prepared(prepared, path), path)
+        prepared_write = write.decode_prepared_write(encoded_write)
+        if self._write_handler.is_current(prepared_write, path):
+            answer = _with_deprecation(self._write_handler.store_prepared(prepared_write, path), path)
             assert isinstance(answer, Response), "the response to a write must be a Response"
             return answer
         if is_last:
@@ -289,12 +293,12 @@ class ApiServer:
         if root == "openapi":
             if subpath == "v2" and _OPENAPI_V2_ACCEPT in request.headers.get("accept", ""):
                 return Response(200, self._openapi.message(), content_type=_OPENAPI_V2_CONTENT_TYPE)
-            found = self._openapi.document(subpath)
+            document = self._openapi.document(subpath)
         else:
-            found = self._discovery.document(request.path, is_aggregated=is_aggregated)
-        if found is None:
+            document = self._discovery.document(request.path, is_aggregated=is_aggregated)
+        if document is None:
             return NO_SUCH_PATH
-        return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
+        return Response(200, document, content_type=AGGREGATED) if is_aggregated else Response(200, document)
 
 
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
