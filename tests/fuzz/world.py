@@ -71,4 +71,4 @@ class Noted:
 
 
 def _parts(resource: Resource) -> tuple[str, ...]:
-    return tuple(filter(None, (*resource.subresources, *resource.answers)))
+    return tuple(filter(None, (*resource.subresources, *resource.handlers)))

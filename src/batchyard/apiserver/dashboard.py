@@ -102,7 +102,7 @@ class StaticFileHandler:
         self._find_file = find
         self._headers = tuple(headers)
 
-    def answer(self, request: ApiRequest) -> Response:
+    def respond(self, request: ApiRequest) -> Response:
         """Return the static file at the path of a request."""
         if request.path == DASHBOARD_FILES_PATH:
             return Response(307, "", content_type=PLAIN_TEXT, headers=(("location", f"{DASHBOARD_FILES_PATH}/"),))
@@ -124,7 +124,7 @@ class ModelHandler:
         #: The flow of each open stream.
         self._open_streams: dict[ModelStream, str] = {}
 
-    def answer(self, request: ApiRequest) -> "Response | ModelStream":
+    def respond(self, request: ApiRequest) -> "Response | ModelStream":
         """Return a view model, or with `watch` a stream of its changes."""
         view, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)

@@ -256,7 +256,7 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     namespace_path = "namespaces/{namespace}/" if info.namespaced else ""
     collection_path = f"/{version_path}/{namespace_path}{info.plural}"
     handler_paths = _handler_paths(collection_path, resource)
-    if "" in resource.answers:
+    if "" in resource.handlers:
         return handler_paths
     created_responses, changed_responses = {"200": obj, "201": obj, "202": obj}, {"200": obj, "201": obj}
     result = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
@@ -290,10 +290,10 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     namespace_parameters = [_path_parameter("namespace")] if resource.info.namespaced else []
     object_path, parameters = f"{collection_path}/{{name}}", [_path_parameter("name"), *namespace_parameters]
     paths: dict[str, Any] = {}
-    for subresource, answer in resource.answers.items():
-        kind = {"group": answer.group, "version": answer.version, "kind": answer.kind}
+    for subresource, handlers in resource.handlers.items():
+        kind = {"group": handlers.group, "version": handlers.version, "kind": handlers.kind}
         responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
-        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in answer.methods}
+        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.methods}
         if subresource:
             paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
             continue

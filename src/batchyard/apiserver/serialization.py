@@ -419,16 +419,16 @@ def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
-def convert_to_form(answer: Response, form: ResponseForm) -> Response:
+def convert_to_form(response: Response, form: ResponseForm) -> Response:
     """Convert the response of a write to the metadata form, if the client accepts only that."""
-    kind = answer.body.get("kind")
+    kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
-        return answer
-    if "items" in answer.body:
-        items = ConvertedItems(answer.body["items"], _metadata_only)
+        return response
+    if "items" in response.body:
+        items = ConvertedItems(response.body["items"], _metadata_only)
         body = {"kind": ResponseForm.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
-        return answer._replace(body=body)
-    return answer._replace(body=_metadata_only(answer.body))
+        return response._replace(body=body)
+    return response._replace(body=_metadata_only(response.body))
 
 
 def accepted_form(request: ApiRequest) -> ResponseForm:

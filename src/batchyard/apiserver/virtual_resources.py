@@ -40,9 +40,9 @@ class VirtualStrategy(BuiltInStrategy):
         return {schema_name(info, version): schema}
 
 
-def virtual_resource(kind: ServedKind, answers: Mapping[str, EndpointHandlers]) -> Resource:
+def virtual_resource(kind: ServedKind, handlers: Mapping[str, EndpointHandlers]) -> Resource:
     """Return a virtual resource with its handlers by subresource; '' is the resource itself."""
-    return Resource(kind, VirtualStrategy(kind), answers=answers)
+    return Resource(kind, VirtualStrategy(kind), handlers=handlers)
 
 
 def virtual_kind(group: str, version: str, kind: str, plural: str, singular: str, *, namespaced: bool) -> ServedKind:

@@ -17,7 +17,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.informer import Informer, ObjectCache
-from batchyard.client.transport import HttpAnswer, RateLimit, Transport, list_of_answer, received_key, revision_of
+from batchyard.client.transport import HttpResponse, RateLimit, Transport, list_in_response, received_key, revision_of
 from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, Reader, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
@@ -155,15 +155,15 @@ class RestClient:
         else:
             start_request()
 
-    def _process_list(self, informer: Informer, answer: HttpAnswer) -> None:
-        self._deliver(informer, informer.process_list_page(answer))
+    def _process_list(self, informer: Informer, response: HttpResponse) -> None:
+        self._deliver(informer, informer.process_list_page(response))
         self._send_next(informer)
 
     def _process_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
         self._deliver(informer, informer.process_watch_lines(lines))
 
-    def _process_watch_end(self, informer: Informer, answer: HttpAnswer) -> None:
-        informer.process_watch_end(answer)
+    def _process_watch_end(self, informer: Informer, response: HttpResponse) -> None:
+        informer.process_watch_end(response)
         self.on_new_data(informer)
         self._send_next(informer)
 
@@ -309,10 +309,10 @@ class StalenessCheck:
     def _request_page(self, informer: Informer, token: str) -> None:
         self._transport.send(informer.names_page_request(token), partial(self._process_page, informer))
 
-    def _process_page(self, informer: Informer, answer: HttpAnswer) -> None:
+    def _process_page(self, informer: Informer, response: HttpResponse) -> None:
         """Process a page of the check's list; if the request failed, restart the list unless the kind is not served."""
         listed_objects = self._unconfirmed_lists[informer.info.constant]
-        page = list_of_answer(answer)
+        page = list_in_response(response)
         if page is not None and (token := listed_objects.add_page(informer, page)):
             self._request_page(informer, token)
         elif page is not None or not informer.is_served:

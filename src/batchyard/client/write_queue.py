@@ -18,8 +18,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Instant
 from batchyard.client.transport import (
-    HttpAnswer,
     HttpRequest,
+    HttpResponse,
     RateLimit,
     Transport,
     contains_fields,
@@ -277,7 +277,7 @@ class WriteQueue:
         self._gate = gate
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
-        self.answers: Counter[tuple[str, int]] = Counter()
+        self.response_counts: Counter[tuple[str, int]] = Counter()
         #: Called with the text of each rejection to report; a successful write of the object resets its count.
         self.on_refused: Callable[[str], None] = _ignore_rejection
         self._rejection_counts: dict[tuple[type[Write], str | Key], int] = {}
@@ -321,28 +321,32 @@ class WriteQueue:
             base = submission.bases[position]
             submission.requests = write_requests(write, base, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
-        self._send_counted(submission.request, lambda answer: self._process_response(submission, write, answer))
+        self._send_counted(
+            submission.request, lambda http_response: self._process_response(submission, write, http_response)
+        )
 
-    def _send_counted(self, request: HttpRequest, on_response: Callable[[HttpAnswer], None]) -> None:
-        def count_response(answer: HttpAnswer) -> None:
-            self.answers[request.method, answer.code] += 1
-            on_response(answer)
+    def _send_counted(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+        def count_response(http_response: HttpResponse) -> None:
+            self.response_counts[request.method, http_response.code] += 1
+            on_response(http_response)
 
         if self._gate():
             self._transport.send(request, count_response)
 
-    def _process_response(self, submission: Submission, write: Write, answer: HttpAnswer) -> None:
+    def _process_response(self, submission: Submission, write: Write, http_response: HttpResponse) -> None:
         submission.tries += 1
-        if is_retriable(write, answer) and submission.tries < ATTEMPTS_MAX:
-            submission.is_repeat = submission.is_repeat or may_have_succeeded(answer)
+        if is_retriable(write, http_response) and submission.tries < ATTEMPTS_MAX:
+            submission.is_repeat = submission.is_repeat or may_have_succeeded(http_response)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            wait = max(answer.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now))
+            wait = max(
+                http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now)
+            )
             self._run_at(now + wait, lambda: self._send(submission))
             return
-        body = decode_object(answer.body)
-        error = error_of(answer, write, body)
-        self._report_rejection(write, answer.code, error)
+        body = decode_object(http_response.body)
+        error = error_of(http_response, write, body)
+        self._report_rejection(write, http_response.code, error)
         if error is not None and submission.is_repeat and self._handle_repeat_error(submission, write, error):
             return
         if error is None and submission.requests is not None:
@@ -387,9 +391,11 @@ class WriteQueue:
         self._send_counted(request, lambda answer: self._compare_existing(submission, write, answer, error))
         return True
 
-    def _compare_existing(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
+    def _compare_existing(
+        self, submission: Submission, write: Create, http_response: HttpResponse, error: ApiError
+    ) -> None:
         """Complete a Create that conflicted: it succeeded before if the existing object matches the sent one."""
-        response = self._response_from_body(write, object_in_list(answer), None)
+        response = self._response_from_body(write, object_in_list(http_response), None)
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}
         self._complete_write(

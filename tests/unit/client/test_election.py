@@ -5,7 +5,7 @@ from typing import Any
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
 from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
-from batchyard.client.transport import HttpAnswer
+from batchyard.client.transport import HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
 from unit.client.client_and_server import START, Line
@@ -30,7 +30,7 @@ class Candidate:
 
     def cut_off(self) -> None:
         """Make all requests fail."""
-        self.line.trouble = lambda _request: HttpAnswer(0, trouble="cut off")
+        self.line.trouble = lambda _request: HttpResponse(0, trouble="cut off")
 
 
 class Rivals:
@@ -137,7 +137,7 @@ def test_leader_that_slept_past_deadline_never_writes_again() -> None:
 def test_repeated_lease_error_is_reported_once() -> None:
     rivals = Rivals()
     rivals.run(5)
-    rivals.second.line.trouble = lambda _request: HttpAnswer(403, b'{"message": "no rights"}')
+    rivals.second.line.trouble = lambda _request: HttpResponse(403, b'{"message": "no rights"}')
     rivals.run(30)
     assert rivals.second.troubles == ["the Lease: 403: no rights"]
 

@@ -218,7 +218,7 @@ class TokenRequests:
         self._objects = objects
         self._tokens = tokens
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `token`."""
         return EndpointHandlers(_GROUP, "v1", _KIND, {"POST": self._create})
 

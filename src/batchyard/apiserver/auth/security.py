@@ -316,8 +316,8 @@ def build_security(
     rbac = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac).guards()
     results = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
-    answers = {"token": TokenRequests(objects, tokens).answer()}
-    results = with_subresource_handlers(results, scheme.SERVICE_ACCOUNT, answers)
+    handlers = {"token": TokenRequests(objects, tokens).handlers()}
+    results = with_subresource_handlers(results, scheme.SERVICE_ACCOUNT, handlers)
     return ServerSecurity(
         AuthFilters(OwnerPodsAuthorizer(rbac, pods_denial), tokens),
         rbac,

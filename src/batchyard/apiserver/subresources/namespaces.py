@@ -59,7 +59,7 @@ class FinalizeHandler:
         self._objects = objects
         self._strategy = strategy
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `finalize`."""
         return EndpointHandlers("", "v1", "Namespace", {"PUT": self._update})
 
@@ -88,9 +88,11 @@ class FinalizeHandler:
 def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:
     """Return the resources, where Namespaces have the subresource `finalize` and no deletecollection."""
     strategy = NamespaceStrategy()
-    answers = {"finalize": FinalizeHandler(objects, strategy).answer()}
+    finalize_handlers = {"finalize": FinalizeHandler(objects, strategy).handlers()}
     return [
-        each._replace(strategy=strategy, answers={**each.answers, **answers}, supports_deletecollection=False)
+        each._replace(
+            strategy=strategy, handlers={**each.handlers, **finalize_handlers}, supports_deletecollection=False
+        )
         if each.info.constant == scheme.NAMESPACE
         else each
         for each in resources

@@ -201,7 +201,7 @@ class EvictionHandler:
         self._objects = objects
         self._now = now
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `eviction`."""
         return EndpointHandlers(_GROUP, "v1", _EVICTION_KIND, {"POST": self._create})
 

@@ -106,7 +106,7 @@ class PodStreams:
     def __init__(self, pods: PodContainers) -> None:
         self._pods = pods
 
-    def answers(self) -> Mapping[str, EndpointHandlers]:
+    def handlers(self) -> Mapping[str, EndpointHandlers]:
         """Return the handlers by subresource; exec, attach and port-forward need the verb `create` for any method."""
         methods = ("POST", "GET")
 
@@ -268,7 +268,7 @@ class PodLogs:
         self._pods = pods
         self._now = now
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `log`."""
         return EndpointHandlers("", "v1", "Pod", {"GET": self._get})
 

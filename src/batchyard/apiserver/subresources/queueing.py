@@ -247,8 +247,8 @@ def with_forecasts(resources: Iterable[Resource], objects: ApiObjectStore, servi
     for kind in FORECAST_KINDS:
         info = kind_info(kind)
         methods = {"GET": _forecast_handler(kind, objects, service)}
-        answer = EndpointHandlers("batchyard.dev", "v1alpha1", "Forecast", methods)
-        served_resources = with_subresource_handlers(served_resources, info.constant, {ETA_SUBRESOURCE: answer})
+        handlers = EndpointHandlers("batchyard.dev", "v1alpha1", "Forecast", methods)
+        served_resources = with_subresource_handlers(served_resources, info.constant, {ETA_SUBRESOURCE: handlers})
     return served_resources
 
 
@@ -303,13 +303,13 @@ class WhyHandler:
     def with_why_subresource(self, resources: Iterable[Resource]) -> list[Resource]:
         """Return the resources, with the subresource `why` on the supported kinds."""
         return [
-            each._replace(answers={**each.answers, WHY_SUBRESOURCE: self._answer(each)})
+            each._replace(handlers={**each.handlers, WHY_SUBRESOURCE: self._handlers(each)})
             if each.info.constant in _EXPLAINED_KINDS
             else each
             for each in resources
         ]
 
-    def _answer(self, resource: Resource) -> EndpointHandlers:
+    def _handlers(self, resource: Resource) -> EndpointHandlers:
         return EndpointHandlers(_GROUP, _VERSION, _EXPLANATION_KIND, {"GET": partial(self._get, resource)})
 
     def _get(self, resource: Resource, request: ApiRequest, namespace: str, name: str) -> Response:
@@ -366,7 +366,9 @@ class VisibilityResources:
     def _resources_of_version(self, version: str) -> list[Resource]:
         summary = {"kind": _VISIBILITY_KIND, "apiVersion": f"{VISIBILITY_GROUP}/{version}", "metadata": {}}
 
-        def answers(get: Callable[[ApiRequest, str, str], Sequence[dict[str, Any]]]) -> Mapping[str, EndpointHandlers]:
+        def read_handlers(
+            get: Callable[[ApiRequest, str, str], Sequence[dict[str, Any]]],
+        ) -> Mapping[str, EndpointHandlers]:
             def respond(request: ApiRequest, namespace: str, name: str) -> Response:
                 return Response(200, {**summary, "items": get(request, namespace, name)})
 
@@ -380,8 +382,8 @@ class VisibilityResources:
         )
         queues = virtual_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
         return [
-            virtual_resource(cluster, answers(self._in_cluster_queue)),
-            virtual_resource(queues, answers(self._in_local_queue)),
+            virtual_resource(cluster, read_handlers(self._in_cluster_queue)),
+            virtual_resource(queues, read_handlers(self._in_local_queue)),
         ]
 
     def _in_cluster_queue(self, request: ApiRequest, _namespace: str, name: str) -> Sequence[dict[str, Any]]:

@@ -60,7 +60,7 @@ class ScaleHandler:
         selector_path = replica_paths.get("labelSelectorPath")
         self._selector_path = parse_json_path(selector_path) if selector_path else None
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `scale`."""
         methods = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
         return EndpointHandlers(_GROUP, "v1", "Scale", methods)
@@ -159,8 +159,8 @@ def with_scale(
     resource: Resource, objects: ApiObjectStore, replica_paths: Mapping[str, str], now: Callable[[], Instant]
 ) -> Resource:
     """Return a resource with the subresource `scale`; `replica_paths` has the JSON paths of the replicas."""
-    answer = ScaleHandler(objects, resource, replica_paths, now).answer()
-    return resource._replace(answers={**resource.answers, "scale": answer})
+    scale_handlers = ScaleHandler(objects, resource, replica_paths, now).handlers()
+    return resource._replace(handlers={**resource.handlers, "scale": scale_handlers})
 
 
 def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:

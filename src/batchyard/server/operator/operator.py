@@ -333,7 +333,7 @@ def _readiness_delay(operator: OperatorProcess) -> str:
 def _client_texts(operator: OperatorProcess) -> Iterator[str]:
     """Yield the metrics of leader election and of the client."""
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
-    answers = operator.client.outbox.answers
+    answers = operator.client.outbox.response_counts
     rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
     yield gauge_text(metric("rest_client_requests_total"), rows)
     informers = operator.client.informers.items()

@@ -329,7 +329,7 @@ class CertificateKeeper:
             self._report_error(answer)
         return answer.code == 200
 
-    def _report_error(self, answer: transport.HttpAnswer) -> None:
+    def _report_error(self, answer: transport.HttpResponse) -> None:
         error = transport.failure_reason(answer)
         if error not in self._reported_errors:
             self._reported_errors[error] = None

@@ -376,7 +376,7 @@ class EmbeddedPlatform:
         self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
         pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
-        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).answer)
+        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
         self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).answer)
 
     def _status_document(self, report: StatusReport) -> Mapping[str, Any]:

@@ -290,7 +290,7 @@ class FaultyClient:
             result = self._attempt(write)
             if result.error is not None:
                 break
-        self._client.answer(done, result)
+        self._client.deliver_result(done, result)
 
     def _attempt(self, write: Write) -> WriteResult:
         if self._write_faults.is_conflict_due():

@@ -88,7 +88,7 @@ class MortalClient:
             result = self._client.attempt(write)
             if result.error is not None:
                 break
-        self._client.answer(done, result)
+        self._client.deliver_result(done, result)
 
 
 class Cloud(Stage):
