@@ -207,7 +207,7 @@ def test_submit_reports_nothing_synchronously(world: World) -> None:
     assert world.reported == []
     world.run()
     assert len(world.reported) == 2
-    assert world.client.settled()
+    assert world.client.is_settled()
 
 
 def test_events_precede_write_results(world: World) -> None:

@@ -104,7 +104,7 @@ def shadowed(
     for moment in Upstream(Served(api.stored.store), scenario, log).moments():
         now = max(now + MILLISECOND, EPOCH + (moment.at - EPOCH) // line.wrong.hurry)
         kernel.call_at(now, moment.work)
-    kernel.run(until=now + _AFTER)
+    kernel.run(end_time=now + _AFTER)
     reported = Shadowed(asked=line.asked)
     for shadowing in one:
         reported.findings += shadowing.reported.findings

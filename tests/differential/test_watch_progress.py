@@ -7,7 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.client.rest import ClientDependencies, RestClient, StalenessCheck
-from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit
+from batchyard.client.transport import HttpRequest, HttpResponse, RateLimit
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from differential.unreliable_transport import Trouble, UnsteadyLine
 from unit.apiserver.api import Api
@@ -30,7 +30,7 @@ class Watching:
         self.pass_seconds(1)
 
     def pass_seconds(self, seconds: int) -> None:
-        self.kernel.run(until=self.kernel.now() + seconds * SECOND)
+        self.kernel.run(end_time=self.kernel.now() + seconds * SECOND)
 
     def known_after(self, change: Callable[[], object]) -> list[int]:
         """Make a change and ask for it at once; return the seconds after which the client is caught up."""
@@ -59,9 +59,9 @@ def test_unchanged_server_is_caught_up_at_once() -> None:
 
 
 def test_rejected_list_is_retried() -> None:
-    watching, refused = Watching(), [HttpAnswer(500), HttpAnswer(429)]
+    watching, refused = Watching(), [HttpResponse(500), HttpResponse(429)]
 
-    def trouble(_request: HttpRequest) -> HttpAnswer | None:
+    def trouble(_request: HttpRequest) -> HttpResponse | None:
         return refused.pop() if refused else None
 
     watching.line.trouble = trouble

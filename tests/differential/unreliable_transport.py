@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from batchyard.base import draw_integer
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
 from unit.client.client_and_server import Line
@@ -21,7 +21,7 @@ PLURALS = (
     *("workloads", "localqueues", "clusterqueues", "cohorts", "resourceflavors", "namespaces"),
     *("admissionchecks", "limitranges"),
 )
-_GONE = HttpAnswer(410, b'{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}')
+_GONE = HttpResponse(410, b'{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}')
 
 
 class Trouble(NamedTuple):
@@ -55,7 +55,7 @@ class UnsteadyLine(Line):
         self._too_old: dict[str, None] = {}
 
     def watch(
-        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpResponse], None]
     ) -> None:
         kind = request.path.partition("?")[0].rpartition("/")[2]
         if kind in self._too_old:
@@ -82,7 +82,7 @@ class UnsteadyLine(Line):
         if not reporting.is_over:
             if self.wrong.gone and not self._draw(self.wrong.gone):
                 self._too_old[kind] = None
-            reporting.end(HttpAnswer(200, trouble="cut"))
+            reporting.end(HttpResponse(200, trouble="cut"))
 
     def _repeated(self, lines: Sequence[bytes]) -> Sequence[bytes]:
         if not self.wrong.repeats:
@@ -94,7 +94,10 @@ class _DelayedWatch:
     """A watch that delivers its lines in order, until it ends."""
 
     def __init__(
-        self, kernel: VirtualEventLoop, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self,
+        kernel: VirtualEventLoop,
+        reported: Callable[[Sequence[bytes]], None],
+        ended: Callable[[HttpResponse], None],
     ) -> None:
         self._kernel, self._reported, self._ended = kernel, reported, ended
         self.at: Instant = 0
@@ -104,7 +107,7 @@ class _DelayedWatch:
         if not self.is_over:
             self._reported(lines)
 
-    def end(self, answer: HttpAnswer) -> None:
+    def end(self, answer: HttpResponse) -> None:
         if not self.is_over:
             self.is_over = True
             self._kernel.call_soon(lambda: self._ended(answer))

@@ -76,4 +76,4 @@ class KubeletThread:
         """Run pods after the initial lists."""
         if self._runner is None and client.is_synced:
             self._runner = Runner(kernel, client, [SimulatedKubelets()], lambda *_: None)
-            self._runner.observe(client.everything())
+            self._runner.observe(client.added_events())

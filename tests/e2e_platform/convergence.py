@@ -44,7 +44,7 @@ def end_of(folder: Path, kills: int, *options: str) -> dict[str, str]:
 
 def faults_of(folder: Path) -> list[str]:
     """The faults in the journal."""
-    changes = read_journal(folder / JOURNAL_FILE).recovered.changes
+    changes = read_journal(folder / JOURNAL_FILE).store.changes
     numbers = [change.revision for change in changes]
     faults = [] if numbers == list(range(numbers[0], numbers[0] + len(numbers))) else ["revisions have a gap"]
     admitted: dict[str, dict[str, Any]] = {}

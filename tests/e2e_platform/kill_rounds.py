@@ -104,7 +104,7 @@ def kill_round(folder: Path, number: int, answers: Answers, *options: str) -> No
 
 def check_journal(folder: Path, answers: Answers) -> None:
     """Compare the events of a watch with the journal: each change once, unchanged, and no revision twice."""
-    contents = read_journal(folder / JOURNAL_FILE).recovered
+    contents = read_journal(folder / JOURNAL_FILE).store
     numbers = [change.revision for change in contents.changes]
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         answers.faults.append("the journal has a gap")

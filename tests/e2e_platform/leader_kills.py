@@ -88,7 +88,7 @@ def killed_guide(guide: Guide, steps: Sequence[GuideStep], folder: Path, kills: 
                 pass
         finally:
             killer.end()
-        changes = read_journal(place.started.folder / JOURNAL_FILE).recovered.changes
+        changes = read_journal(place.started.folder / JOURNAL_FILE).store.changes
     found = Outcome(killer.kills, faults=[*killer.faults, *refused(place.audit_log, SETTINGS)])
     _look_at_workloads(changes, found)
     found.faults += _quota_faults(changes)

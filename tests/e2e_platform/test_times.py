@@ -56,7 +56,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         submit(platform, range(2))
         finish(platform, 2)
         seen = [(found["kind"].removesuffix("List"), found["items"]) for found in lists(platform.url)]
-    return Ran(seen, [change.obj for change in read_journal(folder / JOURNAL_FILE).recovered.changes])
+    return Ran(seen, [change.obj for change in read_journal(folder / JOURNAL_FILE).store.changes])
 
 
 def test_served_times_are_whole_seconds_except_micro_times(ran: Ran) -> None:

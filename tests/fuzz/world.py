@@ -52,7 +52,7 @@ class FuzzedApi(Api):
         elif not isinstance(answer, UpgradeResponse | DeferredResponse):
             _encode(list(answer.take()))
             answer.end()
-        self.stored.kernel.run(until=self.stored.kernel.now())
+        self.stored.kernel.run(end_time=self.stored.kernel.now())
         return answer.code if isinstance(answer, Response) else 200
 
 
@@ -71,4 +71,4 @@ class Noted:
 
 
 def _parts(resource: Resource) -> tuple[str, ...]:
-    return tuple(filter(None, (*resource.subresources, *resource.answers)))
+    return tuple(filter(None, (*resource.subresources, *resource.handlers)))

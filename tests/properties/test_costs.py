@@ -24,7 +24,9 @@ def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> 
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
     inspection = attach_invariants(world, [CostsAddUp])
     world.kernel.run(steps_max=STEPS_MAX)
-    assert world.kernel.pending() == 0, f"the world still spins after {world.kernel.steps} steps, at {world.now()}"
+    assert world.kernel.pending_count() == 0, (
+        f"the world still spins after {world.kernel.steps} steps, at {world.now()}"
+    )
     return reported(inspection.finish())
 
 

@@ -55,7 +55,7 @@ def broken_laws(scenario: Scenario) -> str:
 def _broken(world: World) -> str:
     inspection = attach_invariants(world)
     world.kernel.run(steps_max=STEPS_MAX)
-    assert world.kernel.pending() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
+    assert world.kernel.pending_count() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
     world.settle()
     return reported(inspection.finish())
 
@@ -72,7 +72,7 @@ def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) 
     world.settle()
     world.kernel.run(steps_max=STEPS_MAX)
     again = f"again: python tools/worlds.py {seed} --conflicts {conflicts:g} --crash-every {crash_every}"
-    assert world.kernel.pending() == 0, f"the world still spins after {world.kernel.steps} steps\n{again}"
+    assert world.kernel.pending_count() == 0, f"the world still spins after {world.kernel.steps} steps\n{again}"
     broken = reported(inspection.finish())
     return f"{broken}\n{again}" if broken else ""
 

@@ -228,7 +228,7 @@ def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
         world.kernel.run(steps_max=STEPS_MAX)
         world.settle()
     broken = [str(violation) for violation in inspection.finish()]
-    if world.kernel.pending():
+    if world.kernel.pending_count():
         broken.append(f"it still spins at {world.now()}")
     pools = sorted(node["metadata"]["labels"][NODE_POOL] for node in world.objects(scheme.NODE))
     workloads = world.objects(scheme.WORKLOAD)

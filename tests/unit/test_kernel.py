@@ -13,7 +13,7 @@ def test_clock_moves_only_with_work() -> None:
     kernel = VirtualEventLoop(100)
     kernel.call_at(150, lambda: None)
     kernel.call_at(300, lambda: None)
-    assert kernel.run(until=200) == 1
+    assert kernel.run(end_time=200) == 1
     assert kernel.now() == 150
     assert kernel.next_instant() == 300
 
@@ -23,9 +23,9 @@ def test_run_until_includes_its_instant() -> None:
     done: list[Instant] = []
     for when in (10, 20, 30):
         kernel.call_at(when, lambda: done.append(kernel.now()))
-    kernel.run(until=20)
+    kernel.run(end_time=20)
     assert done == [10, 20]
-    assert kernel.pending() == 1
+    assert kernel.pending_count() == 1
 
 
 def test_run_until_now_does_due_work() -> None:
@@ -33,15 +33,15 @@ def test_run_until_now_does_due_work() -> None:
     done: list[str] = []
     kernel.call_soon(lambda: done.append("now"))
     kernel.call_at(11, lambda: done.append("later"))
-    kernel.run(until=10)
+    kernel.run(end_time=10)
     assert done == ["now"]
 
 
 def test_run_until_past_instant_does_no_work() -> None:
     kernel = VirtualEventLoop(10)
     kernel.call_soon(lambda: None)
-    assert kernel.run(until=9) == 0
-    assert kernel.pending() == 1
+    assert kernel.run(end_time=9) == 0
+    assert kernel.pending_count() == 1
 
 
 def test_cancelled_work_is_removed() -> None:
@@ -50,7 +50,7 @@ def test_cancelled_work_is_removed() -> None:
     for number in range(5_000):
         kernel.cancel(kernel.call_at(10_000 - number, lambda: None))
         kernel.validate()
-    assert kernel.pending() == 1
+    assert kernel.pending_count() == 1
     assert kernel.next_instant() == 7
     kernel.cancel(kept)
     assert kernel.next_instant() is None
@@ -182,6 +182,6 @@ def test_skipped_work_is_done_once_in_order() -> None:
     kernel.skip_to(100)
     kernel.skip_to(50)
     kernel.validate()
-    kernel.run(until=104)
+    kernel.run(end_time=104)
     assert done == [("now", 100), ("again", 100), ("later", 100)]
     assert kernel.next_instant() == 105

@@ -34,13 +34,15 @@ STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a defaulted v1beta1 Configuration to v1beta2."""
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
-    wait_settings, sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
+    wait_settings, fairness = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if wait_settings.pop("enable", False):
         configuration["waitForPodsReady"] = wait_settings
     else:
         configuration["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
-    if sharing.get("enable"):
-        configuration["fairSharing"] = {"preemptionStrategies": sharing.get("preemptionStrategies") or list(STRATEGIES)}
+    if fairness.get("enable"):
+        configuration["fairSharing"] = {
+            "preemptionStrategies": fairness.get("preemptionStrategies") or list(STRATEGIES)
+        }
     if "integrations" in configuration:
         configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
     return {**configuration, "apiVersion": CONFIGURATION_STORAGE_API_VERSION}
@@ -121,8 +123,8 @@ _NO_TIMES: Final[TimeLocations] = {"": {}}
 
 def cut_times_to_seconds(obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
     """Return the object with the times at the given locations cut to whole seconds; the same object if unchanged."""
-    shown: dict[str, Any] = _cut_times(obj, locations)
-    return shown
+    cut_object: dict[str, Any] = _cut_times(obj, locations)
+    return cut_object
 
 
 def cut_metadata_times_to_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,14 +142,14 @@ class WireTimesCache:
 
     def cut_times_to_seconds(self, obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
         """Return the object with the times at the given locations cut to whole seconds, from the cache if possible."""
-        known = self._entries.get(id(obj))
-        if known is not None and known[0] is obj and known[1] is locations:
-            return known[2]
+        cache_entry = self._entries.get(id(obj))
+        if cache_entry is not None and cache_entry[0] is obj and cache_entry[1] is locations:
+            return cache_entry[2]
         if len(self._entries) >= _CACHE_SIZE_MAX:
             self._entries.clear()
-        shown = cut_times_to_seconds(obj, locations)
-        self._entries[id(obj)] = obj, locations, shown  # a reference to the object keeps its id unique
-        return shown
+        cut_object = cut_times_to_seconds(obj, locations)
+        self._entries[id(obj)] = obj, locations, cut_object  # a reference to the object keeps its id unique
+        return cut_object
 
 
 @cache
@@ -162,39 +164,45 @@ def metadata_time_locations() -> TimeLocations:
     return {"metadata": _locations_in_type(load_scope(NATIVE), "ObjectMeta", ())}
 
 
-def restore_stored_times(sent: Any, shown: Any, stored: Any) -> Any:
+def restore_stored_times(sent_part: Any, shown_part: Any, kept_part: Any) -> Any:
     """Restore the stored precision of the times that a client sends back as it received them.
 
-    Each string in `sent` that equals the one at the same location in `shown` is replaced by the one in `stored`.
+    Each string in `sent_part` that equals the one at its location in `shown_part` is replaced by that in `kept_part`.
     """
-    if shown is stored:
-        return sent
-    if sent is shown:
-        return stored
-    if isinstance(stored, str):
-        return stored if sent == shown else sent
-    if isinstance(sent, Mapping) and isinstance(shown, Mapping) and isinstance(stored, Mapping):
-        known = shown.keys() & stored.keys()
-        return {k: restore_stored_times(v, shown[k], stored[k]) if k in known else v for k, v in sent.items()}
-    if isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(shown) == len(stored):
-        return [restore_stored_times(*values) for values in zip(sent, shown, stored, strict=True)]
-    return sent
+    if shown_part is kept_part:
+        return sent_part
+    if sent_part is shown_part:
+        return kept_part
+    if isinstance(kept_part, str):
+        return kept_part if sent_part == shown_part else sent_part
+    if isinstance(sent_part, Mapping) and isinstance(shown_part, Mapping) and isinstance(kept_part, Mapping):
+        fields = shown_part.keys() & kept_part.keys()
+        return {
+            k: restore_stored_times(v, shown_part[k], kept_part[k]) if k in fields else v for k, v in sent_part.items()
+        }
+    if (
+        isinstance(sent_part, list)
+        and isinstance(kept_part, list)
+        and len(sent_part) == len(shown_part) == len(kept_part)
+    ):
+        return [restore_stored_times(*values) for values in zip(sent_part, shown_part, kept_part, strict=True)]
+    return sent_part
 
 
 def _cut_times(value: Any, locations: TimeLocations) -> Any:
     if not locations:
         return _cut_to_seconds(value) if isinstance(value, str) else value
     if isinstance(value, dict):
-        changed: dict[str, Any] | None = None
+        changed_fields: dict[str, Any] | None = None
         for field, inner_locations in locations.items():
             old = value.get(field)
             if not old:
                 continue
             new = _cut_times(old, inner_locations)
             if new is not old:
-                changed = value.copy() if changed is None else changed
-                changed[field] = new
-        return value if changed is None else changed
+                changed_fields = value.copy() if changed_fields is None else changed_fields
+                changed_fields[field] = new
+        return value if changed_fields is None else changed_fields
     if not isinstance(value, list):
         return value
     items = [_cut_times(item, locations) for item in value]

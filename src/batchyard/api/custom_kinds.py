@@ -27,12 +27,12 @@ def kind_from_definition(definition: Obj) -> ServedKind:
     """Return the kind that a CustomResourceDefinition declares."""
     spec = definition["spec"]
     names, versions = spec["names"], spec["versions"]
-    served = sorted((version["name"] for version in versions if version["served"]), key=version_priority)
+    served_versions = sorted((version["name"] for version in versions if version["served"]), key=version_priority)
     return ServedKind(
         constant=f"{names['kind']}.{spec['group']}",
         kind=names["kind"],
         group=spec["group"],
-        versions=tuple(served),
+        versions=tuple(served_versions),
         storage_version=next(version["name"] for version in versions if version["storage"]),
         plural=names["plural"],
         singular=names.get("singular") or names["kind"].lower(),

@@ -20,44 +20,48 @@ from batchyard.api.scheme import kind_info
 def jobset_defaults(jobset: Obj) -> Obj:
     """Return the JobSet with defaults for its policies, network and replicated Jobs."""
     spec = jobset.get("spec") or {}
-    filled = {**_add_missing(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"})}
+    new_spec = {
+        **_add_missing(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"})
+    }
 
-    filled["network"] = _add_missing(spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True)
-    filled["replicatedJobs"] = [_replicated_job_defaults(each) for each in spec.get("replicatedJobs") or ()]
+    new_spec["network"] = _add_missing(
+        spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True
+    )
+    new_spec["replicatedJobs"] = [_replicated_job_defaults(each) for each in spec.get("replicatedJobs") or ()]
     if failure := spec.get("failurePolicy"):
-        filled["failurePolicy"] = _failure_policy_defaults(failure)
+        new_spec["failurePolicy"] = _failure_policy_defaults(failure)
     if claims := spec.get("volumeClaimPolicies"):
-        filled["volumeClaimPolicies"] = [_add_missing(c, retentionPolicy={"whenDeleted": "Delete"}) for c in claims]
-    return jobset if filled == spec else {**jobset, "spec": filled}
+        new_spec["volumeClaimPolicies"] = [_add_missing(c, retentionPolicy={"whenDeleted": "Delete"}) for c in claims]
+    return jobset if new_spec == spec else {**jobset, "spec": new_spec}
 
 
 def _add_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
     """Return the fields, with the given defaults for missing or null ones."""
-    missing = {name: value for name, value in defaults.items() if fields.get(name) is None}
-    return {**fields, **missing} if missing else fields
+    missing_defaults = {name: value for name, value in defaults.items() if fields.get(name) is None}
+    return {**fields, **missing_defaults} if missing_defaults else fields
 
 
-def _replicated_job_defaults(replicated: Mapping[str, Any]) -> Mapping[str, Any]:
+def _replicated_job_defaults(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Set the defaults of a replicated Job: completionMode Indexed and restartPolicy OnFailure."""
-    template = replicated.get("template") or {}
+    template = replicated_job.get("template") or {}
     spec = template.get("spec") or {}
     pod = spec.get("template") or {}
     pod_spec = pod.get("spec") or {}
     if spec.get("completionMode") is not None and pod_spec.get("restartPolicy"):
-        return replicated
+        return replicated_job
     pod = {**pod, "spec": _add_missing(pod_spec, restartPolicy="OnFailure")}
     spec = {**_add_missing(spec, completionMode="Indexed"), "template": pod}
-    return {**replicated, "template": {**template, "spec": spec}}
+    return {**replicated_job, "template": {**template, "spec": spec}}
 
 
 def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
     """Set the defaults of a JobSet's failure policy: the restart strategy and the names of the rules."""
     rules: Sequence[Mapping[str, Any]] = policy.get("rules") or ()
-    filled = _add_missing(policy, restartStrategy="Recreate")
+    new_policy = _add_missing(policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
-        return filled
+        return new_policy
     rules = [rule if rule.get("name") else {**rule, "name": f"failurePolicyRule{i}"} for i, rule in enumerate(rules)]
-    return {**filled, "rules": rules}
+    return {**new_policy, "rules": rules}
 
 
 # Defaults of Kueue's own kinds. Source: Kueue's ClusterQueue and ResourceFlavor webhooks.
@@ -99,16 +103,16 @@ def cluster_defaults(cluster: Obj) -> Obj:
     """
     spec = cluster["spec"]
     reservation_zones = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}
-    defaulted = {"region": region_of(spec["zones"][0]), **spec}
+    new_spec = {"region": region_of(spec["zones"][0]), **spec}
     if pools := spec.get("nodePools"):
-        defaulted["nodePools"] = [_with_zones(_pool_defaults(pool), reservation_zones, spec["zones"]) for pool in pools]
-    return cluster if defaulted == spec else {**cluster, "spec": defaulted}
+        new_spec["nodePools"] = [_with_zones(_pool_defaults(pool), reservation_zones, spec["zones"]) for pool in pools]
+    return cluster if new_spec == spec else {**cluster, "spec": new_spec}
 
 
 def node_pool_defaults(pool: Obj) -> Obj:
     """Return the NodePool with its defaults. Missing zones stay unset, which means all zones of the cluster."""
-    defaulted = _pool_defaults(pool["spec"])
-    return pool if defaulted == pool["spec"] else {**pool, "spec": defaulted}
+    new_spec = _pool_defaults(pool["spec"])
+    return pool if new_spec == pool["spec"] else {**pool, "spec": new_spec}
 
 
 def region_of(zone: str) -> str:
@@ -158,8 +162,8 @@ def pod_defaults(pod: Obj) -> Obj:
     if spec.get("hostNetwork"):
         missing |= _host_network_containers({**spec, **missing})
     spec = {**spec, **missing} if missing else spec
-    defaulted = pod if spec is sent_spec else {**pod, "spec": spec}
-    return defaulted if status.get("phase") else {**defaulted, "status": {**status, "phase": "Pending"}}
+    complete_pod = pod if spec is sent_spec else {**pod, "spec": spec}
+    return complete_pod if status.get("phase") else {**complete_pod, "status": {**status, "phase": "Pending"}}
 
 
 def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,11 +180,11 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the container; resources that have only a limit get a request equal to the limit."""
-    missing = _missing_requests(container)
-    if not missing:
+    requests = _missing_requests(container)
+    if not requests:
         return container
     resources = container["resources"]
-    return {**container, "resources": {**resources, "requests": {**(resources.get("requests") or {}), **missing}}}
+    return {**container, "resources": {**resources, "requests": {**(resources.get("requests") or {}), **requests}}}
 
 
 def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,8 +207,8 @@ def claim_defaults(obj: Obj) -> dict[str, Any]:
 
 def volume_defaults(obj: Obj) -> dict[str, Any]:
     """Set the defaults of a PersistentVolume: volume mode Filesystem, phase Pending, and reclaim policy Retain."""
-    defaulted = claim_defaults(obj)
-    return {**defaulted, "spec": {"persistentVolumeReclaimPolicy": "Retain", **defaulted["spec"]}}
+    complete_volume = claim_defaults(obj)
+    return {**complete_volume, "spec": {"persistentVolumeReclaimPolicy": "Retain", **complete_volume["spec"]}}
 
 
 _QUARTER_OF_PODS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
@@ -243,8 +247,8 @@ def replication_controller_defaults(obj: Obj) -> Obj:
     """Set the defaults of a ReplicationController; its selector and labels default to the labels of its template."""
     spec = obj.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    defaulted = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
-    obj = {**obj, "spec": defaulted} if defaulted != spec else obj
+    new_spec = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
+    obj = {**obj, "spec": new_spec} if new_spec != spec else obj
     return with_metadata(obj, labels=labels) if labels and not obj["metadata"].get("labels") else obj
 
 
@@ -260,9 +264,9 @@ def cron_job_defaults(obj: Obj) -> Obj:
     return _with_spec_fields(obj, {"concurrencyPolicy": "Allow", "suspend": False, **limits})
 
 
-def _with_spec_fields(obj: Obj, missing: Mapping[str, Any], **fields: Any) -> Obj:
-    """Return the object with `fields` set in its spec, and defaults from `missing`; the same object if unchanged."""
-    spec = {**missing, **obj["spec"], **fields}
+def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any) -> Obj:
+    """Return the object with `fields` in its spec, and defaults from `default_fields`; the same object if unchanged."""
+    spec = {**default_fields, **obj["spec"], **fields}
     return {**obj, "spec": spec} if spec != obj["spec"] else obj
 
 
@@ -283,13 +287,13 @@ _INT32_MAX: Final = 2**31 - 1
 def job_defaults(job: Obj) -> Obj:
     """Return the Job with its defaults. A Job without labels gets those of its pod template, such as the queue name."""
     spec = job.get("spec") or {}
-    missing = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
+    missing_fields = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
     policy = spec.get("podFailurePolicy")
     if policy and (policy_with_defaults := _policy_defaults(policy)) is not policy:
-        missing["podFailurePolicy"] = policy_with_defaults
-    defaulted = {**job, "spec": {**spec, **missing}} if missing else job
+        missing_fields["podFailurePolicy"] = policy_with_defaults
+    complete_job = {**job, "spec": {**spec, **missing_fields}} if missing_fields else job
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    return with_metadata(defaulted, labels=labels) if labels and not job["metadata"].get("labels") else defaulted
+    return with_metadata(complete_job, labels=labels) if labels and not job["metadata"].get("labels") else complete_job
 
 
 def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,8 +332,8 @@ def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 def limit_range_defaults(limit_range: Obj) -> Obj:
     """Set the container defaults of a LimitRange: `default` defaults to `max`, `defaultRequest` to `default`."""
     limits = (limit_range.get("spec") or {}).get("limits") or []
-    defaulted = [_container_limit_defaults(limit) for limit in limits]
-    return limit_range if defaulted == limits else with_path(limit_range, ("spec", "limits"), defaulted)
+    complete_limits = [_container_limit_defaults(limit) for limit in limits]
+    return limit_range if complete_limits == limits else with_path(limit_range, ("spec", "limits"), complete_limits)
 
 
 def _container_limit_defaults(limit: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -361,8 +365,8 @@ _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 def binding_defaults(binding: Obj) -> Obj:
     """Set the API group of the users and groups in a role binding's subjects."""
     subjects = binding.get("subjects") or ()
-    completed = [_subject_defaults(subject) for subject in subjects]
-    return {**binding, "subjects": completed} if completed != list(subjects) else binding
+    complete_subjects = [_subject_defaults(subject) for subject in subjects]
+    return {**binding, "subjects": complete_subjects} if complete_subjects != list(subjects) else binding
 
 
 def _subject_defaults(subject: Obj) -> Obj:
@@ -376,12 +380,12 @@ def _subject_defaults(subject: Obj) -> Obj:
 
 def secret_defaults(secret: Obj) -> dict[str, Any]:
     """Merge the `stringData` of a Secret into `data`, where it takes precedence; `stringData` is never stored."""
-    stored = {field: value for field, value in secret.items() if field != "stringData"}
+    stored_fields = {field: value for field, value in secret.items() if field != "stringData"}
     string_data = secret.get("stringData")
     if string_data:
-        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in string_data.items()}
-        stored["data"] = {**(secret.get("data") or {}), **encoded}
-    return stored
+        encoded_data = {key: base64.b64encode(text.encode()).decode() for key, text in string_data.items()}
+        stored_fields["data"] = {**(secret.get("data") or {}), **encoded_data}
+    return stored_fields
 
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -435,7 +439,7 @@ def with_defaults(obj: Obj) -> dict[str, Any]:
     """Return the object with the defaults of its kind; the same object if it has all of them."""
     kind = group_kind(obj)
     default, status = _DEFAULTS.get(kind), _STATUSES.get(kind)
-    defaulted = default(obj) if default else obj
-    if status is not None and defaulted.get("status") is None:
-        return {**defaulted, "status": status}
-    return defaulted if isinstance(defaulted, dict) else dict(defaulted)
+    complete_object = default(obj) if default else obj
+    if status is not None and complete_object.get("status") is None:
+        return {**complete_object, "status": status}
+    return complete_object if isinstance(complete_object, dict) else dict(complete_object)

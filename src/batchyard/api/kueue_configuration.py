@@ -56,10 +56,10 @@ def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind is not None and kind != _INFO.kind:
         return None, [FieldError("kind", f"{kind} is not the kind of a Kueue Configuration", _HEADER_REMEDY)]
-    decoded = decode(value)
-    if decoded.obj is not None and group_kind(decoded.obj) != CONFIGURATION:
+    decoded_object = decode(value)
+    if decoded_object.obj is not None and group_kind(decoded_object.obj) != CONFIGURATION:
         return None, [FieldError("apiVersion", "this is not the apiVersion of a Kueue Configuration", _HEADER_REMEDY)]
-    return decoded.obj, list(_with_v1beta1_remedies(decoded.faults))
+    return decoded_object.obj, list(_with_v1beta1_remedies(decoded_object.faults))
 
 
 def _with_v1beta1_remedies(faults: Sequence[FieldError]) -> Iterator[FieldError]:

@@ -88,8 +88,8 @@ def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionP
         ".".join((*path, new)),
         MappingFields(path, (old,)),
         MappingFields(path, (new,)),
-        lambda current: {new: current[old]} if current else {},
-        lambda current: {old: current[new]} if current else {},
+        lambda fragment: {new: fragment[old]} if fragment else {},
+        lambda fragment: {old: fragment[new]} if fragment else {},
     )
 
 
@@ -121,24 +121,24 @@ def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: s
     Fields that an earlier conversion saved in the annotation `restored_from` are restored. Fields that the newer
     version cannot represent are saved in the annotation `saved_to`.
     """
-    originals, unrepresented = _read_originals(obj, restored_from), {}
+    originals, unrepresented_parts = _read_originals(obj, restored_from), {}
     for part in parts:
-        current = part.old.read(obj)
-        converted_fields = _restore_original(originals.get(part.name), part, current)
+        old_fields = part.old.read(obj)
+        converted_fields = _restore_original(originals.get(part.name), part, old_fields)
         if converted_fields is None:
-            converted_fields = part.upgrade(current)
-        if part.downgrade(converted_fields) != current:
-            unrepresented[part.name] = current
+            converted_fields = part.upgrade(old_fields)
+        if part.downgrade(converted_fields) != old_fields:
+            unrepresented_parts[part.name] = old_fields
         obj = part.new.write(part.old.write(obj, {}), converted_fields)
-    return _with_saved_originals(obj, restored_from, saved_to, unrepresented)
+    return _with_saved_originals(obj, restored_from, saved_to, unrepresented_parts)
 
 
-def _restore_original(original: Any, part: ConversionPart, current: Fragment) -> Fragment | None:
+def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: Fragment) -> Fragment | None:
     """Return the saved original fields if they still convert to the current ones, else None."""
-    if not isinstance(original, Mapping):
+    if not isinstance(saved_fields, Mapping):
         return None
     try:
-        return original if part.downgrade(original) == current else None
+        return saved_fields if part.downgrade(saved_fields) == current_fields else None
     except _MALFORMED:
         return None
 
@@ -153,13 +153,13 @@ def _read_originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
     return originals if isinstance(originals, Mapping) else {}
 
 
-def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented: Mapping[str, Any]) -> Obj:
-    """Return the object with the fields `unrepresented` saved in an annotation, and without the restored annotation."""
-    before = obj["metadata"].get("annotations") or {}
-    annotations = {name: value for name, value in before.items() if name not in {restored_from, saved_to}}
-    if unrepresented:
-        annotations[saved_to] = msgspec.json.encode(unrepresented, order="sorted").decode()
-    if annotations == before:
+def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented_parts: Mapping[str, Any]) -> Obj:
+    """Return the object with `unrepresented_parts` saved in an annotation, and without the restored annotation."""
+    old_annotations = obj["metadata"].get("annotations") or {}
+    annotations = {name: value for name, value in old_annotations.items() if name not in {restored_from, saved_to}}
+    if unrepresented_parts:
+        annotations[saved_to] = msgspec.json.encode(unrepresented_parts, order="sorted").decode()
+    if annotations == old_annotations:
         return obj
     return with_metadata(obj, annotations=annotations or None)
 
@@ -312,8 +312,8 @@ def _encode_values(values: Sequence[str]) -> dict[str, Any]:
     # The prefix and suffix must not overlap in a short value, as in `aba` beside `ababa`.
     prefix = _common_prefix(values)[: min(map(len, values)) - len(suffix)]
     roots = [value[len(prefix) : len(value) - len(suffix)] for value in values]
-    common = {name: part for name, part in (("prefix", prefix), ("suffix", suffix)) if part}
-    return {"individual": {**common, "roots": roots}}
+    affixes = {name: part for name, part in (("prefix", prefix), ("suffix", suffix)) if part}
+    return {"individual": {**affixes, "roots": roots}}
 
 
 def _common_prefix(values: Sequence[str]) -> str:

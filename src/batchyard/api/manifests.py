@@ -43,18 +43,18 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
 
     The given object is not changed. The result is complete, in the storage version, and valid.
     """
-    read = decode_unvalidated(obj, namespace)
-    if read.obj is None:
-        return read
-    faults = validation.validate(read.obj)
-    return DecodedObject(None if faults else read.obj, faults, read.warnings)
+    decoded_object = decode_unvalidated(obj, namespace)
+    if decoded_object.obj is None:
+        return decoded_object
+    faults = validation.validate(decoded_object.obj)
+    return DecodedObject(None if faults else decoded_object.obj, faults, decoded_object.warnings)
 
 
-def decode_unvalidated(obj: Any, namespace: str, sound: Obj | None = None) -> DecodedObject:
+def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
     """Decode an object without the validation rules across fields, which differ between creation and update.
 
-    `sound` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
-    Python objects in `sound` are not validated again.
+    `valid_obj` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
+    Python objects in `valid_obj` are not validated again.
     """
     kind_or_faults = _kind_of(obj)
     if isinstance(kind_or_faults, list):
@@ -65,18 +65,18 @@ def decode_unvalidated(obj: Any, namespace: str, sound: Obj | None = None) -> De
     warnings = [info.deprecation] if version in info.deprecated_versions else []
     if info.is_idle:
         warnings.append(f"{info.kind} objects are stored, but batchyard has no controller that acts on them")
-    settled = validate_and_default(info, version, obj, sound)
-    if settled.obj is None:
-        return DecodedObject(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)
-    stored = settled.obj
+    schema_result = validate_and_default(info, version, obj, valid_obj)
+    if schema_result.obj is None:
+        return DecodedObject(None, [*schema_result.faults, *_metadata_faults(obj, schema_result.faults)], warnings)
+    stored_object = schema_result.obj
     if version != info.storage_version:
-        settled = validate_and_default(info, info.storage_version, conversion.to_storage(stored))
-        if settled.obj is None:
-            return DecodedObject(None, settled.faults, warnings)
-        stored = settled.obj
-    stored = _with_kind_scope(info, stored, namespace, warnings)
-    warnings += _queue_warnings(info, stored)
-    return DecodedObject(defaults.with_defaults(stored), [], warnings)
+        schema_result = validate_and_default(info, info.storage_version, conversion.to_storage(stored_object))
+        if schema_result.obj is None:
+            return DecodedObject(None, schema_result.faults, warnings)
+        stored_object = schema_result.obj
+    stored_object = _with_kind_scope(info, stored_object, namespace, warnings)
+    warnings += _queue_warnings(info, stored_object)
+    return DecodedObject(defaults.with_defaults(stored_object), [], warnings)
 
 
 def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
@@ -244,18 +244,18 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
         if document.value is None:
             return
     for obj, item_path in _objects(document.value):
-        decoded = decode(obj)
-        if decoded.obj is not None and not document.faults:
-            manifests.objects.append(Manifest(decoded.obj, source, number, item_path))
+        decoded_object = decode(obj)
+        if decoded_object.obj is not None and not document.faults:
+            manifests.objects.append(Manifest(decoded_object.obj, source, number, item_path))
         else:
             manifests.broken.append(InvalidDocument(obj, source, number, item_path))
-        if decoded.obj is not None and not decoded.warnings:
+        if decoded_object.obj is not None and not decoded_object.warnings:
             continue
         kind, name = _written_kind(obj), _name_of(obj)
-        for error in decoded.faults:
+        for error in decoded_object.faults:
             located_error = error._replace(path=".".join(filter(None, (item_path, error.path))))
             manifests.faults.append(ManifestFault(source, number, kind, name, located_error))
-        for warning in decoded.warnings:
+        for warning in decoded_object.warnings:
             manifests.odd.append(ManifestFault(source, number, kind, name, FieldError(item_path, warning)))
 
 

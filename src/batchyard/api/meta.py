@@ -185,10 +185,10 @@ def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
     """Truncate a message to a maximum number of bytes in UTF-8, by default the maximum of a condition message."""
     if len(message) * 4 <= bytes_max:
         return message
-    encoded = message.encode()
-    if len(encoded) <= bytes_max:
+    encoded_message = message.encode()
+    if len(encoded_message) <= bytes_max:
         return message
-    return (encoded[: bytes_max - len(_TRUNCATION_MARK)] + _TRUNCATION_MARK).decode(errors="ignore")
+    return (encoded_message[: bytes_max - len(_TRUNCATION_MARK)] + _TRUNCATION_MARK).decode(errors="ignore")
 
 
 # Fields of Events of both APIs, core/v1 with a count and events.k8s.io/v1 with a series.
@@ -196,8 +196,8 @@ def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 
 def event_last_time(event: Obj) -> str:
     """Return the time of an Event's last occurrence as text, or ''. Source: printEvent of Kubernetes's printers."""
-    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return last or ""
+    text = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return text or ""
 
 
 def event_count(event: Obj) -> int:
@@ -361,10 +361,10 @@ class Requirement(NamedTuple):
 
     def _is_beyond_bound(self, value: str) -> bool:
         """Evaluate `Gt` or `Lt`: both sides must be integers, else there is no match."""
-        label_number, bound = parse_integer(value), parse_integer(self.values[0]) if self.values else None
-        if label_number is None or bound is None:
+        label_number, bound_number = parse_integer(value), parse_integer(self.values[0]) if self.values else None
+        if label_number is None or bound_number is None:
             return False
-        return label_number > bound if self.operator == "Gt" else label_number < bound
+        return label_number > bound_number if self.operator == "Gt" else label_number < bound_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,14 +436,14 @@ def find_managed_ancestor(job: Obj, find: Callable[[Key], Obj | None]) -> Ancest
 
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
-    managed, top = None, job
+    managed_key, top = None, job
     for top in controlling_jobs(job, find):
         if label(top, well_known.QUEUE_NAME):
-            managed = key_of(top)
+            managed_key = key_of(top)
     next_owner = controlling_job_key(top)
     if next_owner is not None and find(next_owner) is None:
         return AncestorSearch(None, missing=next_owner)
-    return AncestorSearch(managed)
+    return AncestorSearch(managed_key)
 
 
 # Resource quantities, exact: `10Gi`, `500m`, `1e3`, `0.1`.
@@ -510,21 +510,21 @@ def quota_amount(resource: str, value: str | int | float) -> int:
     return UNLIMITED if value_amount >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else value_amount
 
 
-def is_unlimited(whole: int) -> bool:
+def is_unlimited(amount: int) -> bool:
     """Report whether an amount stands for an unlimited quota."""
-    return whole >= _UNLIMITED_FROM
+    return amount >= _UNLIMITED_FROM
 
 
 @lru_cache(maxsize=65536)
-def format_amount(resource: str, whole: int) -> str:
+def format_amount(resource: str, amount: int) -> str:
     """Format an amount of a resource (an integer as from `amount`) in Kubernetes's canonical form."""
-    if is_unlimited(whole):
+    if is_unlimited(amount):
         return "<unlimited>"
     if resource == "cpu":
-        return _format_decimal(whole, -3)
-    if (resource in _BINARY_RESOURCES or resource.startswith("hugepages-")) and abs(whole) >= 1024:
-        return _format_binary(whole)
-    return _format_decimal(whole, 0)
+        return _format_decimal(amount, -3)
+    if (resource in _BINARY_RESOURCES or resource.startswith("hugepages-")) and abs(amount) >= 1024:
+        return _format_binary(amount)
+    return _format_decimal(amount, 0)
 
 
 class QuantityFormat(StrEnum):
@@ -574,9 +574,9 @@ def _format_decimal(mantissa: int, exponent: int) -> str:
     return f"{mantissa}{_DECIMAL_SUFFIX[exponent]}"
 
 
-def _format_binary(whole: int) -> str:
+def _format_binary(amount: int) -> str:
     """Format an integer with the largest binary suffix that divides it, else in decimal form."""
     for suffix, factor in reversed(_BINARY.items()):
-        if whole % factor == 0:
-            return f"{whole // factor}{suffix}"
-    return _format_decimal(whole, 0)
+        if amount % factor == 0:
+            return f"{amount // factor}{suffix}"
+    return _format_decimal(amount, 0)

@@ -147,13 +147,13 @@ def _is_version(text: str) -> bool:
 def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that add capabilities beyond the defaults of the container runtime."""
 
-    def added(container: Obj) -> set[str]:
+    def added_capabilities(container: Obj) -> set[str]:
         return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - CAPABILITIES
 
-    names = violating_containers(spec, lambda container: bool(added(container)))
+    names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
     if not names:
         return None
-    forbidden = sorted(set().union(*map(added, containers(spec))))
+    forbidden = sorted(set().union(*map(added_capabilities, containers(spec))))
     field_text = "in securityContext.capabilities.add"
     detail = f"{noun_with_names('container', names)} must not include {quote_values(forbidden)} {field_text}"
     return PodSecurityViolation("non-default capabilities", detail)
@@ -187,21 +187,25 @@ def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> PodSecurityViol
 def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that do not drop all capabilities, or add other ones than NET_BIND_SERVICE."""
 
-    def added(container: Obj) -> set[str]:
+    def added_capabilities(container: Obj) -> set[str]:
         return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - {_NET_BIND_SERVICE}
 
     def keeps_some(container: Obj) -> bool:
         return "ALL" not in ((security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping = violating_containers(spec, keeps_some)
-    adding = violating_containers(spec, lambda container: bool(added(container)))
+    keeping_names = violating_containers(spec, keeps_some)
+    adding_names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
     details = []
-    if keeping:
-        details.append(f'{noun_with_names("container", keeping)} must set securityContext.capabilities.drop=["ALL"]')
-    if adding:
-        forbidden = sorted(set().union(*map(added, containers(spec))))
+    if keeping_names:
+        details.append(
+            f'{noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
+        )
+    if adding_names:
+        forbidden = sorted(set().union(*map(added_capabilities, containers(spec))))
         field = "in securityContext.capabilities.add"
-        details.append(f"{noun_with_names('container', adding)} must not include {quote_values(forbidden)} {field}")
+        details.append(
+            f"{noun_with_names('container', adding_names)} must not include {quote_values(forbidden)} {field}"
+        )
     return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
 
 
@@ -369,6 +373,6 @@ def _checks(level: str, minor: int) -> Sequence[CheckPod]:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)
     available = [check for check in _CHECKS if check.level in levels and check.at(minor) is not None]
-    replaced = {check.replaces for check in available}
-    functions = (check.at(minor) for check in available if check.name not in replaced)
+    replaced_names = {check.replaces for check in available}
+    functions = (check.at(minor) for check in available if check.name not in replaced_names)
     return [function for function in functions if function is not None]

@@ -139,8 +139,8 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
 
 def host_namespaces_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report a pod that shares the network, PID or IPC namespace of its node."""
-    shared = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
-    return PodSecurityViolation("host namespaces", ", ".join(shared)) if shared else None
+    shared_namespaces = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
+    return PodSecurityViolation("host namespaces", ", ".join(shared_namespaces)) if shared_namespaces else None
 
 
 def host_path_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -268,12 +268,12 @@ def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation
     return PodSecurityViolation("seccompProfile", detail)
 
 
-def sysctls_check(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
-    """Return the check that reports sysctls of the pod that are not in `allowed`."""
+def sysctls_check(allowed_sysctls: frozenset[str] = _SYSCTLS) -> CheckPod:
+    """Return the check that reports sysctls of the pod that are not in `allowed_sysctls`."""
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = (sysctl["name"] for sysctl in security_context(spec).get("sysctls") or ())
-        forbidden = [name for name in names if name not in allowed]
+        forbidden = [name for name in names if name not in allowed_sysctls]
         return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
 
     return check

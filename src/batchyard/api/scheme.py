@@ -351,8 +351,8 @@ class TypeScope:
         own_fields, core_fields = field_table(self.name).get(type_name), field_table("core").get(type_name)
         if own_fields is None and core_fields is None:
             raise KeyError(f"the schema {self.name} has no type {type_name}")
-        merged = {**(core_fields or {}), **(own_fields or {})}
-        return {name: _parse_field(merged[name]) for name in sorted(merged)}
+        all_fields = {**(core_fields or {}), **(own_fields or {})}
+        return {name: _parse_field(all_fields[name]) for name in sorted(all_fields)}
 
 
 @cache

@@ -72,10 +72,10 @@ def parse_time(text: str) -> Instant:
         raise ValueError(f"{text!r} is not an RFC 3339 time; write it as 2026-01-01T00:00:00Z")
     day, time_of_day, fraction, sign, hours, minutes = match.groups()
     try:
-        local = datetime.fromisoformat(f"{day}T{time_of_day}")
+        local_time = datetime.fromisoformat(f"{day}T{time_of_day}")
     except ValueError as error:
         raise ValueError(f"{text!r} is not a valid time ({error}); write it as 2026-01-01T00:00:00Z") from None
-    instant = (local - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
+    instant = (local_time - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
     offset = (int(hours) * 60 + int(minutes)) * 60_000_000 if sign else 0
     instant += offset if sign == "-" else -offset
     if not _FIRST_INSTANT <= instant <= _LAST_INSTANT:
@@ -92,9 +92,9 @@ class ReservationWindow(NamedTuple):
     start: Instant
     end: Instant | None
 
-    def overlaps(self, other: "ReservationWindow") -> bool:
+    def overlaps(self, window: "ReservationWindow") -> bool:
         """Report whether this window and another one overlap."""
-        return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
+        return (window.end is None or self.start < window.end) and (self.end is None or window.start < self.end)
 
 
 def is_time(text: str) -> bool:

@@ -227,11 +227,11 @@ def _read_json(chunk: str) -> Any:
     if is_too_deep(chunk):
         return None
     try:
-        encoded = chunk.encode()
-        value = msgspec.json.decode(encoded)
+        encoded_chunk = chunk.encode()
+        value = msgspec.json.decode(encoded_chunk)
         # Encoding restores the text, except if a field is duplicate or numbers or escapes have another form; only then
         # the slower check is needed.
-        if msgspec.json.encode(value) != msgspec.json.format(encoded, indent=-1):
+        if msgspec.json.encode(value) != msgspec.json.format(encoded_chunk, indent=-1):
             json.loads(chunk, object_pairs_hook=_reject_duplicate_fields)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return None

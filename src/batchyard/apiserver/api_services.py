@@ -79,12 +79,12 @@ class ApiServiceStrategy(CustomStrategy):
         """Return the table columns of APIServices."""
         return Column("Name", format="name"), Column("Service"), Column("Available"), Column("Age")
 
-    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+    def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of an APIService."""
-        service: Mapping[str, str] = stored["spec"].get("service") or {}
+        service: Mapping[str, str] = stored_object["spec"].get("service") or {}
         service_name = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
-        status = str((find_condition(stored, _AVAILABLE) or {}).get("status", "Unknown"))
-        return [stored["metadata"]["name"], service_name, status, cells.age_text(stored, now)]
+        status = str((find_condition(stored_object, _AVAILABLE) or {}).get("status", "Unknown"))
+        return [stored_object["metadata"]["name"], service_name, status, cells.age_text(stored_object, now)]
 
 
 def api_service_resource() -> Resource:
@@ -94,9 +94,9 @@ def api_service_resource() -> Resource:
     return resource._replace(drops_unknown=True, is_adoptable=True)
 
 
-def provided_services(served: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
+def provided_services(resources: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
     """Return an APIService for each served version of each group."""
-    groups = versions_by_group(served)
+    groups = versions_by_group(resources)
     return [
         _provided_service(group, version, _PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
         for group_index, (group, versions) in enumerate(groups.items())

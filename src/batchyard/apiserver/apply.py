@@ -68,11 +68,11 @@ def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
     if isinstance(value, dict) and value and not schema.is_atomic:
         fields: dict[str, Any] = {SELF_MARK: {}}
         members = schema.members
-        find_declared, undeclared = members.fields.get, members.undeclared or UNSTRUCTURED
+        find_declared, default_schema = members.fields.get, members.undeclared or UNSTRUCTURED
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
             is_plain = not isinstance(child, dict | list)
-            fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, find_declared(name) or undeclared)
+            fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, find_declared(name) or default_schema)
         return fields
     if isinstance(value, list) and schema.keys is not None:
         item_fields = {step: all_fields_of(item, schema.item) for step, item in items_of(value, schema).items()}
@@ -103,8 +103,8 @@ def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeS
         if old_child is _ABSENT:
             added[step] = all_fields_of(child, child_schema)
             continue
-        nested = differences(old_child, child, child_schema)
-        for target, nested_fields in zip((removed, modified, added), nested, strict=True):
+        child_differences = differences(old_child, child, child_schema)
+        for target, nested_fields in zip((removed, modified, added), child_differences, strict=True):
             if nested_fields:
                 target[step] = nested_fields
     for name, child in old.items():
@@ -233,10 +233,10 @@ def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) 
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _metadata_to_fields_v1(encoded: bytes) -> dict[str, Any]:
+def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
     """Return the owned fields of a new object's metadata, as `fieldsV1`."""
-    owned = difference({"f:metadata": marshal.loads(encoded)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
-    return to_fields_v1(owned)
+    owned_fields = difference({"f:metadata": marshal.loads(encoded_value)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
+    return to_fields_v1(owned_fields)
 
 
 def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
@@ -247,21 +247,21 @@ def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool)
     for name in sorted(value):
         child = value[name]
         is_plain = not isinstance(child, dict | list)
-        encoded = b"" if is_plain else marshal.dumps(child, _MARSHAL_WITHOUT_REFERENCES)
-        fields[f"f:{name}"] = {} if is_plain else _nested_to_fields_v1(encoded, schema.field_schema(name))
+        encoded_child = b"" if is_plain else marshal.dumps(child, _MARSHAL_WITHOUT_REFERENCES)
+        fields[f"f:{name}"] = {} if is_plain else _nested_to_fields_v1(encoded_child, schema.field_schema(name))
     return fields
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _value_to_fields_v1(encoded: bytes, schema: MergeSchema) -> dict[str, Any]:
+def _value_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
     """Return the `fieldsV1` of a top-level field, whose value is encoded by `marshal`."""
-    return to_fields_v1(all_fields_of(marshal.loads(encoded), schema))  # noqa: S302 - encoded by this module
+    return to_fields_v1(all_fields_of(marshal.loads(encoded_value), schema))  # noqa: S302 - encoded by this module
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _nested_to_fields_v1(encoded: bytes, schema: MergeSchema) -> dict[str, Any]:
+def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
     """Return the `fieldsV1` of one nested field, whose value is encoded by `marshal`."""
-    fields = all_fields_of(marshal.loads(encoded), schema)  # noqa: S302 - encoded by this module
+    fields = all_fields_of(marshal.loads(encoded_value), schema)  # noqa: S302 - encoded by this module
     return {} if fields == LEAF else to_fields_v1(fields)
 
 
@@ -271,8 +271,8 @@ def _encode_field_set(fields: FieldSet) -> dict[str, Any]:
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _marshalled_to_fields_v1(encoded: bytes) -> dict[str, Any]:
-    return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
+def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
+    return to_fields_v1(marshal.loads(encoded_value))  # noqa: S302 - encoded by this module
 
 
 def updated_managed_fields(
@@ -283,17 +283,19 @@ def updated_managed_fields(
 
 
 def apply_configuration(
-    live: Obj | None, config: Obj, author: FieldManager, versions: VersionAccessors, *, force: bool
+    live_object: Obj | None, config: Obj, author: FieldManager, versions: VersionAccessors, *, force: bool
 ) -> ApplyResult:
     """Merge an applied configuration into the live object, if one exists. Raises StatusError on a conflict."""
     schema = versions.merge_schema(author.api_version)
     old: Obj = (
-        {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _drop_managed_fields(live)
+        {"apiVersion": config["apiVersion"], "kind": config["kind"]}
+        if live_object is None
+        else _drop_managed_fields(live_object)
     )
-    entries = _decode_entries((live or {}).get("metadata", {}).get("managedFields") or (), versions)
-    if live is not None and not entries:
-        first_author = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
-        entries = _entries_after_update(_empty_object(old), old, [], first_author, versions)
+    entries = _decode_entries((live_object or {}).get("metadata", {}).get("managedFields") or (), versions)
+    if live_object is not None and not entries:
+        earlier_manager = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
+        entries = _entries_after_update(_empty_object(old), old, [], earlier_manager, versions)
     own_entry = FieldManagerEntry(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, schema)
     )
@@ -303,8 +305,8 @@ def apply_configuration(
     changes = _VersionedDifferences(old, new, author.api_version, versions)
     conflicts = [(other, conflicting) for other in other_entries if (conflicting := changes.conflicting_fields(other))]
     if conflicts and not force:
-        allowed = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else EMPTY
-        conflicts = [(other, remaining) for other, fields in conflicts if (remaining := difference(fields, allowed))]
+        own_fields = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else EMPTY
+        conflicts = [(other, remaining) for other, fields in conflicts if (remaining := difference(fields, own_fields))]
         if conflicts:
             raise _conflict_error(conflicts)
     if last_entry is not None and old == new and last_entry.fields == own_entry.fields:
@@ -319,13 +321,13 @@ def _entries_after_update(
         old, new = _drop_managed_fields(old), _drop_managed_fields(new)
     changes = _VersionedDifferences(old, new, author.api_version, versions)
     remaining_entries = [entry for entry in map(changes.without_lost_fields, entries) if entry.fields]
-    owned = changes.fields_owned_by_author()
-    if not owned:
+    fields = changes.fields_owned_by_author()
+    if not fields:
         return _merge_oldest_updates(remaining_entries)
-    own_entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, owned)
+    own_entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, fields)
     own_fields = next((entry.fields for entry in remaining_entries if entry.identity == own_entry.identity), EMPTY)
     other_entries = [entry for entry in remaining_entries if entry.identity != own_entry.identity]
-    return _merge_oldest_updates([*other_entries, own_entry.with_fields(union(own_fields, owned))])
+    return _merge_oldest_updates([*other_entries, own_entry.with_fields(union(own_fields, fields))])
 
 
 class _VersionedDifferences:
@@ -378,12 +380,14 @@ def _remove_abandoned_fields(
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
     last_fields = with_named_fields(last_entry.fields, schema)
-    owned = union_of([with_named_fields(entry.fields, schema) for entry in manager_entries])
+    owned_fields = union_of([with_named_fields(entry.fields, schema) for entry in manager_entries])
     present = with_named_fields(fields_of(obj, schema), schema)
     without_last_fields = without_fields(obj, last_fields, schema) or {}
-    removable = difference(present, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned))
-    remaining = without_fields(obj, removable, schema) or {}
-    removed_fields = difference(present, with_named_fields(fields_of(remaining, schema), schema))
+    removable = difference(
+        present, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned_fields)
+    )
+    remaining_object = without_fields(obj, removable, schema) or {}
+    removed_fields = difference(present, with_named_fields(fields_of(remaining_object, schema), schema))
     result: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
     return result
 
@@ -392,19 +396,19 @@ def _applied_fields(config: Obj, schema: MergeSchema) -> FieldSet:
     return difference(fields_of(config, schema), _UNOWNED_FIELDS)
 
 
-def _unchanged_kubectl_fields(live: Obj, schema: MergeSchema) -> FieldSet:
+def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
     They do not conflict when kubectl migrates to server-side apply.
     """
-    text = (live["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
+    text = (live_object["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
         last_applied = msgspec.json.decode(text) if text else None
     except msgspec.DecodeError:
         return EMPTY
-    if not isinstance(last_applied, dict) or last_applied.get("apiVersion") != live["apiVersion"]:
+    if not isinstance(last_applied, dict) or last_applied.get("apiVersion") != live_object["apiVersion"]:
         return EMPTY
-    changes = differences(last_applied, live, schema)
+    changes = differences(last_applied, live_object, schema)
     kept_fields = difference(fields_of(last_applied, schema), changes.modified)
     return difference(difference(kept_fields, changes.added), changes.removed)
 
@@ -446,16 +450,16 @@ def _iterate_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldMana
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
+def _read_fields(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
     """Return the fields of an entry as a set and as `fieldsV1`; cached, since many objects have the same."""
-    fields = of_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
+    fields = of_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
     return fields, to_fields_v1(fields)
 
 
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
     """Return entries in the JSON form of `managedFields`: applies first, then updates, each sorted by time."""
-    ordered = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
-    return [entry.entry() for entry in ordered if entry.fields]
+    sorted_entries = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
+    return [entry.entry() for entry in sorted_entries if entry.fields]
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
@@ -469,8 +473,8 @@ def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManager
     newest_merged = oldest[-1]
     fields = union_of([entry.fields for entry in oldest if entry.api_version == newest_merged.api_version])
     apply_entries = [entry for entry in entries if entry.operation != UPDATE]
-    merged = newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
-    return [*apply_entries, *updaters[surplus + 1 :], merged]
+    merged_entry = newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
+    return [*apply_entries, *updaters[surplus + 1 :], merged_entry]
 
 
 def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
@@ -525,8 +529,8 @@ def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
         return resource.merge_schema(info.version_of(api_version) or info.storage_version)
 
     def convert(obj: Obj, api_version: str) -> Obj:
-        decoded = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
-        return obj if decoded is None else strategy.show(decoded, api_version)
+        decoded_object = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
+        return obj if decoded_object is None else strategy.show(decoded_object, api_version)
 
     return VersionAccessors(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
 
@@ -546,16 +550,16 @@ class InProcessFieldManager:
         self._resources = {resource.info.constant: resource for resource in resources}
         self._now = now
 
-    def claimed(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
+    def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
         """Return a controller's write; an update also takes ownership of the fields that it changes."""
         if not isinstance(write, Update):
             return write
-        stored = get(key_of(write.obj))
-        entries = None if stored is None else stored["metadata"].get("managedFields")
+        stored_object = get(key_of(write.obj))
+        entries = None if stored_object is None else stored_object["metadata"].get("managedFields")
         resource = self._resources.get(group_kind(write.obj))
-        if stored is None or not entries or resource is None:
+        if stored_object is None or not entries or resource is None:
             return write
-        new = {**write.obj, "status": stored["status"]} if "status" in stored else write.obj
+        new = {**write.obj, "status": stored_object["status"]} if "status" in stored_object else write.obj
         author = FieldManager(_MANAGER_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
-        versions = versions_of(resource, stored["metadata"].get("namespace", ""))
-        return replace(write, managed_fields=updated_managed_fields(stored, new, entries, author, versions))
+        versions = versions_of(resource, stored_object["metadata"].get("namespace", ""))
+        return replace(write, managed_fields=updated_managed_fields(stored_object, new, entries, author, versions))

@@ -42,20 +42,20 @@ _RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute"
 def go_time_error(text: str, *, is_micro: bool) -> str | None:
     """Return the error of Go's time.Parse for a text; None if it is a valid time of the API."""
     layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
-    remaining, values = text, dict[str, str]()
+    remaining_text, values = text, dict[str, str]()
     for name, pattern in layout:
-        match = re.compile(pattern, re.ASCII).match(remaining)
+        match = re.compile(pattern, re.ASCII).match(remaining_text)
         if match is None:
-            message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quote(remaining)} as "{name}"'
+            message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quote(remaining_text)} as "{name}"'
             return f"parsing time {_quote(text)} as {message}"
         values[name] = match[0]
         if name in _RANGES:
             range_name, minimum, maximum = _RANGES[name]
             if not minimum <= int(match[0][:2]) <= maximum:
                 return f"parsing time {_quote(text)}: {range_name} out of range"
-        remaining = remaining[match.end() :]
-    if remaining:
-        return f"parsing time {_quote(text)}: extra text: {_quote(remaining)}"
+        remaining_text = remaining_text[match.end() :]
+    if remaining_text:
+        return f"parsing time {_quote(text)}: extra text: {_quote(remaining_text)}"
     if not 1 <= int(values["02"]) <= days_in_month(int(values["2006"]), int(values["01"])):
         return f"parsing time {_quote(text)}: day out of range"
     return None
@@ -93,9 +93,9 @@ _INTEGER_BITS: Final = {"int": 63, "int32": 31, "int64": 63}
 _STRING_TYPES: Final = frozenset({"string", "bytes"})
 
 
-def find_decoding_error(sent: Mapping[str, Any], scope: TypeScope, type_name: str) -> str | None:
+def find_decoding_error(sent_object: Mapping[str, Any], scope: TypeScope, type_name: str) -> str | None:
     """Return Go's decoding error for the first value of a wrong type in an object; None if all values fit."""
-    return next(_object_errors(sent, scope, type_name, ()), None)
+    return next(_object_errors(sent_object, scope, type_name, ()), None)
 
 
 def _object_errors(value: Mapping[str, Any], scope: TypeScope, type_name: str, path: tuple[str, ...]) -> Iterator[str]:
@@ -182,8 +182,8 @@ def _go_type(field: Field) -> str:
         return "v1.ResourceList"
     if field.is_map:
         return f"map[string]{_go_type(field.element)}"
-    known = _GO_TYPES.get(field.expression) or _GO_TYPES_WITH_UNMARSHAL.get(field.expression)
-    return known or f"v1.{_last_name(field.expression)}"
+    type_name = _GO_TYPES.get(field.expression) or _GO_TYPES_WITH_UNMARSHAL.get(field.expression)
+    return type_name or f"v1.{_last_name(field.expression)}"
 
 
 def _last_name(type_name: str) -> str:
@@ -200,24 +200,24 @@ class BuiltInStrategy:
         #: The paths of time fields, by version.
         self._times: dict[str, TimeLocations] = {}
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+    def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors."""
-        return decode_unvalidated(sent, namespace, valid_obj)
+        return decode_unvalidated(sent_object, namespace, valid_obj)
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 
-    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
         times = self._times.get(api_version)
         if times is None:
             times = self._times[api_version] = self.times(api_version)
-        return self._shown_times.cut_times_to_seconds(self.in_version(stored, api_version), times)
+        return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), times)
 
-    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version without rounding times, for comparison."""
-        return conversion.from_storage(stored, api_version)
+        return conversion.from_storage(stored_object, api_version)
 
     def times(self, api_version: str) -> TimeLocations:
         """Return the paths of time fields in a version of the kind."""
@@ -239,9 +239,9 @@ class BuiltInStrategy:
         """Return the table columns of the kind, including those of `-o wide`."""
         return columns(self._constant, wide=True)
 
-    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+    def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of a stored object."""
-        return row(stored, now=now, wide=True)
+        return row(stored_object, now=now, wide=True)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""

@@ -102,7 +102,7 @@ class StaticFileHandler:
         self._find_file = find
         self._headers = tuple(headers)
 
-    def answer(self, request: ApiRequest) -> Response:
+    def respond(self, request: ApiRequest) -> Response:
         """Return the static file at the path of a request."""
         if request.path == DASHBOARD_FILES_PATH:
             return Response(307, "", content_type=PLAIN_TEXT, headers=(("location", f"{DASHBOARD_FILES_PATH}/"),))
@@ -124,7 +124,7 @@ class ModelHandler:
         #: The flow of each open stream.
         self._open_streams: dict[ModelStream, str] = {}
 
-    def answer(self, request: ApiRequest) -> "Response | ModelStream":
+    def respond(self, request: ApiRequest) -> "Response | ModelStream":
         """Return a view model, or with `watch` a stream of its changes."""
         view, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)
@@ -248,12 +248,12 @@ class ModelStream:
     def _send(self, model: dict[str, Any]) -> bool:
         """Send the changed parts of a model; return whether there were any."""
         parts = {name: _encode(part) for name, part in model.items()}
-        changed = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent_parts.get(name) != part}
-        removed = [name for name in self._sent_parts if name not in parts]
+        changed_parts = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent_parts.get(name) != part}
+        removed_names = [name for name in self._sent_parts if name not in parts]
         self._sent_parts = parts
-        if changed or removed:
-            self._buffered.append(_encode({**self._time(), "set": changed, "gone": removed}) + b"\n")
-        return bool(changed or removed)
+        if changed_parts or removed_names:
+            self._buffered.append(_encode({**self._time(), "set": changed_parts, "gone": removed_names}) + b"\n")
+        return bool(changed_parts or removed_names)
 
 
 def _noop() -> None:

@@ -93,8 +93,8 @@ def _group_order(group: str) -> tuple[int, str]:
 
 
 def _resources_in(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
-    selected = [each for each in resources if each.info.group == group and version in each.info.versions]
-    return sorted(selected, key=lambda each: each.info.plural)
+    matching_resources = [each for each in resources if each.info.group == group and version in each.info.versions]
+    return sorted(matching_resources, key=lambda each: each.info.plural)
 
 
 def _group_document(name: str, version_names: Sequence[str]) -> dict[str, Any]:
@@ -118,21 +118,21 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
                 "name": f"{info.plural}/{part}",
                 "singularName": "",
                 "namespaced": info.namespaced,
-                **_differing_version(answer, group, version),
-                "kind": answer.kind,
-                "verbs": answer.verbs,
+                **_differing_version(handlers, group, version),
+                "kind": handlers.kind,
+                "verbs": handlers.verbs,
             }
-            for part, answer in resource.answers.items()
+            for part, handlers in resource.handlers.items()
             if part
         ]
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
-def _differing_version(answer: EndpointHandlers, group: str, version: str) -> dict[str, str]:
+def _differing_version(handlers: EndpointHandlers, group: str, version: str) -> dict[str, str]:
     """Return the group and version of a subresource's kind, if they differ from those of its resource."""
-    is_same = (answer.group, answer.version) == (group, version)
-    return {} if is_same else {"group": answer.group, "version": answer.version}
+    is_same = (handlers.group, handlers.version) == (group, version)
+    return {} if is_same else {"group": handlers.group, "version": handlers.version}
 
 
 def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -170,10 +170,10 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
     parts += [
         {
             "subresource": part,
-            "responseKind": {"group": answer.group, "version": answer.version, "kind": answer.kind},
-            "verbs": answer.verbs,
+            "responseKind": {"group": handlers.group, "version": handlers.version, "kind": handlers.kind},
+            "verbs": handlers.verbs,
         }
-        for part, answer in resource.answers.items()
+        for part, handlers in resource.handlers.items()
         if part
     ]
     return {**entry, "subresources": parts} if parts else entry
@@ -181,10 +181,10 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
 
 def _verbs(resource: Resource) -> list[str]:
     """Return the verbs that a resource supports."""
-    answer = resource.answers.get("")
-    if answer is None:
+    handlers = resource.handlers.get("")
+    if handlers is None:
         return VERBS if resource.supports_deletecollection else _SINGLE_OBJECT_VERBS
-    return [*answer.verbs, *(["list"] if "get" in answer.verbs else [])]
+    return [*handlers.verbs, *(["list"] if "get" in handlers.verbs else [])]
 
 
 def _short_names_and_categories(info: ServedKind) -> dict[str, list[str]]:

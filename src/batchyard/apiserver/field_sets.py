@@ -31,17 +31,17 @@ def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
     """Encode a field set as `fieldsV1`."""
     encoded: dict[str, Any] = {}
     for step in sorted(fields):
-        nested = fields[step]
-        encoded[step] = {} if nested is LEAF or nested == LEAF else to_fields_v1(nested)
+        nested_fields = fields[step]
+        encoded[step] = {} if nested_fields is LEAF or nested_fields == LEAF else to_fields_v1(nested_fields)
     return encoded
 
 
-def union(first: FieldSet, second: FieldSet) -> FieldSet:
+def union(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
     """Return the field set with the paths in either of two sets."""
-    if not first or not second:
-        return first or second
-    result = dict(first)
-    for step, nested in second.items():
+    if not first_set or not second_set:
+        return first_set or second_set
+    result = dict(first_set)
+    for step, nested in second_set.items():
         result[step] = union(result[step], nested) if step in result else nested
     return result
 
@@ -61,28 +61,28 @@ def difference(minuend: FieldSet, subtrahend: FieldSet) -> FieldSet:
     """Return the paths in the first field set only; the same object if nothing was removed."""
     result: dict[str, Any] | None = None
     for step, nested_subtrahend in subtrahend.items():
-        nested = minuend.get(step)
-        if nested is None:
+        nested_fields = minuend.get(step)
+        if nested_fields is None:
             continue
-        remaining = difference(nested, nested_subtrahend) if step != SELF_MARK else EMPTY
-        if remaining is nested and remaining:
+        remaining_fields = difference(nested_fields, nested_subtrahend) if step != SELF_MARK else EMPTY
+        if remaining_fields is nested_fields and remaining_fields:
             continue
         if result is None:
             result = dict(minuend)
-        if remaining:
-            result[step] = remaining
+        if remaining_fields:
+            result[step] = remaining_fields
         else:
             del result[step]
     return minuend if result is None else result
 
 
-def intersection(first: FieldSet, second: FieldSet) -> FieldSet:
+def intersection(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
     """Return the field set with the paths in both of two sets."""
     result: dict[str, Any] = {}
-    for step, nested in first.items():
-        if step == SELF_MARK and step in second:
+    for step, nested in first_set.items():
+        if step == SELF_MARK and step in second_set:
             result[step] = nested
-        elif step in second and (shared := intersection(nested, second[step])):
+        elif step in second_set and (shared := intersection(nested, second_set[step])):
             result[step] = shared
     return result
 
@@ -119,35 +119,38 @@ _CACHED_STEPS_MAX: Final = 1024
 _CACHED_LENGTH_MAX: Final = 256
 
 
-def merge_applied(live: Any, applied: Any, schema: MergeSchema) -> Any:
+def merge_applied(live_value: Any, applied_value: Any, schema: MergeSchema) -> Any:
     """Merge an applied value into a live one, by their merge schema."""
-    if isinstance(live, dict) and isinstance(applied, dict) and not schema.is_atomic:
-        changed = {
-            name: merge_applied(live[name], child, schema.field_schema(name)) if name in live else child
-            for name, child in applied.items()
+    if isinstance(live_value, dict) and isinstance(applied_value, dict) and not schema.is_atomic:
+        changed_fields = {
+            name: merge_applied(live_value[name], child, schema.field_schema(name)) if name in live_value else child
+            for name, child in applied_value.items()
         }
-        return {**live, **changed}
-    if isinstance(live, list) and isinstance(applied, list) and schema.keys is not None:
-        return _merge_lists(items_of(live, schema), items_of(applied, schema, unique=True), schema.item)
-    return applied
+        return {**live_value, **changed_fields}
+    if isinstance(live_value, list) and isinstance(applied_value, list) and schema.keys is not None:
+        return _merge_lists(items_of(live_value, schema), items_of(applied_value, schema, unique=True), schema.item)
+    return applied_value
 
 
-def _merge_lists(live: Mapping[str, Any], applied: Mapping[str, Any], schema: MergeSchema) -> list[Any]:
+def _merge_lists(live_value: Mapping[str, Any], applied_value: Mapping[str, Any], schema: MergeSchema) -> list[Any]:
     """Merge two lists: shared and new items take the applied order, other live items keep their position.
 
     Where the live order differs, a shared item comes after the shared items that precede it in the applied list.
     """
     result = []
-    remaining, shared_steps = deque(applied), deque(step for step in applied if step in live)
-    for step, item in live.items():
-        if step not in applied:
+    remaining_steps, shared_steps = deque(applied_value), deque(step for step in applied_value if step in live_value)
+    for step, item in live_value.items():
+        if step not in applied_value:
             result.append(item)
         elif shared_steps and step == shared_steps[0]:
-            while (step_before := remaining.popleft()) != step:
-                result.append(applied[step_before])
-            result.append(merge_applied(item, applied[step], schema))
+            while (step_before := remaining_steps.popleft()) != step:
+                result.append(applied_value[step_before])
+            result.append(merge_applied(item, applied_value[step], schema))
             shared_steps.popleft()
-    rest = (merge_applied(live[step], applied[step], schema) if step in live else applied[step] for step in remaining)
+    rest = (
+        merge_applied(live_value[step], applied_value[step], schema) if step in live_value else applied_value[step]
+        for step in remaining_steps
+    )
     return [*result, *rest]
 
 
@@ -156,10 +159,14 @@ def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
     if isinstance(value, dict) and not schema.is_atomic:
         kept_members = {}
         for name, child in value.items():
-            nested = fields.get(f"f:{name}", EMPTY)
+            nested_fields = fields.get(f"f:{name}", EMPTY)
             if (
-                SELF_MARK not in nested
-                and (remaining := without_fields(child, nested, schema.field_schema(name)) if nested else child)
+                SELF_MARK not in nested_fields
+                and (
+                    remaining := without_fields(child, nested_fields, schema.field_schema(name))
+                    if nested_fields
+                    else child
+                )
                 is not None
             ):
                 kept_members[name] = remaining
@@ -172,9 +179,9 @@ def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
 def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSchema) -> list[Any]:
     kept_members = []
     for item in value:
-        nested = fields.get(step_of(item, schema), EMPTY)
-        if SELF_MARK not in nested:
-            kept_members.append(without_fields(item, nested, schema.item) if nested else item)
+        nested_fields = fields.get(step_of(item, schema), EMPTY)
+        if SELF_MARK not in nested_fields:
+            kept_members.append(without_fields(item, nested_fields, schema.item) if nested_fields else item)
     return kept_members
 
 

@@ -41,25 +41,25 @@ def apply_json_patch(obj: Obj, patch: Any) -> Any:
     if len(operations) > _OPERATIONS_MAX:
         message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", message)
-    patched = _PatchedDocument(obj)
+    patched_document = _PatchedDocument(obj)
     try:
         for operation in operations:
-            patched.operate(operation)
-        patched.check_depth()
+            patched_document.operate(operation)
+        patched_document.check_depth()
     except OperationError as error:
         cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_MAX]}
         raise StatusError(422, "Invalid", _REJECTED_MESSAGE, {"causes": [cause]}) from error
-    return patched.document
+    return patched_document.document
 
 
 def json_patch_strict_faults(patch: Any, duplicates: Sequence[str]) -> list[str]:
     """Return the strict decoding errors of a JSON patch: duplicate and unknown fields of operations."""
-    known = {*_STRING_FIELDS, "value"}
+    known_fields = {*_STRING_FIELDS, "value"}
     unknown = [
         f'unknown field "[{index}].{name}"'
         for index, operation in enumerate(_parse_operations(patch))
         for name in operation
-        if name not in known
+        if name not in known_fields
     ]
     return [f"json patch {fault}" for fault in (*duplicates, *unknown)]
 
@@ -170,13 +170,13 @@ class _PatchedDocument:
         steps = self._parse_path(path, f"copy operation does not apply: doc is missing destination path: {path}")
         self._insert(steps, self._copy_value(value), "error while adding value during copy")
 
-    def _test(self, path: str, expected: Any) -> None:
+    def _test(self, path: str, expected_value: Any) -> None:
         if path:
             steps = self._parse_path(path, f"test operation does not apply: is missing path: {path}")
             value = self._read_value(steps, f"error in test for path: '{path}'")
         else:
             value = self.document
-        if not _is_equal(value, expected):
+        if not _is_equal(value, expected_value):
             raise OperationError(f"testing value {path} failed: test failed")
 
     def _parse_path(self, path: str, missing_message: str) -> list[str]:
@@ -242,12 +242,12 @@ class _PatchedDocument:
             raise OperationError(f"the patch shifts more than {_SHIFTED_ITEMS_MAX} list items")
 
     def _copy_value(self, value: Any) -> Any:
-        encoded = _encode_checked(value)
-        self._copied_bytes += len(encoded)
+        encoded_value = _encode_checked(value)
+        self._copied_bytes += len(encoded_value)
         if self._copied_bytes > _COPIED_BYTES_MAX:
             problem = f"the accumulated size increase of copy is {self._copied_bytes}"
             raise OperationError(f"Unable to complete the copy, {problem}, exceeding the limit {_COPIED_BYTES_MAX}")
-        return _decode(encoded)
+        return _decode(encoded_value)
 
     def _writable_at(self, steps: Sequence[str]) -> Any:
         """Return the mapping or list at a path for modification, after copying it and its ancestors."""
@@ -260,9 +260,9 @@ class _PatchedDocument:
     def _make_writable(self, value: Any) -> Any:
         if id(value) in self._copies or not isinstance(value, list | Mapping):
             return value
-        copied = list(value) if isinstance(value, list) else dict(value)
-        self._copies[id(copied)] = copied
-        return copied
+        copied_value = list(value) if isinstance(value, list) else dict(value)
+        self._copies[id(copied_value)] = copied_value
+        return copied_value
 
 
 def _encode_checked(value: Any) -> bytes:
@@ -283,15 +283,19 @@ def _unescape(step: str) -> str:
     return _ESCAPE.sub(lambda match: "/" if match[0] == "~1" else "~", step) if "~" in step else step
 
 
-def _is_equal(value: Any, expected: Any) -> bool:
+def _is_equal(value: Any, expected_value: Any) -> bool:
     """Compare two JSON values by type and value: 1, 1.0 and true differ."""
     if isinstance(value, Mapping):
-        if not isinstance(expected, Mapping) or len(value) != len(expected):
+        if not isinstance(expected_value, Mapping) or len(value) != len(expected_value):
             return False
-        return all(name in expected and _is_equal(child, expected[name]) for name, child in value.items())
+        return all(name in expected_value and _is_equal(child, expected_value[name]) for name, child in value.items())
     if isinstance(value, list):
-        return isinstance(expected, list) and len(value) == len(expected) and all(map(_is_equal, value, expected))
-    return type(value) is type(expected) and bool(value == expected)
+        return (
+            isinstance(expected_value, list)
+            and len(value) == len(expected_value)
+            and all(map(_is_equal, value, expected_value))
+        )
+    return type(value) is type(expected_value) and bool(value == expected_value)
 
 
 def _insertion_index(items: Sequence[Any], step: str) -> int:

@@ -99,12 +99,12 @@ def _encode_field(number: int, content: bytes) -> bytes:
 
 
 def _encode_varint(value: int) -> bytes:
-    encoded = bytearray()
+    encoded_bytes = bytearray()
     while value > 127:
-        encoded.append(value & 127 | 128)
+        encoded_bytes.append(value & 127 | 128)
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    encoded_bytes.append(value)
+    return bytes(encoded_bytes)
 
 
 # OpenAPI documents of the served resources, with the fields that kubectl reads. Source: k8s.io/kube-openapi.
@@ -174,10 +174,10 @@ class OpenApi:
             self._edition = self._resources.edition
             self._documents = {}
         if path not in self._documents:
-            built = self._build_document(path)
-            if built is None:
+            built_document = self._build_document(path)
+            if built_document is None:
                 return None
-            self._documents[path] = built
+            self._documents[path] = built_document
         return self._documents[path]
 
     def message(self) -> bytes:
@@ -256,10 +256,10 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     namespace_path = "namespaces/{namespace}/" if info.namespaced else ""
     collection_path = f"/{version_path}/{namespace_path}{info.plural}"
     handler_paths = _handler_paths(collection_path, resource)
-    if "" in resource.answers:
+    if "" in resource.handlers:
         return handler_paths
     created_responses, changed_responses = {"200": obj, "201": obj, "202": obj}, {"200": obj, "201": obj}
-    deleted = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
+    result = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
     list_operation = _operation("list", kind, _LIST_OPTIONS, {"200": objs})
     all_namespaces = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
     namespace_parameters = [_path_parameter("namespace")] if info.namespaced else []
@@ -275,7 +275,7 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
         "patch": _operation("patch", kind, _WRITE_PARAMETERS, changed_responses, patch_bodies),
     }
     options = ("gracePeriodSeconds", "propagationPolicy")
-    operations = {**change_operations, "delete": _operation("delete", kind, options, {"200": deleted, "202": deleted})}
+    operations = {**change_operations, "delete": _operation("delete", kind, options, {"200": result, "202": result})}
     subresource_paths = {f"{collection_path}/{{name}}/{each}": change_operations for each in resource.subresources}
     own_paths = {collection_path: collection_operations, f"{collection_path}/{{name}}": operations}
     return {**all_namespaces, **own_paths, **subresource_paths, **handler_paths}
@@ -290,10 +290,10 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     namespace_parameters = [_path_parameter("namespace")] if resource.info.namespaced else []
     object_path, parameters = f"{collection_path}/{{name}}", [_path_parameter("name"), *namespace_parameters]
     paths: dict[str, Any] = {}
-    for subresource, answer in resource.answers.items():
-        kind = {"group": answer.group, "version": answer.version, "kind": answer.kind}
+    for subresource, handlers in resource.handlers.items():
+        kind = {"group": handlers.group, "version": handlers.version, "kind": handlers.kind}
         responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
-        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in answer.methods}
+        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.methods}
         if subresource:
             paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
             continue
@@ -344,23 +344,23 @@ def _v2_document(by_version_path: Mapping[str, Sequence[Resource]]) -> dict[str,
 
 def _convert_operations_to_v2(operations: Mapping[str, Any]) -> dict[str, Any]:
     shared_parameters = [_convert_parameter_to_v2(parameter) for parameter in operations.get("parameters", ())]
-    converted = {name: _convert_operation_to_v2(each) for name, each in operations.items() if name != "parameters"}
-    return {"parameters": shared_parameters, **converted} if shared_parameters else converted
+    v2_operations = {name: _convert_operation_to_v2(each) for name, each in operations.items() if name != "parameters"}
+    return {"parameters": shared_parameters, **v2_operations} if shared_parameters else v2_operations
 
 
 def _convert_operation_to_v2(operation: Mapping[str, Any]) -> dict[str, Any]:
     parameters = [_convert_parameter_to_v2(parameter) for parameter in operation["parameters"]]
-    converted = {keyword: value for keyword, value in operation.items() if keyword.startswith("x-")}
+    v2_operation = {keyword: value for keyword, value in operation.items() if keyword.startswith("x-")}
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]
-        converted["consumes"] = [*content]
+        v2_operation["consumes"] = [*content]
         schema = next(iter(content.values()))["schema"]
         parameters.insert(0, {"name": "body", "in": "body", "required": True, "schema": schema})
     responses = {
         code: {"description": response["description"], **response.get("content", {}).get(_JSON, {})}
         for code, response in operation["responses"].items()
     }
-    return {**converted, "produces": [_JSON], "parameters": parameters, "responses": responses}
+    return {**v2_operation, "produces": [_JSON], "parameters": parameters, "responses": responses}
 
 
 def _convert_parameter_to_v2(parameter: Mapping[str, Any]) -> dict[str, Any]:

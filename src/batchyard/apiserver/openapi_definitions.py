@@ -75,15 +75,15 @@ def metadata_schemas() -> Schemas:
 def _collect_schemas(root_name: str, root_scope: TypeScope, type_name: str) -> Schemas:
     schemas: Schemas = {}
     has_quantities = root_scope.name == NATIVE
-    pending = [(root_name, root_scope, type_name)]
-    while pending:
-        name, type_scope, type_name = pending.pop()
+    pending_types = [(root_name, root_scope, type_name)]
+    while pending_types:
+        name, type_scope, type_name = pending_types.pop()
         if name not in schemas:
             fields = type_scope.fields(type_name)
             schemas[name] = _object_schema(type_name, fields, type_scope)
             quantities = (field for field in fields.values() if "quantity" in field.expression)
             has_quantities = has_quantities or (type_scope.name == NATIVE and any(quantities))
-            pending += list(_referenced_types(fields, type_scope))
+            pending_types += list(_referenced_types(fields, type_scope))
     return {**schemas, _QUANTITY: _QUANTITY_SCHEMA} if has_quantities else schemas
 
 
@@ -96,8 +96,8 @@ def _object_schema(type_name: str, fields: Mapping[str, Field], type_scope: Type
         "" if "." in type_name else description(type_name)
     )  # a type below a kind describes only one field
     schema = _with_description({"type": "object", "properties": properties}, type_description)
-    required = [name for name, field in fields.items() if field.required]
-    return {**schema, "required": required} if required else schema
+    required_names = [name for name, field in fields.items() if field.required]
+    return {**schema, "required": required_names} if required_names else schema
 
 
 def _with_description(schema: dict[str, Any], text: str) -> dict[str, Any]:
@@ -233,22 +233,22 @@ def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
 
 def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
     """Return a schema with all references replaced by the referenced schemas."""
-    expanded = {keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_KEYS, "$ref", "allOf")}
+    result = {keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_KEYS, "$ref", "allOf")}
     for referring in (schema, *schema.get("allOf", ())):
         if "$ref" in referring:
-            expanded = {**schemas[referring["$ref"].removeprefix(REFERENCE)], **expanded}
-            expanded.pop("x-kubernetes-group-version-kind", None)
-    if "properties" in expanded:
-        expanded["properties"] = {n: _inline_references(each, schemas) for n, each in expanded["properties"].items()}
+            result = {**schemas[referring["$ref"].removeprefix(REFERENCE)], **result}
+            result.pop("x-kubernetes-group-version-kind", None)
+    if "properties" in result:
+        result["properties"] = {n: _inline_references(each, schemas) for n, each in result["properties"].items()}
     for nested in ("items", "additionalProperties"):
-        if nested in expanded:
-            expanded[nested] = _inline_references(expanded[nested], schemas)
-    if _INT_OR_STRING in expanded:
-        expanded |= _INTEGER_OR_STRING
-    if not _has_valid_keys(expanded):
-        expanded.pop(_LIST_TYPE, None)
-        expanded.pop(_LIST_KEYS, None)
-    return expanded
+        if nested in result:
+            result[nested] = _inline_references(result[nested], schemas)
+    if _INT_OR_STRING in result:
+        result |= _INTEGER_OR_STRING
+    if not _has_valid_keys(result):
+        result.pop(_LIST_TYPE, None)
+        result.pop(_LIST_KEYS, None)
+    return result
 
 
 def _has_valid_keys(schema: Mapping[str, Any]) -> bool:

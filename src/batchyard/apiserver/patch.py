@@ -213,11 +213,11 @@ def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Keep only the fields named by `$retainKeys`, which must include all fields that the patch sets."""
-    retained = patch[_RETAIN_KEYS]
+    retained_keys = patch[_RETAIN_KEYS]
     changed_fields = [name for name, new_value in patch.items() if new_value is not None and not name.startswith("$")]
-    if not isinstance(retained, list):
+    if not isinstance(retained_keys, list):
         raise request.bad_request("invalid patch format of retainKeys")
-    names = frozenset(name for name in retained if isinstance(name, str))
+    names = frozenset(name for name in retained_keys if isinstance(name, str))
     if not names.issuperset(changed_fields):
         raise request.bad_request("invalid patch format of retainKeys")
     return {name: child for name, child in value.items() if name in names}
@@ -309,14 +309,14 @@ def _order_items(items: list[Any], order: Sequence[Any], previous_items: Sequenc
     positions = _first_positions(_encode_item_key(item, key) for item in order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
-    ordered = deque(sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]]))
+    queue = deque(sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]]))
     others = deque(pair for pair in keyed_items if pair[0] not in positions)
     result = []
-    while ordered and others:
-        ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))
+    while queue and others:
+        ordered_position, other_position = (previous_positions.get(queue[0][0]), previous_positions.get(others[0][0]))
         takes_other = ordered_position is not None and other_position is not None and other_position < ordered_position
-        result.append((others if takes_other else ordered).popleft())
-    return [item for _, item in (*result, *ordered, *others)]
+        result.append((others if takes_other else queue).popleft())
+    return [item for _, item in (*result, *queue, *others)]
 
 
 def _encode_item_key(item: Any, key: str) -> bytes:
@@ -366,8 +366,8 @@ def patch_media_types(*, strategic: bool) -> list[str]:
 
 def check_patch_media_type(content_type: str, *, strategic: bool) -> None:
     """Raise StatusError if a media type is not that of a supported patch."""
-    accepted = patch_media_types(strategic=strategic)
-    if content_type not in accepted:
+    accepted_types = patch_media_types(strategic=strategic)
+    if content_type not in accepted_types:
         problem = "the body of the request was in an unknown format"
-        message = f"{problem} - accepted media types include: {', '.join(accepted)}"
+        message = f"{problem} - accepted media types include: {', '.join(accepted_types)}"
         raise request.StatusError(415, "UnsupportedMediaType", message)

@@ -20,8 +20,8 @@ _VARINT_MAX = 10  # bytes
 class FieldBudget:
     """The remaining number of fields that a protobuf message may have, including nested ones."""
 
-    def __init__(self, remaining: int) -> None:
-        self._remaining = remaining
+    def __init__(self, remaining_count: int) -> None:
+        self._remaining = remaining_count
 
     def spend(self) -> None:
         """Count one field. Raises BadMessage if the message has too many."""
@@ -153,13 +153,13 @@ def _store_field(result: dict[str, Any], field: _Field, value: FieldValue, limit
         entry_value = _convert_value(field.type, entry.get(2, b""), limits)
         result.setdefault(field.name, {})[_decode_text(entry.get(1, b""))] = entry_value
         return
-    converted = _convert_value(field.type, value, limits)
+    converted_value = _convert_value(field.type, value, limits)
     if field.is_list:
-        result.setdefault(field.name, []).append(converted)
+        result.setdefault(field.name, []).append(converted_value)
     elif not field.name:
-        result.update(converted)
-    elif converted is not None and (converted or field.keeps_zero):
-        result[field.name] = converted
+        result.update(converted_value)
+    elif converted_value is not None and (converted_value or field.keeps_zero):
+        result[field.name] = converted_value
 
 
 def _convert_value(type_name: str, value: FieldValue, limits: DecodingLimits) -> Any:

@@ -315,9 +315,9 @@ class DeleteOptions(NamedTuple):
     uid: str | None
     resource_version: str | None
 
-    def unmet_precondition(self, stored: Obj) -> str:
+    def unmet_precondition(self, stored_object: Obj) -> str:
         """Describe the first precondition of the delete that an object does not meet; '' if it meets all."""
-        metadata = stored["metadata"]
+        metadata = stored_object["metadata"]
         preconditions = (
             ("UID", self.uid, metadata["uid"], "deleted and then recreated"),
             ("ResourceVersion", self.resource_version, metadata["resourceVersion"], "modified"),
@@ -354,8 +354,8 @@ def _write_option_faults(request: ApiRequest, content_type: str) -> Iterator[Fie
         yield FieldError("fieldManager", f'Invalid value: "{manager!r}": should only contain printable characters')
     yield from _dry_run_faults([query["dryRun"]] if "dryRun" in query else [])
     if query.get("fieldValidation", "") not in ("", IGNORE, STRICT, WARN):
-        supported = f'supported values: "", "{IGNORE}", "{STRICT}", "{WARN}"'
-        yield FieldError("fieldValidation", f'Unsupported value: "{query["fieldValidation"]}": {supported}')
+        supported_text = f'supported values: "", "{IGNORE}", "{STRICT}", "{WARN}"'
+        yield FieldError("fieldValidation", f'Unsupported value: "{query["fieldValidation"]}": {supported_text}')
 
 
 def _dry_run_faults(values: list[Any]) -> Iterator[FieldError]:
@@ -391,8 +391,8 @@ def _propagation_faults(fields: Mapping[str, Any]) -> Iterator[FieldError]:
         problem = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
         yield FieldError("propagationPolicy", problem)
     elif policy is not None and policy not in _PROPAGATION_POLICIES:
-        supported = ", ".join(f'"{name}"' for name in (*_PROPAGATION_POLICIES, "nil"))
-        yield FieldError("propagationPolicy", f'Unsupported value: "{policy}": supported values: {supported}')
+        supported_text = ", ".join(f'"{name}"' for name in (*_PROPAGATION_POLICIES, "nil"))
+        yield FieldError("propagationPolicy", f'Unsupported value: "{policy}": supported values: {supported_text}')
 
 
 def _propagation(fields: Mapping[str, Any]) -> Propagation | None:
@@ -495,8 +495,8 @@ def _forbidden(field: str, problem: str) -> FieldError:
     return FieldError(field, f"Forbidden: {problem}")
 
 
-def _unsupported(match: str, supported: str) -> FieldError:
-    return FieldError(_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported}')
+def _unsupported(match: str, supported_text: str) -> FieldError:
+    return FieldError(_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported_text}')
 
 
 def _check_faults(fault_iterator: Iterator[FieldError]) -> None:

@@ -23,19 +23,19 @@ _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patc
 class ResourceStrategy(Protocol):
     """The kind-specific logic of a resource: decoding, conversion, validation and table output."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+    def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors.
 
         `valid_obj` is an object in the storage version that was decoded before. Parts shared with it are valid.
         """
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object, with the fields that clients cannot change restored from the old one."""
 
-    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
 
-    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version without rounding times, for comparison."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
@@ -50,7 +50,7 @@ class ResourceStrategy(Protocol):
     def columns(self, api_version: str) -> Sequence[Column]:
         """Return the table columns in a version, including those of `-o wide`."""
 
-    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+    def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of a stored object."""
 
     def schemas(self, version: str) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ def _untyped_merge_schema(_version: str) -> MergeSchema:
     return UNSTRUCTURED
 
 
-def no_decoding_error(_sent: Mapping[str, Any]) -> str | None:
+def no_decoding_error(_sent_object: Mapping[str, Any]) -> str | None:
     """Return None: the kind has no Go decoding errors."""
     return None
 
@@ -97,7 +97,7 @@ class Resource(NamedTuple):
     #: Stored subresources, such as `status`.
     subresources: tuple[str, ...] = ()
     #: Subresources answered by functions; '' for a virtual resource without objects.
-    answers: Mapping[str, EndpointHandlers] = {}
+    handlers: Mapping[str, EndpointHandlers] = {}
     guard: WriteGuard | None = None
     #: The merge schema of the objects in a version.
     merge_schema: Callable[[str], MergeSchema] = _untyped_merge_schema
@@ -123,7 +123,7 @@ class Resource(NamedTuple):
     @property
     def has_typed_items(self) -> bool:
         """Whether list items carry `apiVersion` and `kind`, as those of custom resources do."""
-        return not self.is_native and "" not in self.answers
+        return not self.is_native and "" not in self.handlers
 
     @property
     def title(self) -> str:
@@ -189,11 +189,11 @@ def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str
 
 
 def with_subresource_handlers(
-    resources: Iterable[Resource], kind: str, answers: Mapping[str, EndpointHandlers]
+    resources: Iterable[Resource], kind: str, handlers: Mapping[str, EndpointHandlers]
 ) -> list[Resource]:
     """Return the resources, with subresources added to one kind."""
     return [
-        resource._replace(answers={**resource.answers, **answers}) if resource.info.constant == kind else resource
+        resource._replace(handlers={**resource.handlers, **handlers}) if resource.info.constant == kind else resource
         for resource in resources
     ]
 
@@ -220,9 +220,9 @@ class ResourcePath(NamedTuple):
         return self.resource.info
 
     @property
-    def answer(self) -> EndpointHandlers | None:
+    def handlers(self) -> EndpointHandlers | None:
         """The handlers of the path; None if the path is that of stored objects."""
-        return self.resource.answers.get(self.subresource)
+        return self.resource.handlers.get(self.subresource)
 
 
 def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
@@ -262,8 +262,8 @@ def _resource_path(resources: Resources, group_version: tuple[str, str], parts: 
     if resource is None or (namespace and not resource.info.namespaced):
         return None
     name, subresource = [*parts[1:], "", ""][:2]
-    answer = resource.answers.get(subresource)
-    if len(parts) > 3 and (answer is None or not answer.takes_path):
+    handlers = resource.handlers.get(subresource)
+    if len(parts) > 3 and (handlers is None or not handlers.takes_path):
         return None
     api_version = f"{group}/{version}" if group else version
     return ResourcePath(resource, version, namespace, name, subresource, api_version)

@@ -69,18 +69,18 @@ def _parse_values(lexemes: Iterator[str]) -> Iterator[str]:
     """Yield the values in parentheses in a label selector; an empty value between separators counts too."""
     if (lexeme := next(lexemes)) != "(":
         raise _parse_error(f"found '{lexeme}' expected: '('")
-    previous, lexeme = ",", next(lexemes)
+    last_lexeme, lexeme = ",", next(lexemes)
     while lexeme != ")":
         if lexeme in _OPERATOR_TOKENS and lexeme != ",":
             raise _parse_error(f"found '{lexeme}', expected: ',', ')' or identifier")
-        if (lexeme == ",") == (previous == ","):
+        if (lexeme == ",") == (last_lexeme == ","):
             if lexeme != ",":
                 raise _parse_error(f"found '{lexeme}', expected: ',' or ')'")
             yield ""
         if lexeme != ",":
             yield lexeme
-        previous, lexeme = lexeme, next(lexemes)
-    if previous == ",":
+        last_lexeme, lexeme = lexeme, next(lexemes)
+    if last_lexeme == ",":
         yield ""
 
 
@@ -218,16 +218,16 @@ def selected_name(request: ApiRequest) -> str:
 
 
 def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
-    known = _known_fields(info)
+    known_fields = _known_fields(info)
     for term in _TERMS.findall(text):
         match = _TERM.fullmatch(term)
         if match is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         if _UNESCAPED.fullmatch(match[3]) is None:
             raise bad_request(f"invalid field selector: invalid escape sequence or unescaped character: {match[3]}")
-        if match[1] not in known:
+        if match[1] not in known_fields:
             raise bad_request(f"field label not supported: {match[1]}")
-        yield known[match[1]], match[2] != "!=", _ESCAPED.sub(r"\1", match[3])
+        yield known_fields[match[1]], match[2] != "!=", _ESCAPED.sub(r"\1", match[3])
 
 
 def _known_fields(info: ServedKind) -> Mapping[str, str]:

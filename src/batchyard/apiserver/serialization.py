@@ -65,8 +65,8 @@ def read_body(request: ApiRequest) -> RequestBody:
     if not request.body:
         return RequestBody({})
     if content_type not in _BODY_READERS:
-        accepted = f"accepted media types include: {', '.join(_BODY_READERS)}"
-        raise StatusError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {accepted}")
+        hint = f"accepted media types include: {', '.join(_BODY_READERS)}"
+        raise StatusError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {hint}")
     return _BODY_READERS[content_type](request.body)
 
 
@@ -91,13 +91,13 @@ def read_yaml(body: bytes) -> RequestBody:
     if body.lstrip()[:1] == b"{":
         return read_json(body)
     try:
-        parsed = list(islice(yaml_documents.read_documents(body.decode(), yaml_documents.VALUES_MAX), _DOCUMENTS_MAX))
+        values = list(islice(yaml_documents.read_documents(body.decode(), yaml_documents.VALUES_MAX), _DOCUMENTS_MAX))
     except UnicodeDecodeError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
-    if len(parsed) != 1:
-        document_count = "none" if not parsed else "several"
+    if len(values) != 1:
+        document_count = "none" if not values else "several"
         raise bad_request(f"error decoding YAML: expected one document, found {document_count}")
-    document = parsed[0]
+    document = values[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
     return RequestBody(document.value, tuple(f"yaml: {fault.path}: {fault.problem}" for fault in document.faults))
@@ -124,10 +124,10 @@ def check_size(body: bytes) -> None:
         return
     if body.count(b'"') - body.count(b'\\"') > 4 * yaml_documents.VALUES_MAX:
         raise _too_many_values()
-    unquoted = yaml_documents.remove_json_strings(body)
-    if unquoted.count(b"[") + unquoted.count(b"{") + unquoted.count(b",") > yaml_documents.VALUES_MAX:
+    unquoted_text = yaml_documents.remove_json_strings(body)
+    if unquoted_text.count(b"[") + unquoted_text.count(b"{") + unquoted_text.count(b",") > yaml_documents.VALUES_MAX:
         raise _too_many_values()
-    if yaml_documents.nesting_depth(unquoted) > yaml_documents.NESTING_MAX:
+    if yaml_documents.nesting_depth(unquoted_text) > yaml_documents.NESTING_MAX:
         raise bad_request(f"the request body is nested more than {yaml_documents.NESTING_MAX} levels deep")
 
 
@@ -216,51 +216,53 @@ def decode_body_object(
     body: RequestBody, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None
 ) -> SentObject:
     """Decode the object of a request body or of a patch. Raises StatusError if it does not fit the path."""
-    sent, is_patched = with_kind(body.value, path), patched_from is not None
+    sent_object, is_patched = with_kind(body.value, path), patched_from is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
     is_as_stored = path.version == path.info.storage_version
-    result, unknown_faults = _decode_known_fields(sent, path, patched_from if is_as_stored else None)
-    type_error = None if result.obj is not None else path.resource.find_decoding_error(sent)
+    result, unknown_faults = _decode_known_fields(sent_object, path, patched_from if is_as_stored else None)
+    type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
-        raise _decoding_error(sent, type_error, is_patched=is_patched)
+        raise _decoding_error(sent_object, type_error, is_patched=is_patched)
     faults = [] if options.validation == IGNORE else [*body.faults, *unknown_faults]
     if faults and options.validation == STRICT:
-        raise _decoding_error(sent, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
+        raise _decoding_error(sent_object, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
     if result.obj is None:
-        raise invalid_object_error(InvalidObject(result.faults), path, name_of(sent))
+        raise invalid_object_error(InvalidObject(result.faults), path, name_of(sent_object))
     _check_name_and_namespace(result.obj["metadata"], path)
     return SentObject(_without_empty_metadata(result.obj), (*result.warnings, *faults))
 
 
-def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
+def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
     """Return a sent object with the kind and version of the path. Raises StatusError if it states different ones."""
-    if not isinstance(sent, Mapping):
+    if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
-    kind, version = sent.get("kind") or path.info.kind, sent.get("apiVersion") or path.api_version
+    kind, version = sent_object.get("kind") or path.info.kind, sent_object.get("apiVersion") or path.api_version
     if kind != path.info.kind:
         raise bad_request(f'{kind} in version "{version}" cannot be handled as a {path.info.kind}')
     if version != path.api_version:
-        expected = f"the expected API version ({path.api_version})"
-        raise bad_request(f"the API version in the data ({version}) does not match {expected}")
-    return {**sent, "kind": kind, "apiVersion": version}
+        expected_version = f"the expected API version ({path.api_version})"
+        raise bad_request(f"the API version in the data ({version}) does not match {expected_version}")
+    return {**sent_object, "kind": kind, "apiVersion": version}
 
 
-def name_of(sent: Mapping[str, Any]) -> str:
+def name_of(sent_object: Mapping[str, Any]) -> str:
     """Return the name in a sent object that is not validated yet."""
-    metadata = sent.get("metadata")
+    metadata = sent_object.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def _decode_known_fields(sent: Obj, path: ResourcePath, valid_obj: Obj | None) -> tuple[DecodedObject, Sequence[str]]:
+def _decode_known_fields(
+    sent_object: Obj, path: ResourcePath, valid_obj: Obj | None
+) -> tuple[DecodedObject, Sequence[str]]:
     """Decode an object without its unknown fields; return also the strict decoding errors about them."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
-        pruned_value = prune_to_merge_schema(sent, resource.merge_schema(path.version))
+        pruned_value = prune_to_merge_schema(sent_object, resource.merge_schema(path.version))
         return resource.strategy.decode(pruned_value.value, namespace), pruned_value.faults
-    result = resource.strategy.decode(sent, namespace, valid_obj)
+    result = resource.strategy.decode(sent_object, namespace, valid_obj)
     if result.obj is not None or not any(fault.problem == "unknown field" for fault in result.faults):
         return result, ()
-    pruned_value = prune_to_merge_schema(sent, resource.merge_schema(path.version))
+    pruned_value = prune_to_merge_schema(sent_object, resource.merge_schema(path.version))
     return resource.strategy.decode(pruned_value.value, namespace), pruned_value.faults
 
 
@@ -270,12 +272,12 @@ def _without_empty_metadata(obj: dict[str, Any]) -> dict[str, Any]:
     return with_metadata(obj, **dict.fromkeys(empty)) if empty else obj
 
 
-def _decoding_error(sent: Mapping[str, Any], reason: str, *, is_patched: bool) -> StatusError:
+def _decoding_error(sent_object: Mapping[str, Any], reason: str, *, is_patched: bool) -> StatusError:
     """Return the error for a sent object with a value of a wrong type, or for a strict decoding error."""
     if not is_patched:
-        kind, version = sent["kind"], sent["apiVersion"].rpartition("/")[2]
+        kind, version = sent_object["kind"], sent_object["apiVersion"].rpartition("/")[2]
         return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {reason}')
-    problem = f"Invalid value: {msgspec.json.encode(msgspec.json.encode(sent).decode()).decode()}: {reason}"
+    problem = f"Invalid value: {msgspec.json.encode(msgspec.json.encode(sent_object).decode()).decode()}: {reason}"
     causes = [{"reason": "FieldValueInvalid", "message": problem, "field": "patch"}]
     return StatusError(422, "Invalid", f' "" is invalid: patch: {problem}', {"causes": causes})
 
@@ -310,8 +312,8 @@ class ResponseForm(Enum):
 class ConvertedItems(Sequence[Any]):
     """The converted items of a list, as a lazy sequence: each access converts again."""
 
-    def __init__(self, stored: Sequence[Any], convert: Callable[[Any], Any]) -> None:
-        self._stored = stored
+    def __init__(self, stored_items: Sequence[Any], convert: Callable[[Any], Any]) -> None:
+        self._stored = stored_items
         self._convert = convert
 
     def __len__(self) -> int:
@@ -321,8 +323,8 @@ class ConvertedItems(Sequence[Any]):
         return map(self._convert, self._stored)
 
     def __getitem__(self, index: Any) -> Any:
-        selected = self._stored[index]
-        return ConvertedItems(selected, self._convert) if isinstance(index, slice) else self._convert(selected)
+        items = self._stored[index]
+        return ConvertedItems(items, self._convert) if isinstance(index, slice) else self._convert(items)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -341,16 +343,16 @@ class Representation:
         if self._include_object not in _INCLUDE_OBJECT_VALUES:
             raise bad_request(f'unrecognized includeObject value: "{self._include_object}"')
 
-    def render_object(self, stored: Obj) -> Mapping[str, Any]:
+    def render_object(self, stored_object: Obj) -> Mapping[str, Any]:
         """Render one object."""
         match self._form:
             case ResponseForm.TABLE:
-                revision = stored["metadata"].get("resourceVersion")  # absent on virtual objects
-                return self._table([stored], {} if revision is None else {"resourceVersion": revision})
+                revision = stored_object["metadata"].get("resourceVersion")  # absent on virtual objects
+                return self._table([stored_object], {} if revision is None else {"resourceVersion": revision})
             case ResponseForm.WHOLE:
-                return self._path.resource.strategy.show(stored, self._path.api_version)
+                return self._path.resource.strategy.show(stored_object, self._path.api_version)
         self.check_accepts_single_object()
-        return _metadata_only(stored)
+        return _metadata_only(stored_object)
 
     def check_accepts_single_object(self) -> None:
         """Raise StatusError if the accepted form is only for lists."""
@@ -366,19 +368,19 @@ class Representation:
                 return {"kind": self._path.info.kind, "apiVersion": self._path.api_version, "metadata": metadata}
         return _metadata_only({"metadata": metadata})
 
-    def render_list(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    def render_list(self, stored_objects: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Render a list of objects."""
         match self._form:
             case ResponseForm.TABLE:
-                return self._table(stored, metadata)
+                return self._table(stored_objects, metadata)
             case ResponseForm.WHOLE:
-                return full_object_list(stored, self._path, metadata)
+                return full_object_list(stored_objects, self._path, metadata)
         if self._form is ResponseForm.METADATA:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
-        kind, items = ResponseForm.METADATA_LIST.value, ConvertedItems(stored, _metadata_only)
+        kind, items = ResponseForm.METADATA_LIST.value, ConvertedItems(stored_objects, _metadata_only)
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
-    def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def _table(self, stored_objects: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
         strategy, version = self._path.resource.strategy, self._path.api_version
         columns = strategy.columns(version)
         column_parsers = [_parse_integer_cell if each.counts else _CELL_PARSERS.get(each.type) for each in columns]
@@ -388,7 +390,7 @@ class Representation:
             cells = _convert_cells(strategy.cells(obj, self._now, version), parsers)
             return {"cells": cells, **self._embedded_object(obj)}
 
-        rows = [row(stored[0])] if len(stored) == 1 else ConvertedItems(stored, row)
+        rows = [row(stored_objects[0])] if len(stored_objects) == 1 else ConvertedItems(stored_objects, row)
         table_fields = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
         return {**table_fields, "columnDefinitions": _column_definitions(columns), "rows": rows}
 
@@ -404,29 +406,29 @@ class Representation:
         return {"object": {**_METADATA_ONLY_TYPE, "metadata": cut_metadata_times_to_seconds(metadata)}}
 
 
-def full_object_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
     version, show = path.api_version, path.resource.strategy.show
     has_type = path.resource.has_typed_items
 
     def item(obj: Obj) -> dict[str, Any]:
-        shown = show(obj, version)
-        return shown if has_type else {field: value for field, value in shown.items() if field not in _TYPE_FIELDS}
+        fields = show(obj, version)
+        return fields if has_type else {field: value for field, value in fields.items() if field not in _TYPE_FIELDS}
 
-    items = ConvertedItems(stored, item)
+    items = ConvertedItems(stored_objects, item)
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
-def convert_to_form(answer: Response, form: ResponseForm) -> Response:
+def convert_to_form(response: Response, form: ResponseForm) -> Response:
     """Convert the response of a write to the metadata form, if the client accepts only that."""
-    kind = answer.body.get("kind")
+    kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
-        return answer
-    if "items" in answer.body:
-        items = ConvertedItems(answer.body["items"], _metadata_only)
+        return response
+    if "items" in response.body:
+        items = ConvertedItems(response.body["items"], _metadata_only)
         body = {"kind": ResponseForm.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
-        return answer._replace(body=body)
-    return answer._replace(body=_metadata_only(answer.body))
+        return response._replace(body=body)
+    return response._replace(body=_metadata_only(response.body))
 
 
 def accepted_form(request: ApiRequest) -> ResponseForm:

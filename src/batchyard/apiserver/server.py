@@ -36,11 +36,11 @@ class AuditedRequest(NamedTuple):
     """An answered request, as the audit log records it."""
 
     #: The request with the authenticated user.
-    known: ApiRequest
+    authenticated_request: ApiRequest
     #: The request with the impersonated user, if any.
     effective_request: ApiRequest
     path: ResourcePath | None
-    answer: AnyResponse
+    response: AnyResponse
     #: Whether an unexpected exception ended the request.
     is_defect: bool = False
 
@@ -50,41 +50,41 @@ DEFECT_ERROR: Final = StatusError(500, "InternalError", "APIServer panic'd: see 
 Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
-def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
+def audit_event(audited_request: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
     """Return the audit event of a request; `number` counts the events since the start."""
-    request, path, answer = audited.known, audited.path, audited.answer
+    request, path, response = audited_request.authenticated_request, audited_request.path, audited_request.response
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
         "auditID": f"{now:x}-{number}",
-        "stage": _audit_stage(audited),
+        "stage": _audit_stage(audited_request),
         "requestURI": request.path + query,
-        "verb": attributes_of(audited.effective_request, path).verb,
+        "verb": attributes_of(audited_request.effective_request, path).verb,
         "user": request.user.to_json(),
         "sourceIPs": [request.source],
         "userAgent": request.headers.get("user-agent", ""),
-        "responseStatus": _status(answer),
+        "responseStatus": _status(response),
         "stageTimestamp": format_micro_time(now),
     }
-    if audited.effective_request.user != request.user:
-        event["impersonatedUser"] = audited.effective_request.user.to_json()
+    if audited_request.effective_request.user != request.user:
+        event["impersonatedUser"] = audited_request.effective_request.user.to_json()
     if path is not None:
         event["objectRef"] = _reference(path)
-    if isinstance(answer, Response) and answer.annotations:
-        event["annotations"] = dict(answer.annotations)
+    if isinstance(response, Response) and response.annotations:
+        event["annotations"] = dict(response.annotations)
     return event
 
 
-def discard_audit(_audited: AuditedRequest) -> None:
+def discard_audit(_audited_request: AuditedRequest) -> None:
     """Discard an audited request."""
 
 
-def _audit_stage(audited: AuditedRequest) -> str:
-    if audited.is_defect:
+def _audit_stage(audited_request: AuditedRequest) -> str:
+    if audited_request.is_defect:
         return "Panic"
-    return "ResponseComplete" if isinstance(audited.answer, Response) else "ResponseStarted"
+    return "ResponseComplete" if isinstance(audited_request.response, Response) else "ResponseStarted"
 
 
 def _reference(path: ResourcePath) -> Mapping[str, str]:
@@ -93,13 +93,13 @@ def _reference(path: ResourcePath) -> Mapping[str, str]:
     return {field: value for field, value in reference.items() if value}
 
 
-def _status(answer: AnyResponse) -> Mapping[str, Any]:
+def _status(response: AnyResponse) -> Mapping[str, Any]:
     """Return the response status: the code, and for errors the reason."""
-    if not isinstance(answer, Response):
+    if not isinstance(response, Response):
         return {"code": 200}
-    body = answer.body if answer.code >= 400 and isinstance(answer.body, Mapping) else {}
+    body = response.body if response.code >= 400 and isinstance(response.body, Mapping) else {}
     error_fields = {field: body[field] for field in ("status", "message", "reason") if field in body}
-    return {**error_fields, "code": answer.code}
+    return {**error_fields, "code": response.code}
 
 
 #: The OpenAPI v2 protobuf media types that client-go requests, and kubectl for kinds without patches such as List.
@@ -142,13 +142,13 @@ class ApiServer:
         """Serve a JSON document at a path, to users who are authorized for it."""
         self._documents[path] = lambda _: Response(200, document())
 
-    def add_handler(self, path: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
+    def add_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve a path with a handler, for users who are authorized for it."""
-        self._documents[path] = answer
+        self._documents[path] = handler
 
-    def add_put_handler(self, path: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
+    def add_put_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve PUT requests at a path, for users with the verb `put` on it."""
-        self._put_handlers[path] = answer
+        self._put_handlers[path] = handler
 
     def set_dry_run_forecast(self, forecast_dry_run: DryRunForecast) -> None:
         """Set the function that adds predicted effects to the responses to dry runs of queue objects."""
@@ -158,11 +158,11 @@ class ApiServer:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
 
-    def add_prefix(self, prefix: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
+    def add_prefix(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve GET requests below a prefix with a handler, for users who are authorized for the path."""
-        self._prefix_handlers[prefix] = answer
+        self._prefix_handlers[prefix] = handler
 
-    def known(self, request: ApiRequest) -> ApiRequest:
+    def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request before its body is read. Raises StatusError if authentication fails."""
         return self._auth_filters.authenticate(request)
 
@@ -173,43 +173,45 @@ class ApiServer:
 
     def handle(self, request: ApiRequest) -> AnyResponse:
         """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
-        known = effective_request = request
-        path, answer = None, None
+        known_request = effective_request = request
+        path, response = None, None
         try:
             path = parse_resource_path(self._resources, request.path)
-            known = effective_request = self._auth_filters.authenticate(request)
-            effective_request = self._auth_filters.impersonate(known)
-            answer = _with_deprecation(self._answer(effective_request, path), path)
+            known_request = effective_request = self._auth_filters.authenticate(request)
+            effective_request = self._auth_filters.impersonate(known_request)
+            response = _with_deprecation(self._handle_request(effective_request, path), path)
         except StatusError as error:
-            answer = error.response()
+            response = error.response()
         finally:
-            audited_answer = answer or DEFECT_ERROR.response()
-            self._audit(AuditedRequest(known, effective_request, path, audited_answer, is_defect=answer is None))
-        if not isinstance(answer, DeferredResponse):
-            return answer
-        return self._audit_deferred(answer, AuditedRequest(known, effective_request, path, answer))
+            audited_answer = response or DEFECT_ERROR.response()
+            self._audit(
+                AuditedRequest(known_request, effective_request, path, audited_answer, is_defect=response is None)
+            )
+        if not isinstance(response, DeferredResponse):
+            return response
+        return self._audit_deferred(response, AuditedRequest(known_request, effective_request, path, response))
 
-    def _audit_deferred(self, deferred: DeferredResponse, audited: AuditedRequest) -> DeferredResponse:
+    def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
         """Audit a response when it is available."""
 
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
-            self._audit(audited._replace(answer=response))
+            self._audit(audited_request._replace(response=response))
             respond(response)
 
-        return DeferredResponse(lambda respond: deferred.then(partial(audit_and_respond, respond)))
+        return DeferredResponse(lambda respond: deferred_response.then(partial(audit_and_respond, respond)))
 
-    def _answer(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
+    def _handle_request(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
         self._auth_filters.check(request, path)
         _check_body_size(request, path)
         self._read_handler.drop_expired()
         if path is None:
             return self._serve_document(request)
-        if path.answer is not None:
-            if request.method not in path.answer.methods:
+        if path.handlers is not None:
+            if request.method not in path.handlers.methods:
                 raise method_not_allowed()
-            if path.answer.required_verb:
-                self._auth_filters.check(request, path, path.answer.required_verb)
-            return path.answer.methods[request.method](request, path.namespace, path.name)
+            if path.handlers.required_verb:
+                self._auth_filters.check(request, path, path.handlers.required_verb)
+            return path.handlers.methods[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH
         if request.method != "GET":
@@ -218,13 +220,13 @@ class ApiServer:
                 self._auth_filters.check(request, path, "create")
             if self._write_executor is not None and self._is_large_write(request, path):
                 return self._prepare_with_executor(request, path, form, self._write_executor)
-            answer = _with_deprecation(self._write_handler.handle(request, path), path)
+            response = _with_deprecation(self._write_handler.handle(request, path), path)
             if form is not ResponseForm.WHOLE:
-                return convert_to_form(answer, form) if isinstance(answer, Response) else answer
+                return convert_to_form(response, form) if isinstance(response, Response) else response
             forecast = self._forecast_dry_run
-            if forecast is None or not _is_forecast_dry_run(request, path) or not isinstance(answer, Response):
-                return answer
-            return forecast(request, path, answer)
+            if forecast is None or not _is_forecast_dry_run(request, path) or not isinstance(response, Response):
+                return response
+            return forecast(request, path, response)
         handler = self._read_handler
         if path.name:
             return handler.get(request, path)
@@ -245,11 +247,11 @@ class ApiServer:
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
-                answer = self._store_prepared(encoded_write, path, is_last=attempt == write.PREPARE_ATTEMPTS_MAX)
-                if answer is None:
+                response = self._store_prepared(encoded_write, path, is_last=attempt == write.PREPARE_ATTEMPTS_MAX)
+                if response is None:
                     executor.ask(user, work, partial(finish, respond, attempt + 1))
                 else:
-                    respond(answer if form is ResponseForm.WHOLE else convert_to_form(answer, form))
+                    respond(response if form is ResponseForm.WHOLE else convert_to_form(response, form))
             except StatusError as error:
                 respond(error.response())
             except Exception:
@@ -260,13 +262,15 @@ class ApiServer:
         executor.ask(user, work, lambda encoded_write: finish(callbacks[0], 1, encoded_write))
         return DeferredResponse(callbacks.append)
 
-    def _store_prepared(self, encoded: bytes | StatusError, path: ResourcePath, *, is_last: bool) -> Response | None:
+    def _store_prepared(
+        self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
+    ) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
-        prepared = write.decode_prepared_write(encoded)
-        if self._write_handler.is_current(prepared, path):
-            answer = _with_deprecation(self._write_handler.store_prepared(prepared, path), path)
-            assert isinstance(answer, Response), "the response to a write must be a Response"
-            return answer
+        prepared_write = write.decode_prepared_write(encoded_write)
+        if self._write_handler.is_current(prepared_write, path):
+            response = _with_deprecation(self._write_handler.store_prepared(prepared_write, path), path)
+            assert isinstance(response, Response), "the response to a write must be a Response"
+            return response
         if is_last:
             raise conflict_error(path, path.name)
         return None
@@ -282,24 +286,24 @@ class ApiServer:
             return Response(200, _health(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)
-        for prefix, answer in self._prefix_handlers.items():
+        for prefix, handler in self._prefix_handlers.items():
             if request.path.startswith(prefix):
-                return answer(request)
+                return handler(request)
         is_aggregated = not subpath and AGGREGATED in request.headers.get("accept", "") and root in {"api", "apis"}
         if root == "openapi":
             if subpath == "v2" and _OPENAPI_V2_ACCEPT in request.headers.get("accept", ""):
                 return Response(200, self._openapi.message(), content_type=_OPENAPI_V2_CONTENT_TYPE)
-            found = self._openapi.document(subpath)
+            document = self._openapi.document(subpath)
         else:
-            found = self._discovery.document(request.path, is_aggregated=is_aggregated)
-        if found is None:
+            document = self._discovery.document(request.path, is_aggregated=is_aggregated)
+        if document is None:
             return NO_SUCH_PATH
-        return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
+        return Response(200, document, content_type=AGGREGATED) if is_aggregated else Response(200, document)
 
 
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
     """Raise StatusError for a large body on a path that does not store an object."""
-    is_object = path is not None and path.answer is None and request.method != "DELETE"
+    is_object = path is not None and path.handlers is None and request.method != "DELETE"
     if len(request.body) > write.INLINE_BODY_MAX and not is_object:
         raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {write.INLINE_BODY_MAX}")
 
@@ -310,12 +314,12 @@ def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
     return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
 
 
-def _with_deprecation(answer: AnyResponse, path: ResourcePath | None) -> AnyResponse:
+def _with_deprecation(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
     """Add the deprecation warning of the requested version to a response."""
-    if path is None or path.version not in path.info.deprecated_versions or not isinstance(answer, Response):
-        return answer
+    if path is None or path.version not in path.info.deprecated_versions or not isinstance(response, Response):
+        return response
     warning = path.info.deprecation
-    return answer if warning in answer.warnings else answer._replace(warnings=(*answer.warnings, warning))
+    return response if warning in response.warnings else response._replace(warnings=(*response.warnings, warning))
 
 
 def _health(check: str) -> str:

@@ -40,9 +40,9 @@ class VirtualStrategy(BuiltInStrategy):
         return {schema_name(info, version): schema}
 
 
-def virtual_resource(kind: ServedKind, answers: Mapping[str, EndpointHandlers]) -> Resource:
+def virtual_resource(kind: ServedKind, handlers: Mapping[str, EndpointHandlers]) -> Resource:
     """Return a virtual resource with its handlers by subresource; '' is the resource itself."""
-    return Resource(kind, VirtualStrategy(kind), answers=answers)
+    return Resource(kind, VirtualStrategy(kind), handlers=handlers)
 
 
 def virtual_kind(group: str, version: str, kind: str, plural: str, singular: str, *, namespaced: bool) -> ServedKind:
@@ -68,17 +68,17 @@ class ComputedStrategy(VirtualStrategy):
         super().__init__(info)
         self._table = table
 
-    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a computed object."""
-        return dict(stored)
+        return dict(stored_object)
 
     def columns(self, api_version: str) -> Sequence[Column]:
         """Return the table columns of the kind."""
         return [column for column, _ in self._table]
 
-    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+    def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of a computed object."""
-        return [cell(stored, now) for _, cell in self._table]
+        return [cell(stored_object, now) for _, cell in self._table]
 
 
 def computed_resource(
@@ -134,11 +134,13 @@ def events_resource() -> Resource:
 class _RenamedEvents(BuiltInStrategy):
     """The resource strategy of Events in the group `events.k8s.io`."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+    def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an Event of `events.k8s.io` into the form of the core group, which is stored."""
-        return super().decode({**_rename_fields(sent, _CORE_NAMES), "apiVersion": _CORE_EVENT.api_version}, namespace)
+        return super().decode(
+            {**_rename_fields(sent_object, _CORE_NAMES), "apiVersion": _CORE_EVENT.api_version}, namespace
+        )
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated Event; times that a client sends back in whole seconds keep their stored precision."""
         prepared_event: dict[str, Any] = restore_stored_times(
             new, cut_times_to_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old
@@ -153,9 +155,9 @@ class _RenamedEvents(BuiltInStrategy):
         """Return the validation errors of an update of an Event of `events.k8s.io`."""
         return [*super().check_update(new, old), *event.events_v1_update_faults(new, old)]
 
-    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored Event with the field names of `events.k8s.io`."""
-        return {**_rename_fields(stored, _EVENTS_V1_NAMES), "apiVersion": api_version}
+        return {**_rename_fields(stored_object, _EVENTS_V1_NAMES), "apiVersion": api_version}
 
     def times(self, api_version: str) -> TimeLocations:
         """Return the paths of time fields, with the field names of `events.k8s.io`."""

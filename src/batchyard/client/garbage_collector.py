@@ -64,8 +64,8 @@ class GarbageCollector:
             self.observe(event)
         if self.scopes is not None:
             return  # all owners are checked anyway
-        living = {event.obj["metadata"].get("uid") for event in events}
-        self._deleted_owner_uids += [uid for uid in self._owners.owners() if uid not in living]
+        existing_uids = {event.obj["metadata"].get("uid") for event in events}
+        self._deleted_owner_uids += [uid for uid in self._owners.owners() if uid not in existing_uids]
 
     def observe(self, event: client.WatchEvent) -> None:
         """Record a change of an object; `collect` later deletes the dependents of deleted objects."""
@@ -145,15 +145,19 @@ class GarbageCollector:
         for key in keys:
             obj = self._get(key)
             owners = () if obj is None else obj["metadata"].get("ownerReferences") or ()
-            missing = [owner for owner in owners if not self._owner_exists(owner, key.namespace)]
-            if obj is not None and missing and all(self._counts_as_deleted(owner, key.namespace) for owner in missing):
+            missing_owners = [owner for owner in owners if not self._owner_exists(owner, key.namespace)]
+            if (
+                obj is not None
+                and missing_owners
+                and all(self._counts_as_deleted(owner, key.namespace) for owner in missing_owners)
+            ):
                 self._release_dependent(key, obj)
 
     def _release_dependent(self, key: Key, obj: Obj) -> None:
         """Delete an object if none of its owners exists; otherwise remove only its references to missing owners."""
         owners = obj["metadata"]["ownerReferences"]
-        existing = [owner for owner in owners if self._owner_exists(owner, key.namespace)]
-        self._apply(client.Update(with_metadata(obj, ownerReferences=existing)) if existing else client.Delete(key))
+        references = [owner for owner in owners if self._owner_exists(owner, key.namespace)]
+        self._apply(client.Update(with_metadata(obj, ownerReferences=references)) if references else client.Delete(key))
 
     def _continue_foreground_deletions(self) -> None:
         """Delete blocking dependents of objects in foreground deletion; remove the finalizer after the last one."""
@@ -164,12 +168,12 @@ class GarbageCollector:
             if obj is None:
                 continue
             dependents = self._dependents(uid, "" if key is None else key.namespace)
-            blocking = [(blocker, dependent) for blocker, dependent in dependents if _blocks(dependent, uid)]
-            for blocker, dependent in blocking:
+            blocking_dependents = [(blocker, dependent) for blocker, dependent in dependents if _blocks(dependent, uid)]
+            for blocker, dependent in blocking_dependents:
                 if "deletionTimestamp" not in dependent["metadata"]:
                     self._delete_blocking_dependent(blocker, dependent)
-            remaining = (self._get(blocker) for blocker, _ in blocking)
-            if not any(blocking_object is not None and _blocks(blocking_object, uid) for blocking_object in remaining):
+            blockers = (self._get(blocker) for blocker, _ in blocking_dependents)
+            if not any(blocking_object is not None and _blocks(blocking_object, uid) for blocking_object in blockers):
                 self._apply(client.Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
 
     def _delete_blocking_dependent(self, key: Key, dependent: Obj) -> None:

@@ -48,10 +48,10 @@ class OwnerIndex:
     def observe(self, event: WatchEvent) -> None:
         """Update the index after a change of an object's owner references."""
         kind, _, obj, old, _ = event
-        before = old["metadata"].get("ownerReferences") if old is not None else None
-        after = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
-        if before is not after:
-            self._replace(event.key, before or (), after or ())
+        old_references = old["metadata"].get("ownerReferences") if old is not None else None
+        new_references = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
+        if old_references is not new_references:
+            self._replace(event.key, old_references or (), new_references or ())
 
     def owners(self) -> Sequence[str]:
         """Return the uids of all owners that an object refers to, including owners that do not exist."""
@@ -66,11 +66,11 @@ class OwnerIndex:
             keys = self._sorted_dependents[uid] = sorted(self._dependents[uid])
         return [key for key in keys if key.namespace == namespace] if namespace else keys
 
-    def _replace(self, key: Key, before: Sequence[Obj], after: Sequence[Obj]) -> None:
+    def _replace(self, key: Key, old_references: Sequence[Obj], new_references: Sequence[Obj]) -> None:
         """Replace the owner references of an object in the index."""
-        for owner in before:
+        for owner in old_references:
             self._remove(owner["uid"], key)
-        for owner in after:
+        for owner in new_references:
             self._add(owner["uid"], key)
 
     def _add(self, uid: str, key: Key) -> None:
@@ -110,8 +110,8 @@ class ObjectCache:
         """Return all objects of a kind, sorted by namespace and name."""
         objects, keys = self._objects.get(kind, {}), self._keys.get(kind, [])
         if namespace is not None:
-            first = bisect_left(keys, Key(kind, namespace, ""))
-            keys = keys[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
+            start_index = bisect_left(keys, Key(kind, namespace, ""))
+            keys = keys[start_index : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=start_index)]
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -235,11 +235,11 @@ class Informer:
         query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
         return transport.HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
 
-    def process_list_page(self, answer: transport.HttpAnswer) -> Sequence[WatchEvent]:
+    def process_list_page(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
         """Process the response to a list request; after the last page, return the differences from the cache."""
-        page = transport.list_of_answer(answer)
+        page = transport.list_in_response(response)
         if page is None:
-            return self._process_list_error(answer)
+            return self._process_list_error(response)
         metadata = page.get("metadata") or {}
         for listed_item in page.get("items") or ():
             obj = transport.to_storage_version(self.info, self.version, listed_item)
@@ -277,14 +277,16 @@ class Informer:
                     self._schedule_retry(_error_response(obj))
                 case _:  # a truncated line, or one that is not from the Kubernetes API
                     self._schedule_retry(
-                        transport.HttpAnswer(0, trouble="the API server sent an incomplete or invalid line in a watch")
+                        transport.HttpResponse(
+                            0, trouble="the API server sent an incomplete or invalid line in a watch"
+                        )
                     )
         return events
 
-    def process_watch_end(self, answer: transport.HttpAnswer) -> None:
+    def process_watch_end(self, response: transport.HttpResponse) -> None:
         """Process the end of a watch: its timeout, a broken connection, or a rejection by the server."""
-        if answer.code != 200 or answer.trouble:
-            self._schedule_retry(answer)
+        if response.code != 200 or response.trouble:
+            self._schedule_retry(response)
         elif not self._has_received:  # whatever the reason: do not retry in a tight loop
             self._failures += 1
             self._wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
@@ -353,10 +355,10 @@ class Informer:
     def _advance_revision(self, revision: int) -> None:
         self.revision = max(self.revision or 0, revision)
 
-    def _process_list_error(self, answer: transport.HttpAnswer) -> Sequence[WatchEvent]:
-        if answer.code == 404:
+    def _process_list_error(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
+        if response.code == 404:
             return self._try_next_version()
-        self._schedule_retry(answer)
+        self._schedule_retry(response)
         return ()
 
     def _try_next_version(self) -> Sequence[WatchEvent]:
@@ -369,30 +371,30 @@ class Informer:
         self.revision = self.revision or 0
         return self._compare_with_cache({}, self.revision)
 
-    def _schedule_retry(self, answer: transport.HttpAnswer) -> None:
+    def _schedule_retry(self, response: transport.HttpResponse) -> None:
         """Schedule a retry after a failed request; list again if the revision is no longer valid."""
-        if answer.code == _EXPIRED_CODE and self._token:
+        if response.code == _EXPIRED_CODE and self._token:
             self._is_paged = False  # a server that expires the continue token must send the list at once
-        if answer.code in {_EXPIRED_CODE, 404} or self._token or transport.is_revision_too_new(answer):
+        if response.code in {_EXPIRED_CODE, 404} or self._token or transport.is_revision_too_new(response):
             self.relist()
-        if answer.code == _EXPIRED_CODE:  # one expiry is normal; repeated ones must not load the server
+        if response.code == _EXPIRED_CODE:  # one expiry is normal; repeated ones must not load the server
             self._wait = transport.jittered_backoff(self._consecutive_expiries, self._seed, self.info.constant)
             self._consecutive_expiries += 1
             return
         self._failures += 1
         wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
-        self._wait = max(wait, answer.retry_after or 0)
-        self.trouble = transport.failure_reason(answer)
+        self._wait = max(wait, response.retry_after or 0)
+        self.trouble = transport.failure_reason(response)
 
     def _reset_errors(self) -> None:
         self._failures, self._rejected_versions, self.trouble = 0, self._rejected_versions % len(self._versions), ""
 
 
-def _error_response(status: Any) -> transport.HttpAnswer:
+def _error_response(status: Any) -> transport.HttpResponse:
     """Return the Status of a watch's ERROR event as an HTTP response, with its code and message."""
     fields = status if isinstance(status, dict) else {}
     code = fields.get("code")
-    return transport.HttpAnswer(code if isinstance(code, int) else 500, trouble=str(fields.get("message") or ""))
+    return transport.HttpResponse(code if isinstance(code, int) else 500, trouble=str(fields.get("message") or ""))
 
 
 def _resource_version(obj: Obj) -> str | None:
@@ -406,8 +408,8 @@ def _resource_version(obj: Obj) -> str | None:
 class ResultDeliveringClient(ObjectClient, Protocol):
     """A client that can also deliver the results of writes that another component executed."""
 
-    def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
-        """Call `done` with the result of a write, later, from the event loop."""
+    def deliver_result(self, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
+        """Call `on_result` with the result of a write, later, from the event loop."""
 
 
 class CompositeClient:
@@ -429,23 +431,23 @@ class CompositeClient:
         """Return all objects with an owner reference to this uid."""
         return self._objects.owned_by(uid, namespace)
 
-    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+    def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Apply the writes of container runs at once, then the other writes in order until one is rejected."""
         object_writes = [write for write in writes if not _is_run_write(write)]
         run_results = [WriteResult(self._machine.do(write)) for write in writes if _is_run_write(write)]
         if object_writes:
-            self._objects.submit(object_writes, done)
+            self._objects.submit(object_writes, on_result)
         else:
-            self._objects.answer(done, run_results[-1])
+            self._objects.deliver_result(on_result, run_results[-1])
 
     def subscribe(self, listener: Listener) -> None:
         """Call the listener with every later change of objects and of container runs."""
         self._objects.subscribe(listener)
         self._machine.subscribe(listener)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether all changes of objects and all results of writes have been delivered."""
-        return self._objects.settled()
+        return self._objects.is_settled()
 
 
 def _is_run_write(write: Write) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from batchyard.api.times import format_micro_time
 from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decode_object, failure_reason, is_object
+from batchyard.client.transport import HttpRequest, HttpResponse, Transport, decode_object, failure_reason, is_object
 from batchyard.interfaces.controller import Kernel
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -36,9 +36,9 @@ class LeaseSettings:
     retry_period: Duration = 2 * SECOND
 
 
-def lease_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
+def lease_in(response: HttpResponse) -> Mapping[str, Any] | None:
     """Return the Lease in a response, or None if the body is not a Lease: a proxy may also answer 200."""
-    lease = decode_object(answer.body) if answer.code in _OK else {}
+    lease = decode_object(response.body) if response.code in _OK else {}
     return lease if lease.get("kind") == "Lease" and is_object(lease) else None
 
 
@@ -88,14 +88,14 @@ class LeaderElector:
             return self._request_write(now, _RequestKind.RENEW)
         return self._request_read()
 
-    def process_response(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+    def process_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Process a response, and return the next request; None if this attempt is over."""
         if self._last_request is not _RequestKind.READ:
-            return self._process_write(answer, now)
-        if answer.code == 404:
+            return self._process_write(response, now)
+        if response.code == 404:
             self._last_lease = {}
             return self._request_write(now, _RequestKind.TAKE)
-        lease = lease_in(answer)
+        lease = lease_in(response)
         if lease is None:
             return None
         self._record_lease(lease, now)
@@ -115,9 +115,9 @@ class LeaderElector:
         """Return a request that reads the Lease."""
         return self._request_read()
 
-    def release_as_seen(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+    def release_as_seen(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Return a request that releases the Lease as a response shows it; None if another candidate holds it."""
-        lease = lease_in(answer)
+        lease = lease_in(response)
         if lease is None:
             return None
         self._record_lease(lease, now)
@@ -145,16 +145,16 @@ class LeaderElector:
         method, path = ("PUT", f"/{self.terms.name}") if self._last_lease else ("POST", "")
         return self._request(method, path, lease)
 
-    def _process_write(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+    def _process_write(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Process the response to a write of the Lease; after a failed renewal, return a request that reads it."""
-        lease = lease_in(answer)
+        lease = lease_in(response)
         if lease is not None:
             self._record_lease(lease, now)
             self.leads, self._renewal_started_at = True, self._attempt_started_at
             return None
         if self._last_request is _RequestKind.RENEW:
             return self._request_read()
-        self._last_lease = {} if answer.code == 404 else self._last_lease
+        self._last_lease = {} if response.code == 404 else self._last_lease
         return None
 
     def _record_lease(self, lease: Mapping[str, Any], now: Instant) -> None:
@@ -215,19 +215,19 @@ class Leadership:
         """Stop the candidate, release the Lease if it holds it, then call `released`."""
         if self._election.leads and not self._is_over:
             request = self._election.release(self._timers.now())
-            self._transport.send(request, lambda answer: self._process_release(answer, on_released))
+            self._transport.send(request, lambda response: self._process_release(response, on_released))
         else:
             on_released()
         self._is_over = True
 
-    def _process_release(self, answer: HttpAnswer, on_released: Callable[[], None]) -> None:
+    def _process_release(self, response: HttpResponse, on_released: Callable[[], None]) -> None:
         """Process the response to a release; after a conflict with a concurrent renewal, read and release again."""
-        if answer.code != _CONFLICT:
+        if response.code != _CONFLICT:
             on_released()
             return
 
-        def release_again(answer: HttpAnswer) -> None:
-            request = self._election.release_as_seen(answer, self._timers.now())
+        def release_again(response: HttpResponse) -> None:
+            request = self._election.release_as_seen(response, self._timers.now())
             if request is None:
                 on_released()
             else:
@@ -243,11 +243,11 @@ class Leadership:
     def _send_request(self, request: HttpRequest) -> None:
         self._transport.send(request, self._process_response)
 
-    def _process_response(self, answer: HttpAnswer) -> None:
+    def _process_response(self, response: HttpResponse) -> None:
         if self._is_over:
             return
-        self._report_error(answer)
-        next_request = self._election.process_response(answer, self._timers.now())
+        self._report_error(response)
+        next_request = self._election.process_response(response, self._timers.now())
         if next_request is not None:
             self._send_request(next_request)
             return
@@ -260,9 +260,9 @@ class Leadership:
             return
         self._timers.call_at(self._timers.now() + self._retry_delay(), self._start_attempt)
 
-    def _report_error(self, answer: HttpAnswer) -> None:
-        is_expected = answer.code in _EXPECTED_CODES or lease_in(answer) is not None
-        error_text = "" if is_expected else failure_reason(answer)
+    def _report_error(self, response: HttpResponse) -> None:
+        is_expected = response.code in _EXPECTED_CODES or lease_in(response) is not None
+        error_text = "" if is_expected else failure_reason(response)
         if error_text and error_text != self._last_error:
             self.on_trouble(f"the Lease: {error_text}")
         self._last_error = error_text

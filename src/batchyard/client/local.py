@@ -89,9 +89,9 @@ def check_name_given(obj: Obj) -> None:
         raise InvalidObject([FieldError("metadata.name", "Required value: name or generateName is required")])
 
 
-def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
+def check_preconditions(key: Key, stored_object: Obj, sent_object: Obj) -> None:
     """Raise Conflict if the sent object names another uid or resourceVersion than the stored one."""
-    stored_metadata, sent_metadata = stored["metadata"], sent["metadata"]
+    stored_metadata, sent_metadata = stored_object["metadata"], sent_object["metadata"]
     if stored_metadata is sent_metadata:
         return
     version = sent_metadata.get("resourceVersion")
@@ -105,58 +105,64 @@ def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
         raise Conflict(f'{key.kind} "{key}": the object has been deleted and recreated (uid {uid}, now {stored_uid})')
 
 
-def apply_update(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:
+def apply_update(
+    stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False
+) -> Obj:
     """Return the object after an Update: as sent, but server-owned fields (and the status subresource) as stored."""
-    metadata = _with_managed_fields(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
-    if _desired_state(stored) != _desired_state(sent) or (is_whole and stored.get("status") != sent.get("status")):
-        metadata = {**metadata, **_next_generation(stored["metadata"])}
-    elif metadata is stored["metadata"]:
-        return stored
-    new = {**sent, "metadata": metadata}
+    metadata = _with_managed_fields(
+        _updated_metadata(stored_object["metadata"], sent_object["metadata"]), managed_fields
+    )
+    if _desired_state(stored_object) != _desired_state(sent_object) or (
+        is_whole and stored_object.get("status") != sent_object.get("status")
+    ):
+        metadata = {**metadata, **_next_generation(stored_object["metadata"])}
+    elif metadata is stored_object["metadata"]:
+        return stored_object
+    new = {**sent_object, "metadata": metadata}
     if is_whole:
         return new
-    if "status" in stored:
-        new["status"] = stored["status"]
+    if "status" in stored_object:
+        new["status"] = stored_object["status"]
     else:
         new.pop("status", None)
     return new
 
 
-def apply_status_update(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
+def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
     """Return the object after an UpdateStatus: the status as sent, the rest as stored."""
-    status, metadata = sent.get("status"), _with_managed_fields(stored["metadata"], managed_fields)
-    if metadata is not stored["metadata"]:
-        stored = {**stored, "metadata": metadata}
-    elif status == stored.get("status"):
-        return stored
+    status, metadata = sent_object.get("status"), _with_managed_fields(stored_object["metadata"], managed_fields)
+    if metadata is not stored_object["metadata"]:
+        stored_object = {**stored_object, "metadata": metadata}
+    elif status == stored_object.get("status"):
+        return stored_object
     if status is None:
-        return {field: value for field, value in stored.items() if field != "status"}
-    return {**stored, "status": status}
+        return {field: value for field, value in stored_object.items() if field != "status"}
+    return {**stored_object, "status": status}
 
 
-def deletion_grace(stored: Obj, requested: int | None) -> int:
+def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
     """Return the deletion grace period in seconds: 0 except for a running pod that is bound to a node.
 
     Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
     """
-    if group_kind(stored) != "Pod":
+    if group_kind(stored_object) != "Pod":
         return 0
-    spec, status = stored["spec"], stored.get("status") or {}
+    spec, status = stored_object["spec"], stored_object.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
         return 0
-    return grace_period(spec) if requested is None else requested
+    return grace_period(spec) if requested_grace is None else requested_grace
 
 
-def mark_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
+def mark_deleted(stored_object: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
     """Return the object marked as deleted, with these additional finalizers: it stays in the store for now.
 
     An object that is already marked changes only if its grace period gets shorter.
     """
-    metadata = stored["metadata"]
-    added = [name for name in finalizers if name not in metadata.get("finalizers", ())]
+    metadata = stored_object["metadata"]
+    added_finalizers = [name for name in finalizers if name not in metadata.get("finalizers", ())]
     is_marked = "deletionTimestamp" in metadata
-    if is_marked and grace >= metadata["deletionGracePeriodSeconds"] and not added:
-        return stored
+    if is_marked and grace >= metadata["deletionGracePeriodSeconds"] and not added_finalizers:
+        return stored_object
     if is_marked:
         grace = min(grace, metadata["deletionGracePeriodSeconds"])
     changed_fields: dict[str, Any] = {
@@ -164,9 +170,9 @@ def mark_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Seque
         "deletionGracePeriodSeconds": grace,
         **({} if is_marked else _next_generation(metadata)),
     }
-    if added:
-        changed_fields["finalizers"] = [*metadata.get("finalizers", ()), *added]
-    return {**stored, "metadata": {**metadata, **changed_fields}}
+    if added_finalizers:
+        changed_fields["finalizers"] = [*metadata.get("finalizers", ()), *added_finalizers]
+    return {**stored_object, "metadata": {**metadata, **changed_fields}}
 
 
 def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,17 +188,17 @@ def is_released(obj: Obj) -> bool:
     return not metadata.get("deletionGracePeriodSeconds")
 
 
-def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Mapping[str, Any]:
+def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the sent metadata with server-owned fields as stored; the stored mapping itself if both are equal."""
-    if sent is stored:
-        return stored
-    metadata = dict(sent)
+    if sent_metadata is stored_metadata:
+        return stored_metadata
+    metadata = dict(sent_metadata)
     for field in _SERVER_OWNED_FIELDS:
-        if field in stored:
-            metadata[field] = stored[field]
+        if field in stored_metadata:
+            metadata[field] = stored_metadata[field]
         else:
             metadata.pop(field, None)
-    return stored if metadata == stored else metadata
+    return stored_metadata if metadata == stored_metadata else metadata
 
 
 def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
@@ -235,10 +241,10 @@ class DryRun:
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
         """Return the object as if deleted. Raises NotFound if it does not exist."""
-        stored = self._records.get(key)
-        if stored is None:
+        stored_object = self._records.get(key)
+        if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
-        return stored
+        return stored_object
 
 
 PrepareHook: TypeAlias = Callable[[Obj, client.Reader], Obj]
@@ -369,18 +375,18 @@ class LocalClient:
         """Stop calling the listener."""
         self._listeners.remove(listener)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Report whether all changes and all results of writes have been delivered."""
         return not (self._events or self._results)
 
-    def submit(self, writes: Iterable[client.Write], done: Callable[[client.WriteResult], None]) -> None:
-        """Apply writes in order until one is rejected; `done` later gets the result of the last attempted write."""
+    def submit(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:
+        """Apply writes in order until one is rejected; `on_result` later gets the result of the last write tried."""
         assign_manager = self._assign_manager
         for write in writes:
             result = self.attempt(write if assign_manager is None else assign_manager(write, self.get))
             if result.error is not None:
                 break
-        self.answer(done, result)
+        self.deliver_result(on_result, result)
 
     def attempt(self, write: client.Write, *, dry_run: bool = False) -> client.WriteResult:
         """Apply one write now and return its result; a dry run validates the write without storing it."""
@@ -390,9 +396,9 @@ class LocalClient:
             # The traceback is dropped: its frames refer to the result, and the result to the error, a reference cycle.
             return client.WriteResult(None, error.with_traceback(None), write)
 
-    def answer(self, done: Callable[[client.WriteResult], None], result: client.WriteResult) -> None:
-        """Queue the result of a write; the next delivery calls `done` with it."""
-        self._results.append((done, result))
+    def deliver_result(self, on_result: Callable[[client.WriteResult], None], result: client.WriteResult) -> None:
+        """Queue the result of a write; the next delivery calls `on_result` with it."""
+        self._results.append((on_result, result))
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 
@@ -403,18 +409,18 @@ class LocalClient:
         if isinstance(write, client.Delete):
             return self._delete(write, records)
         key = key_of(write.obj)
-        stored = self._stored_object(key)
-        check_preconditions(key, stored, write.obj)
+        stored_object = self._stored_object(key)
+        check_preconditions(key, stored_object, write.obj)
         if isinstance(write, client.UpdateStatus):
-            new = apply_status_update(stored, write.obj, write.managed_fields)
+            new = apply_status_update(stored_object, write.obj, write.managed_fields)
         else:
-            new = apply_update(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
+            new = apply_update(stored_object, write.obj, write.managed_fields, is_whole=write.is_whole)
             if is_released(new):
                 return records.delete(key)
             check = self._admission.checks.get(key.kind)
-            if check is not None and new is not stored:
-                check(new, stored, self)
-        return stored if new is stored else records.put(key, new)
+            if check is not None and new is not stored_object:
+                check(new, stored_object, self)
+        return stored_object if new is stored_object else records.put(key, new)
 
     def _create(self, obj: Obj, records: WritableStore) -> Obj:
         """Store a new object; generate its name if it has only a `generateName`."""
@@ -440,29 +446,29 @@ class LocalClient:
     def _delete(self, write: client.Delete, records: WritableStore) -> Obj:
         """Remove an object, or mark it as deleted if finalizers, a grace period or dependents delay its removal."""
         key = write.key
-        stored = self._stored_object(key)
+        stored_object = self._stored_object(key)
         guard = self._admission.guards.get(key.kind)
         if guard is not None:
-            guard(stored)
+            guard(stored_object)
         if write.uid is not None:
-            check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
+            check_preconditions(key, stored_object, {"metadata": {"uid": write.uid}})
         if write.propagation is _ORPHAN and records is self._store:
-            self._collector.orphan(stored["metadata"]["uid"], key.namespace)
-        uid = stored["metadata"]["uid"]
+            self._collector.orphan(stored_object["metadata"]["uid"], key.namespace)
+        uid = stored_object["metadata"]["uid"]
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
-        grace = deletion_grace(stored, write.grace)
-        if not in_foreground and not grace and not stored["metadata"].get("finalizers"):
+        grace = deletion_grace(stored_object, write.grace)
+        if not in_foreground and not grace and not stored_object["metadata"].get("finalizers"):
             return records.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
-        marked = mark_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
-        return stored if marked is stored else records.put(key, marked)
+        marked_object = mark_deleted(stored_object, self._kernel.now(), grace, finalizers=finalizers)
+        return stored_object if marked_object is stored_object else records.put(key, marked_object)
 
     def _stored_object(self, key: Key) -> Obj:
         """Return the stored object. Raises NotFound if it does not exist."""
-        stored = self._store.get(key)
-        if stored is None:
+        stored_object = self._store.get(key)
+        if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
-        return stored
+        return stored_object
 
     def _create_uid(self, key: Key) -> str:
         """Return a uid for a new object, derived from the seed, its key, the instant, and a counter for repetitions.

@@ -1,9 +1,9 @@
 """The client of a remote API server: a cache filled by watches, and writes as HTTP requests.
 
 A watch event is in the cache before listeners get it, in the same step of the event loop. A write has two
-confirmations, in any order: the server's response and its watch event. `done` is called when both have arrived, so that
-the writer sees its own write in the cache. Kinds that are not watched, such as Events, can be written too: for these
-the client keeps its own last writes, up to a limit. A staleness check finds out when the watches have caught up.
+confirmations, in any order: the server's response and its watch event. `on_result` is called when both have arrived, so
+that the writer sees its own write in the cache. Kinds that are not watched, such as Events, can be written too: for
+these the client keeps its own last writes, up to a limit. A staleness check finds out when the watches have caught up.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.informer import Informer, ObjectCache
-from batchyard.client.transport import HttpAnswer, RateLimit, Transport, list_of_answer, received_key, revision_of
+from batchyard.client.transport import HttpResponse, RateLimit, Transport, list_in_response, received_key, revision_of
 from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, Reader, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
@@ -56,11 +56,11 @@ class _Confirmation(NamedTuple):
 class _PendingResult:
     """A submission whose requests all have responses, its result, and the number of events it still waits for."""
 
-    __slots__ = ("done", "pending_events", "result", "submission")
+    __slots__ = ("on_result", "pending_events", "result", "submission")
 
-    def __init__(self, submission: Submission, done: Callable[[WriteResult], None], result: WriteResult) -> None:
+    def __init__(self, submission: Submission, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
         self.submission = submission
-        self.done = done
+        self.on_result = on_result
         self.result = result
         self.pending_events = 1
 
@@ -93,7 +93,7 @@ class RestClient:
         """Whether the initial lists of all kinds are complete."""
         return all(informer.is_synced for informer in self.informers.values())
 
-    def everything(self) -> Sequence[WatchEvent]:
+    def added_events(self) -> Sequence[WatchEvent]:
         """Return all cached objects as ADDED events."""
         objects = [obj for kind in self.informers for obj in self._cache.list(kind)]
         return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in objects]
@@ -114,26 +114,26 @@ class RestClient:
         """Call the listener with later changes, in order, in batches, from the event loop and never re-entrantly."""
         self._listeners.append(listener)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Return True: events of the server are delivered as soon as they arrive."""
         return True
 
-    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Send writes in order until one is rejected; `done` later gets the result of the last attempted write."""
+    def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
+        """Send writes in order until one is rejected; `on_result` later gets the result of the last attempted write."""
         last_write = writes[-1]
         known_object = self.get(last_write.key) if isinstance(last_write, Delete) else None
         bases = [self._find_base(write) for write in writes]
-        submission = Submission(writes, partial(self._process_responses, done, known_object), bases)
+        submission = Submission(writes, partial(self._process_responses, on_result, known_object), bases)
         self.outbox.submit(submission)
 
     def _find_base(self, write: Write) -> Obj | None:
         """Return the cached object that a write is based on; None if the write names another revision."""
         if isinstance(write, Create | Delete):
             return None
-        cached = self.get(key_of(write.obj))
+        base = self.get(key_of(write.obj))
         named_revision = write.obj["metadata"].get("resourceVersion")
-        is_base = cached is not None and named_revision in {None, cached["metadata"].get("resourceVersion")}
-        return cached if is_base else None
+        is_base = base is not None and named_revision in {None, base["metadata"].get("resourceVersion")}
+        return base if is_base else None
 
     def _api_version(self, kind: str) -> str:
         """Return the API version in which objects of a kind are written."""
@@ -142,28 +142,28 @@ class RestClient:
 
     def _send_next(self, informer: Informer) -> None:
         """Send the next request of an informer after the delay that it specifies."""
-        planned = informer.plan_request()
+        planned_request = informer.plan_request()
         transport = self._dependencies.transport
-        if planned.is_watch:
+        if planned_request.is_watch:
             on_lines, on_end = partial(self._process_watch_lines, informer), partial(self._process_watch_end, informer)
-            start_request = partial(transport.watch, planned.request, on_lines, on_end)
+            start_request = partial(transport.watch, planned_request.request, on_lines, on_end)
         else:
-            start_request = partial(transport.send, planned.request, partial(self._process_list, informer))
-        if planned.wait:
+            start_request = partial(transport.send, planned_request.request, partial(self._process_list, informer))
+        if planned_request.wait:
             timers = self._dependencies.timers
-            timers.call_at(timers.now() + planned.wait, start_request)
+            timers.call_at(timers.now() + planned_request.wait, start_request)
         else:
             start_request()
 
-    def _process_list(self, informer: Informer, answer: HttpAnswer) -> None:
-        self._deliver(informer, informer.process_list_page(answer))
+    def _process_list(self, informer: Informer, response: HttpResponse) -> None:
+        self._deliver(informer, informer.process_list_page(response))
         self._send_next(informer)
 
     def _process_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
         self._deliver(informer, informer.process_watch_lines(lines))
 
-    def _process_watch_end(self, informer: Informer, answer: HttpAnswer) -> None:
-        informer.process_watch_end(answer)
+    def _process_watch_end(self, informer: Informer, response: HttpResponse) -> None:
+        informer.process_watch_end(response)
         self.on_new_data(informer)
         self._send_next(informer)
 
@@ -173,20 +173,22 @@ class RestClient:
             for listener in self._listeners:
                 listener(events)
         kind = informer.info.constant
-        pending = self._pending_confirmations.get(kind)
-        if pending:
+        pending_pairs = self._pending_confirmations.get(kind)
+        if pending_pairs:
             self._pending_confirmations[kind] = []
-            for confirmation, pending_result in pending:
+            for confirmation, pending_result in pending_pairs:
                 if self._is_confirmed(confirmation):
                     self._count_confirmation(pending_result)
                 else:
                     self._pending_confirmations[kind].append((confirmation, pending_result))
         self.on_new_data(informer)
 
-    def _process_responses(self, done: Callable[[WriteResult], None], base: Obj | None, submission: Submission) -> None:
+    def _process_responses(
+        self, on_result: Callable[[WriteResult], None], base: Obj | None, submission: Submission
+    ) -> None:
         """Wait for the watch events of a submission whose requests all have responses, then deliver its result."""
-        pending_result = _PendingResult(submission, done, _result_from_response(submission.answered[-1], base))
-        for response in submission.answered:
+        pending_result = _PendingResult(submission, on_result, _result_from_response(submission.responses[-1], base))
+        for response in submission.responses:
             confirmation = self._confirmation_for(response)
             if confirmation is not None and not self._is_confirmed(confirmation):
                 pending_result.pending_events += 1
@@ -206,9 +208,9 @@ class RestClient:
         lists = self.informers[key.kind].lists
         if is_held or not (is_marked or isinstance(write, Delete)):
             return _Confirmation(key, revision_of(body), "", lists)
-        cached = self._cache.get(key)
+        cached_object = self._cache.get(key)
         uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
-        return None if cached is None else _Confirmation(key, 0, uid or cached["metadata"]["uid"], lists)
+        return None if cached_object is None else _Confirmation(key, 0, uid or cached_object["metadata"]["uid"], lists)
 
     def _is_confirmed(self, confirmation: _Confirmation) -> bool:
         informer = self.informers[confirmation.key.kind]
@@ -216,14 +218,14 @@ class RestClient:
             return True
         if not confirmation.deleted_uid:
             return (informer.revision or 0) >= confirmation.revision
-        cached = self._cache.get(confirmation.key)
-        return cached is None or cached["metadata"]["uid"] != confirmation.deleted_uid
+        cached_object = self._cache.get(confirmation.key)
+        return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_uid
 
     def _count_confirmation(self, pending_result: _PendingResult) -> None:
         """Count one confirmation of a submission; deliver its result after the last one."""
         pending_result.pending_events -= 1
         if not pending_result.pending_events:
-            pending_result.done(pending_result.result)
+            pending_result.on_result(pending_result.result)
             self.outbox.finish(pending_result.submission)
 
     def _store_unwatched(self, response: WriteResponse) -> None:
@@ -307,10 +309,10 @@ class StalenessCheck:
     def _request_page(self, informer: Informer, token: str) -> None:
         self._transport.send(informer.names_page_request(token), partial(self._process_page, informer))
 
-    def _process_page(self, informer: Informer, answer: HttpAnswer) -> None:
+    def _process_page(self, informer: Informer, response: HttpResponse) -> None:
         """Process a page of the check's list; if the request failed, restart the list unless the kind is not served."""
         listed_objects = self._unconfirmed_lists[informer.info.constant]
-        page = list_of_answer(answer)
+        page = list_in_response(response)
         if page is not None and (token := listed_objects.add_page(informer, page)):
             self._request_page(informer, token)
         elif page is not None or not informer.is_served:

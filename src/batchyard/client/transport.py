@@ -32,7 +32,7 @@ class HttpRequest(NamedTuple):
     content_type: str = "application/json"
 
 
-class HttpAnswer(NamedTuple):
+class HttpResponse(NamedTuple):
     """An HTTP response. The code is 0 if no response was received."""
 
     code: int
@@ -50,11 +50,11 @@ class HttpAnswer(NamedTuple):
 class Transport(Protocol):
     """Sends requests to one server as one user. Callbacks run on the event loop, never within the call."""
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """Send a request, and call `answered` once with its response."""
+    def send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+        """Send a request, and call `on_response` once with its response."""
 
-    def watch(self, request: HttpRequest, received: LinesHandler, ended: Callable[[HttpAnswer], None]) -> None:
-        """Send a watch request; call `received` with () at its start, then with its lines, and `ended` at its end."""
+    def watch(self, request: HttpRequest, on_lines: LinesHandler, on_end: Callable[[HttpResponse], None]) -> None:
+        """Send a watch request; call `on_lines` with () at its start, then with its lines, and `on_end` at its end."""
 
 
 # A transport that rejects all writes, so that its user cannot change anything.
@@ -73,17 +73,17 @@ class ReadOnlyTransport:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+    def send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
         """Send a GET request. Raises WriteRefusedError for any other request."""
         if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
-        self._transport.send(request, answered)
+        self._transport.send(request, on_response)
 
-    def watch(self, request: HttpRequest, received: LinesHandler, ended: Callable[[HttpAnswer], None]) -> None:
+    def watch(self, request: HttpRequest, on_lines: LinesHandler, on_end: Callable[[HttpResponse], None]) -> None:
         """Send a watch request. Raises WriteRefusedError if it is not a GET request without a body."""
         if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
-        self._transport.watch(request, received, ended)
+        self._transport.watch(request, on_lines, on_end)
 
 
 # Client-side rate limit. Source: golang.org/x/time/rate, as client-go uses it.
@@ -100,9 +100,9 @@ class RateLimit:
 
     def wait(self, now: Instant) -> Duration:
         """Take one token for a request; return how long the request must be delayed."""
-        elapsed = 0 if self._refilled_at is None else now - self._refilled_at
+        elapsed_time = 0 if self._refilled_at is None else now - self._refilled_at
         self._refilled_at = now
-        self._tokens = min(self._burst, self._tokens + elapsed / SECOND * self._qps) - 1
+        self._tokens = min(self._burst, self._tokens + elapsed_time / SECOND * self._qps) - 1
         return 0 if self._tokens >= 0 else int(-self._tokens / self._qps * SECOND)
 
 
@@ -158,10 +158,10 @@ def to_storage_version(info: ServedKind, version: str, received_object: Mapping[
     obj: Obj = received_object
     if "kind" not in received_object or "apiVersion" not in received_object:
         obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, **received_object}
-    stored = conversion.to_storage(obj)
+    storage_object = conversion.to_storage(obj)
     if info.constant == scheme.JOB_SET:
-        return jobset_defaults(stored)
-    return with_default_spec(stored) if info.constant in _KINDS_WITH_SPEC else stored
+        return jobset_defaults(storage_object)
+    return with_default_spec(storage_object) if info.constant in _KINDS_WITH_SPEC else storage_object
 
 
 def received_key(info: ServedKind, obj: Obj) -> Key:
@@ -241,48 +241,48 @@ def list_one_request(write: Write, info: ServedKind, version: str) -> HttpReques
     return HttpRequest("GET", f"{object_path(info, version, namespace_of(write))}?{selector}")
 
 
-def object_in_list(answer: HttpAnswer) -> Mapping[str, Any]:
+def object_in_list(response: HttpResponse) -> Mapping[str, Any]:
     """Return the object in the response to a `read_request`; an empty mapping if it does not exist."""
-    items = decode_object(answer.body).get("items") or () if answer.code == 200 else ()
+    items = decode_object(response.body).get("items") or () if response.code == 200 else ()
     return items[0] if items else {}
 
 
-def is_retriable(write: Write, answer: HttpAnswer) -> bool:
+def is_retriable(write: Write, response: HttpResponse) -> bool:
     """Report whether a write may be retried: it may succeed, and is harmless if the server processed the first try.
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
-    if answer.code in _OVERLOADED_CODES:
+    if response.code in _OVERLOADED_CODES:
         return True
-    if answer.code not in _LOST_CODES:
-        return answer.code >= 500 and answer.retry_after is not None
-    return not answer.was_sent or not isinstance(write, Create) or bool(name_of(write))
+    if response.code not in _LOST_CODES:
+        return response.code >= 500 and response.retry_after is not None
+    return not response.was_sent or not isinstance(write, Create) or bool(name_of(write))
 
 
-def may_have_succeeded(answer: HttpAnswer) -> bool:
+def may_have_succeeded(response: HttpResponse) -> bool:
     """Report whether the server may have processed a request although its response was lost."""
-    return answer.code in _LOST_CODES and answer.was_sent
+    return response.code in _LOST_CODES and response.was_sent
 
 
-def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
+def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
     """Return the API error in the response to a write, given its decoded body (`status`); None on success.
 
     Only an API object counts as success: a proxy may answer 200 too.
     """
-    if 200 <= answer.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
+    if 200 <= response.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
         return None
-    message = str(status.get("message") or answer.trouble or failure_reason(answer))
-    if answer.code == 404:
+    message = str(status.get("message") or response.trouble or failure_reason(response))
+    if response.code == 404:
         return errors.NotFound(message)
-    if answer.code == 409:
+    if response.code == 409:
         return errors.Conflict(message)
-    if answer.code == 403:  # rights change, and no watch reports it
+    if response.code == 403:  # rights change, and no watch reports it
         return (
             errors.NamespaceTerminating(message)
             if _has_cause(status, "NamespaceTerminating")
             else errors.TemporarilyForbidden(message)
         )
-    if answer.code == 422:
+    if response.code == 422:
         return errors.InvalidObject(
             [errors.FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
             or [errors.FieldError("", message)]
@@ -290,25 +290,25 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> err
     return errors.NoValidResponse(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
 
 
-def failure_reason(answer: HttpAnswer) -> str:
+def failure_reason(response: HttpResponse) -> str:
     """Describe why a request failed. Requests that fail for the same reason get the same text."""
-    body = answer.body
-    if answer.code == 200:
+    body = response.body
+    if response.code == 200:
         return f"the response is not from the Kubernetes API: {_body_excerpt(body) or 'empty body'}"
-    reason = decode_object(body).get("message") or answer.trouble or _body_excerpt(body) or "no reason was given"
-    if not answer.code:
+    reason = decode_object(body).get("message") or response.trouble or _body_excerpt(body) or "no reason was given"
+    if not response.code:
         return f"no answer: {reason}"
-    if answer.code == _UNAUTHORIZED:
-        return f"{answer.code}: {reason}: the server rejects the credentials of the kubeconfig"
-    return f"{answer.code}: {reason}"
+    if response.code == _UNAUTHORIZED:
+        return f"{response.code}: {reason}: the server rejects the credentials of the kubeconfig"
+    return f"{response.code}: {reason}"
 
 
-def is_revision_too_new(answer: HttpAnswer) -> bool:
+def is_revision_too_new(response: HttpResponse) -> bool:
     """Report whether the requested revision is newer than the server's: the server was restored from a backup.
 
     Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
     """
-    return answer.code == _TIMEOUT and _REVISION_TOO_LARGE in failure_reason(answer)
+    return response.code == _TIMEOUT and _REVISION_TOO_LARGE in failure_reason(response)
 
 
 def decode_object(body: bytes) -> Mapping[str, Any]:
@@ -320,13 +320,13 @@ def decode_object(body: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def list_of_answer(answer: HttpAnswer) -> Mapping[str, Any] | None:
+def list_in_response(response: HttpResponse) -> Mapping[str, Any] | None:
     """Return the decoded list of objects in a response; None if it is an error or not a list.
 
     A proxy may answer 200 too, for example with a login page. That must not look like the deletion of all objects.
     """
-    page = decode_object(answer.body)
-    is_list = answer.code == 200 and "items" in page and isinstance(page.get("metadata"), dict)
+    page = decode_object(response.body)
+    is_list = response.code == 200 and "items" in page and isinstance(page.get("metadata"), dict)
     items = page.get("items") or ()
     return page if is_list and isinstance(items, list | tuple) and all(map(is_object, items)) else None
 
@@ -336,18 +336,18 @@ def is_object(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(metadata := value.get("metadata"), dict) and "name" in metadata
 
 
-def contains_fields(stored: Any, sent: Any) -> bool:
+def contains_fields(stored_value: Any, sent_value: Any) -> bool:
     """Report whether a stored object contains all sent fields with equal values; ignore fields that the server sets."""
-    if isinstance(sent, Mapping):
-        return isinstance(stored, Mapping) and all(
-            contains_fields(stored.get(field), value)
-            for field, value in sent.items()
+    if isinstance(sent_value, Mapping):
+        return isinstance(stored_value, Mapping) and all(
+            contains_fields(stored_value.get(field), value)
+            for field, value in sent_value.items()
             if field not in _SERVER_OWNED_FIELDS
         )
-    if isinstance(sent, list | tuple):
-        has_same_length = isinstance(stored, list) and len(stored) == len(sent)
-        return has_same_length and all(map(contains_fields, stored, sent))
-    return bool(stored == sent)
+    if isinstance(sent_value, list | tuple):
+        has_same_length = isinstance(stored_value, list) and len(stored_value) == len(sent_value)
+        return has_same_length and all(map(contains_fields, stored_value, sent_value))
+    return bool(stored_value == sent_value)
 
 
 def _body_excerpt(body: bytes) -> str:

@@ -18,8 +18,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Instant
 from batchyard.client.transport import (
-    HttpAnswer,
     HttpRequest,
+    HttpResponse,
     RateLimit,
     Transport,
     contains_fields,
@@ -94,11 +94,11 @@ def write_requests(write: Write, base: Obj | None, info: ServedKind, version: st
         yield _merge_request(write, base, info, version)
 
 
-def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON merge patch (RFC 7386) from one document to another; empty if they are equal."""
-    patch: dict[str, Any] = dict.fromkeys(field for field in before if field not in after)
-    for field, value in after.items():
-        old = before.get(field, _ABSENT)
+    patch: dict[str, Any] = dict.fromkeys(field for field in old_object if field not in new_object)
+    for field, value in new_object.items():
+        old = old_object.get(field, _ABSENT)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             if inner := merge_patch(old, value):
                 patch[field] = inner
@@ -113,16 +113,16 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
     Without a base, all fields are sent. The server rejects the patch if the revision is outdated.
     """
     is_status_update = isinstance(write, UpdateStatus)
-    after = _convert_to_version(write.obj, info, version)
-    before = _convert_to_version(base, info, version) if base is not None else {}
-    patch = merge_patch(before, after)
+    new_object = _convert_to_version(write.obj, info, version)
+    old_object = _convert_to_version(base, info, version) if base is not None else {}
+    patch = merge_patch(old_object, new_object)
     if is_status_update:
         patch = {"status": patch["status"]} if "status" in patch else {}
     elif not (isinstance(write, Update) and write.is_whole):
         patch.pop("status", None)
     metadata = {name: v for name, v in (patch.pop("metadata", None) or {}).items() if name not in _SERVER_OWNED_FIELDS}
-    if "resourceVersion" in after["metadata"]:
-        metadata["resourceVersion"] = after["metadata"]["resourceVersion"]
+    if "resourceVersion" in new_object["metadata"]:
+        metadata["resourceVersion"] = new_object["metadata"]["resourceVersion"]
     if write.managed_fields is not None:
         metadata["managedFields"] = write.managed_fields
     if metadata:
@@ -132,37 +132,37 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
 
 def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
     """Yield requests that apply a Workload's status by field manager, then remove values that another manager kept."""
-    sent = _convert_to_version(write.obj, info, version)
-    before = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
-    metadata, status = sent["metadata"], sent.get("status") or {}
+    new_object = _convert_to_version(write.obj, info, version)
+    old_status = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
+    metadata, status = new_object["metadata"], new_object.get("status") or {}
     revision = metadata.get("resourceVersion")
-    for applied in _split_by_manager(before, status):
+    for applied in _split_by_manager(old_status, status):
         identity = {field: metadata[field] for field in ("name", "namespace", "uid") if field in metadata}
         if revision:
             identity["resourceVersion"] = revision
-        document = {"apiVersion": sent["apiVersion"], "kind": sent["kind"], "metadata": identity}
+        document = {"apiVersion": new_object["apiVersion"], "kind": new_object["kind"], "metadata": identity}
         request = _patch_request(write, info, version, {**document, "status": applied.status}, "status", APPLY_PATCH)
-        stored = yield request._replace(path=f"{request.path}?fieldManager={applied.manager}&force=true")
-        revision = _revision_in(stored)
-    if patch_of_removed := _removal_patch(before, status, stored.get("status") or {}):
+        stored_object = yield request._replace(path=f"{request.path}?fieldManager={applied.manager}&force=true")
+        revision = _revision_in(stored_object)
+    if patch_of_removed := _removal_patch(old_status, status, stored_object.get("status") or {}):
         patch = {"metadata": {"resourceVersion": revision}, "status": patch_of_removed}
         yield _patch_request(write, info, version, patch, "status")
 
 
-def _split_by_manager(before: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
+def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
     """Split the changes of a Workload's status into parts, one for each field manager that applies them."""
-    changed = [field for field in {**before, **status} if before.get(field) != status.get(field)]
+    changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
     parts: list[_AppliedStatus] = []
-    if changed == ["conditions"] and _changed_conditions(before, status) == ["PodsReady"]:
+    if changed_fields == ["conditions"] and _changed_conditions(old_status, status) == ["PodsReady"]:
         ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
         return (
             [_AppliedStatus(PODS_READY_MANAGER, {"conditions": ready_conditions})]
             if ready_conditions
             else [_admission_part(status)]
         )
-    if changed != [_RECLAIMABLE_FIELD]:
+    if changed_fields != [_RECLAIMABLE_FIELD]:
         parts.append(_admission_part(status))
-    if _RECLAIMABLE_FIELD in changed:
+    if _RECLAIMABLE_FIELD in changed_fields:
         pods = status.get(_RECLAIMABLE_FIELD)
         parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
     return parts
@@ -176,18 +176,20 @@ def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
     return _AppliedStatus(ADMISSION_MANAGER, part)
 
 
-def _changed_conditions(before: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
-    old, new = ({each["type"]: each for each in status.get("conditions") or ()} for status in (before, status))
+def _changed_conditions(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
+    old, new = ({each["type"]: each for each in status.get("conditions") or ()} for status in (old_status, status))
     return [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
 
 
-def _removal_patch(before: Mapping[str, Any], status: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+def _removal_patch(
+    old_status: Mapping[str, Any], status: Mapping[str, Any], stored_status: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a merge patch that removes values that are still stored because another field manager also set them."""
-    removals: dict[str, Any] = {field: None for field in before if field not in status and field in stored}
+    removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():
         kept_keys = [item[key] for item in status.get(field) or ()]
-        removed_keys = {item[key] for item in before.get(field) or () if item[key] not in kept_keys}
-        items = stored.get(field) or ()
+        removed_keys = {item[key] for item in old_status.get(field) or () if item[key] not in kept_keys}
+        items = stored_status.get(field) or ()
         if field not in removals and any(item[key] in removed_keys for item in items):
             removals[field] = [item for item in items if item[key] not in removed_keys]
     return removals
@@ -210,8 +212,8 @@ def _patch_request(
     return HttpRequest("PATCH", path, _encode(patch), content_type=content_type)
 
 
-def _revision_in(stored: Mapping[str, Any]) -> str:
-    revision: str = (stored.get("metadata") or {}).get("resourceVersion") or ""
+def _revision_in(stored_object: Mapping[str, Any]) -> str:
+    revision: str = (stored_object.get("metadata") or {}).get("resourceVersion") or ""
     return revision
 
 
@@ -232,12 +234,12 @@ class Submission:
     """Writes of one caller that are sent in order, one after the other, and the state of sending them."""
 
     __slots__ = (
-        *("answered", "bases", "done", "followers", "is_repeat", "keys", "request", "requests", "tries", "waits_for"),
-        "writes",
+        *("bases", "followers", "is_repeat", "keys", "on_end", "request", "requests", "responses", "tries"),
+        *("waits_for", "writes"),
     )
 
     def __init__(
-        self, writes: Sequence[Write], done: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
+        self, writes: Sequence[Write], on_end: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
     ) -> None:
         self.writes = writes
         #: The object that each write is based on, if known.
@@ -246,9 +248,9 @@ class Submission:
         self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
         #: Called when all requests of the submission have responses.
-        self.done = done
+        self.on_end = on_end
         #: The writes with a response, in order.
-        self.answered: list[WriteResponse] = []
+        self.responses: list[WriteResponse] = []
         self.tries = 0
         #: Whether the server may have processed the current write already, in an attempt without a response.
         self.is_repeat = False
@@ -275,7 +277,7 @@ class WriteQueue:
         self._gate = gate
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
-        self.answers: Counter[tuple[str, int]] = Counter()
+        self.response_counts: Counter[tuple[str, int]] = Counter()
         #: Called with the text of each rejection to report; a successful write of the object resets its count.
         self.on_refused: Callable[[str], None] = _ignore_rejection
         self._rejection_counts: dict[tuple[type[Write], str | Key], int] = {}
@@ -283,9 +285,9 @@ class WriteQueue:
     def submit(self, submission: Submission) -> None:
         """Queue a submission; its writes are sent when earlier submissions of the same objects are finished."""
         for key in dict.fromkeys(submission.keys):
-            earlier = self._last_submissions.get(key)
-            if earlier is not None:
-                earlier.followers.append(submission)
+            earlier_submission = self._last_submissions.get(key)
+            if earlier_submission is not None:
+                earlier_submission.followers.append(submission)
                 submission.waits_for += 1
             self._last_submissions[key] = submission
         if not submission.waits_for:
@@ -305,42 +307,46 @@ class WriteQueue:
         now = self._timers.now()
         self._run_at(now + self._limit.wait(now), lambda: self._send(submission))
 
-    def _run_at(self, when: Instant, work: Callable[[], None]) -> None:
-        if when <= self._timers.now():
-            work()
+    def _run_at(self, instant: Instant, callback: Callable[[], None]) -> None:
+        if instant <= self._timers.now():
+            callback()
         else:
-            self._timers.call_at(when, work)
+            self._timers.call_at(instant, callback)
 
     def _send(self, submission: Submission) -> None:
-        position = len(submission.answered)
+        position = len(submission.responses)
         write = submission.writes[position]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
             base = submission.bases[position]
             submission.requests = write_requests(write, base, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
-        self._send_counted(submission.request, lambda answer: self._process_response(submission, write, answer))
+        self._send_counted(
+            submission.request, lambda http_response: self._process_response(submission, write, http_response)
+        )
 
-    def _send_counted(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        def counted(answer: HttpAnswer) -> None:
-            self.answers[request.method, answer.code] += 1
-            answered(answer)
+    def _send_counted(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+        def count_response(http_response: HttpResponse) -> None:
+            self.response_counts[request.method, http_response.code] += 1
+            on_response(http_response)
 
         if self._gate():
-            self._transport.send(request, counted)
+            self._transport.send(request, count_response)
 
-    def _process_response(self, submission: Submission, write: Write, answer: HttpAnswer) -> None:
+    def _process_response(self, submission: Submission, write: Write, http_response: HttpResponse) -> None:
         submission.tries += 1
-        if is_retriable(write, answer) and submission.tries < ATTEMPTS_MAX:
-            submission.is_repeat = submission.is_repeat or may_have_succeeded(answer)
+        if is_retriable(write, http_response) and submission.tries < ATTEMPTS_MAX:
+            submission.is_repeat = submission.is_repeat or may_have_succeeded(http_response)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            wait = max(answer.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now))
+            wait = max(
+                http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now)
+            )
             self._run_at(now + wait, lambda: self._send(submission))
             return
-        body = decode_object(answer.body)
-        error = error_of(answer, write, body)
-        self._report_rejection(write, answer.code, error)
+        body = decode_object(http_response.body)
+        error = error_of(http_response, write, body)
+        self._report_rejection(write, http_response.code, error)
         if error is not None and submission.is_repeat and self._handle_repeat_error(submission, write, error):
             return
         if error is None and submission.requests is not None:
@@ -385,13 +391,15 @@ class WriteQueue:
         self._send_counted(request, lambda answer: self._compare_existing(submission, write, answer, error))
         return True
 
-    def _compare_existing(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
+    def _compare_existing(
+        self, submission: Submission, write: Create, http_response: HttpResponse, error: ApiError
+    ) -> None:
         """Complete a Create that conflicted: it succeeded before if the existing object matches the sent one."""
-        response = self._response_from_body(write, object_in_list(answer), None)
-        sent = to_wire_format(write.obj, kind_info(kind_of(write)))
-        expected = {field: value for field, value in sent.items() if field != "status"}
+        response = self._response_from_body(write, object_in_list(http_response), None)
+        sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
+        expected_fields = {field: value for field, value in sent_object.items() if field != "status"}
         self._complete_write(
-            submission, response if contains_fields(response.body, expected) else response._replace(error=error)
+            submission, response if contains_fields(response.body, expected_fields) else response._replace(error=error)
         )
 
     def _response_from_body(self, write: Write, body: Obj, error: ApiError | None) -> WriteResponse:
@@ -402,19 +410,19 @@ class WriteQueue:
 
     def _complete_write(self, submission: Submission, response: WriteResponse) -> None:
         """Record the response to a write; continue with the next write, or complete the submission."""
-        submission.answered.append(response)
+        submission.responses.append(response)
         submission.requests = submission.request = None
-        if response.error is None and len(submission.answered) < len(submission.writes):
+        if response.error is None and len(submission.responses) < len(submission.writes):
             submission.tries, submission.is_repeat = 0, False
             self._send_when_allowed(submission)
         else:
-            submission.done(submission)
+            submission.on_end(submission)
 
 
-def _next_request(requests: RequestSteps, stored: Obj) -> HttpRequest | None:
+def _next_request(requests: RequestSteps, stored_object: Obj) -> HttpRequest | None:
     """Return the next request of a write, given the object returned for the last one; None after the last."""
     try:
-        return requests.send(stored)
+        return requests.send(stored_object)
     except StopIteration:
         return None
 

@@ -79,33 +79,33 @@ class EventSeries:
         """Write an event record: count another occurrence of a recent Event, or create a new Event."""
         reference = reference_to(self._client, record.regarding)
         key = component, tuple(reference.values()), record.type, record.reason
-        known = self._recent.recall(key)
-        if known is not None and now - known.last >= FINISHED_AFTER:
-            known = None
-        stored = None if known is None else self._client.get(known.event)
-        if known is None or (stored is None and not known.is_being_created):
+        series = self._recent.recall(key)
+        if series is not None and now - series.last >= FINISHED_AFTER:
+            series = None
+        stored_event = None if series is None else self._client.get(series.event)
+        if series is None or (stored_event is None and not series.is_being_created):
             event = self._new_event(now, component, record, reference)
             new_series = _Series(key_of(event), now)
             self._recent.remember(key, new_series)
             self._client.submit([Create(event)], partial(self._process_creation, new_series))
             return
-        known.last, known.count = now, known.count + 1
-        if stored is not None:
-            self._write_count(known, stored)
+        series.last, series.count = now, series.count + 1
+        if stored_event is not None:
+            self._write_count(series, stored_event)
 
     def _process_creation(self, series: _Series, result: WriteResult) -> None:
         """Process the result of creating a series' Event: write the occurrences counted in the meantime."""
         series.is_being_created = False
-        stored = self._client.get(series.event)
-        series_status = (stored or {}).get("series") or {}
-        if result.error is None and stored is not None and series_status.get("count", 1) < series.count:
-            self._write_count(series, stored)
+        stored_event = self._client.get(series.event)
+        series_status = (stored_event or {}).get("series") or {}
+        if result.error is None and stored_event is not None and series_status.get("count", 1) < series.count:
+            self._write_count(series, stored_event)
 
-    def _write_count(self, series: _Series, stored: Obj) -> None:
+    def _write_count(self, series: _Series, stored_event: Obj) -> None:
         """Write the number of occurrences of a series into its Event."""
         series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
-        metadata = {field: value for field, value in stored["metadata"].items() if field != "resourceVersion"}
-        self._client.submit([Update({**stored, "metadata": metadata, "series": series_status})], ignore_result)
+        metadata = {field: value for field, value in stored_event["metadata"].items() if field != "resourceVersion"}
+        self._client.submit([Update({**stored_event, "metadata": metadata, "series": series_status})], ignore_result)
 
     def _new_event(
         self, now: Instant, component: str, record: EventRecord, reference: Mapping[str, str]
@@ -220,20 +220,20 @@ class EventRecorder:
             if self._take_token(now, component, record.regarding):
                 self._series.publish(now, component, record)
             return
-        regarding, type_, reason, message, _ = record
-        deduplicated = message
-        if self._is_combined(now, (component, regarding, type_, reason), message):
-            deduplicated, message = _COMBINED_PREFIX, _COMBINED_PREFIX + message
-        if self._take_token(now, component, regarding):
-            self._count_or_create(now, (component, regarding, type_, reason, deduplicated), message)
+        regarding_key, type_, reason, message, _ = record
+        message_key = message
+        if self._is_combined(now, (component, regarding_key, type_, reason), message):
+            message_key, message = _COMBINED_PREFIX, _COMBINED_PREFIX + message
+        if self._take_token(now, component, regarding_key):
+            self._count_or_create(now, (component, regarding_key, type_, reason, message_key), message)
 
     def _count_or_create(self, now: Instant, key: _EventKey, message: str) -> None:
         """Raise the count of an earlier Event with the same key, or create a new Event."""
-        known = self._recent.recall(key)
-        stored = self._client.get(known) if known is not None else None
-        if stored is not None:
-            times = stored.get("count", 1) + 1
-            updated_event = {**stored, "message": message, "count": times, "lastTimestamp": format_time(now)}
+        known_key = self._recent.recall(key)
+        stored_event = self._client.get(known_key) if known_key is not None else None
+        if stored_event is not None:
+            times = stored_event.get("count", 1) + 1
+            updated_event = {**stored_event, "message": message, "count": times, "lastTimestamp": format_time(now)}
             self._client.submit([Update(updated_event)], ignore_result)
             return
         event = self._new_event(now, key, message)
@@ -254,11 +254,11 @@ class EventRecorder:
             del messages[next(iter(messages))]
         return len(messages) > SIMILAR_MAX
 
-    def _take_token(self, now: Instant, component: str, regarding: Key) -> bool:
+    def _take_token(self, now: Instant, component: str, regarding_key: Key) -> bool:
         """Take a token from the bucket of an object; return False if no token is left."""
-        budget = self._budgets.recall((component, regarding))
+        budget = self._budgets.recall((component, regarding_key))
         if budget is None:
-            self._budgets.remember((component, regarding), _Budget(now, BURST - 1.0))
+            self._budgets.remember((component, regarding_key), _Budget(now, BURST - 1.0))
             return True
         tokens = min(float(BURST), budget.tokens + (now - budget.updated_at) / REFILL)
         is_allowed = tokens >= 1

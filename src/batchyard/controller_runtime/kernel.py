@@ -57,13 +57,13 @@ class VirtualEventLoop:
         """Return the present instant."""
         return self._now
 
-    def call_at(self, when: Instant, work: Work) -> Ticket:
+    def call_at(self, instant: Instant, work: Work) -> Ticket:
         """Schedule work for an instant (now if it is past). Work of the same instant runs in order of arrival."""
         self._arrivals += 1
-        if when <= self._now:
+        if instant <= self._now:
             self._due_work.append(work)
         else:
-            heappush(self._heap, (when, self._arrivals))
+            heappush(self._heap, (instant, self._arrivals))
             self._scheduled_work[self._arrivals] = work
         return self._arrivals
 
@@ -93,7 +93,7 @@ class VirtualEventLoop:
                 self._due_work.append(work)
         self._drop_cancelled()
 
-    def pending(self) -> int:
+    def pending_count(self) -> int:
         """Return the number of pieces of work that are scheduled and not cancelled."""
         return len(self._scheduled_work) + len(self._due_work)
 
@@ -107,17 +107,17 @@ class VirtualEventLoop:
         """Return the instant of the next work that is not due now, or None."""
         return self._heap[0][0] if self._heap else None
 
-    def step(self, until: Instant | None = None) -> bool:
-        """Run the next piece of work, moving the clock to it. Return False if none is scheduled up to `until`."""
-        return self._run_exclusively(until, 1) == 1
+    def step(self, end_time: Instant | None = None) -> bool:
+        """Run the next piece of work, moving the clock to it. Return False if none is scheduled up to `end_time`."""
+        return self._run_exclusively(end_time, 1) == 1
 
-    def run(self, until: Instant | None = None, *, steps_max: int | None = None) -> int:
-        """Run all work due up to and including `until`, at most `steps_max` pieces; return how many ran.
+    def run(self, end_time: Instant | None = None, *, steps_max: int | None = None) -> int:
+        """Run all work due up to and including `end_time`, at most `steps_max` pieces; return how many ran.
 
-        The clock stays at the last work that ran; it does not move to `until`.
+        The clock stays at the last work that ran; it does not move to `end_time`.
         """
         with rare_garbage_collection():
-            return self._run_exclusively(until, steps_max)
+            return self._run_exclusively(end_time, steps_max)
 
     def validate(self) -> None:
         """Check the invariants of the event loop between two pieces of work. Raises InvariantError."""
@@ -125,20 +125,20 @@ class VirtualEventLoop:
         invariant(not self._heap or self._heap[0][1] in self._scheduled_work, "the first in the heap is not cancelled")
         invariant(self.steps <= self._steps_limit, "the work of one instant does not exceed the limit")
 
-    def _run_exclusively(self, until: Instant | None, steps_max: int | None) -> int:
+    def _run_exclusively(self, end_time: Instant | None, steps_max: int | None) -> int:
         """Run due work like `run`. Raises InvariantError if called from within work."""
         invariant(not self._is_running, "the event loop is not run from within its own work")
         self._is_running = True
         try:
-            return self._run_due_work(until, steps_max)
+            return self._run_due_work(end_time, steps_max)
         finally:
             self._is_running = False
 
-    def _run_due_work(self, until: Instant | None, steps_max: int | None) -> int:
-        """Run due work up to `until`, at most `steps_max` pieces; return the number of pieces."""
+    def _run_due_work(self, end_time: Instant | None, steps_max: int | None) -> int:
+        """Run due work up to `end_time`, at most `steps_max` pieces; return the number of pieces."""
         due_work, first_step = self._due_work, self.steps
         last_step = first_step + steps_max if steps_max is not None else sys.maxsize
-        horizon = until if until is not None else sys.maxsize
+        horizon = end_time if end_time is not None else sys.maxsize
         if self._now > horizon:
             return 0
         while self.steps < last_step and (due_work or self._advance(horizon)):

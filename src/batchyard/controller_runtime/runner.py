@@ -85,7 +85,7 @@ class QueueStats(NamedTuple):
     """The queue statistics of a controller: the number of queued keys now, and counts since the start."""
 
     name: str
-    waiting: int
+    queued_count: int
     adds: int
     succeeded: int
     delayed: int
@@ -114,14 +114,14 @@ class ControllerQueue:
         self.adds = self.succeeded = self.delayed = self.errors = self.retries = 0
 
     @property
-    def waiting(self) -> int:
+    def queued_count(self) -> int:
         """The number of keys that are queued, or will be queued when their writes are complete."""
         return sum(state is not _WRITING for state in self.states.values())
 
     def load(self) -> QueueStats:
         """Return the queue statistics of the controller."""
         counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.waiting, *counts)
+        return QueueStats(self.controller.name, self.queued_count, *counts)
 
     def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
         """Call the controller's reconcile function for a key; measure its duration if `meter` is given."""
@@ -158,10 +158,10 @@ class ControllerQueue:
         """Mark the writes of a key as complete; return whether the key must be queued again."""
         return self.states.pop(key) is _WRITING_AND_REQUEUED
 
-    def process_requeue(self, key: Key, when: Instant) -> bool:
+    def process_requeue(self, key: Key, due_time: Instant) -> bool:
         """Queue a key whose delayed requeue is due; return False if that requeue was replaced or cancelled."""
         requeue = self.delayed_requeues.get(key)
-        if requeue is None or requeue.at != when:
+        if requeue is None or requeue.at != due_time:
             return False
         del self.delayed_requeues[key]
         self.add(key)
@@ -207,10 +207,10 @@ class WorkQueue:
     def validate(self) -> None:
         """Check the invariants of the queues. Raises InvariantError."""
         for queue in self.queues:
-            waiting = [key for key, state in queue.states.items() if state is _WAITING]
-            queued = [key for owner, key in queue.rank_queue if owner is queue]
+            waiting_keys = [key for key, state in queue.states.items() if state is _WAITING]
+            queued_keys = [key for owner, key in queue.rank_queue if owner is queue]
             rule = "a key is in its rank's queue if and only if its state is WAITING"
-            invariant(sorted(waiting) == sorted(queued), rule)
+            invariant(sorted(waiting_keys) == sorted(queued_keys), rule)
 
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
@@ -288,8 +288,8 @@ class Runner:
         now = self._kernel.now()
         queues_by_kind = self._queues_by_kind
         for event in events:
-            changed = event.key
-            kind = changed.kind
+            event_key = event.key
+            kind = event_key.kind
             if kind not in queues_by_kind:
                 queues = self._queue.queues_for_kind(kind)
                 queues_by_kind[kind] = [(queue.controller.keys_for, queue) for queue in queues]
@@ -302,14 +302,14 @@ class Runner:
                         _with_note(
                             error,
                             queue,
-                            f'determined the keys to reconcile after a change of {kind} "{changed}" at instant {now}',
+                            f'determined the keys to reconcile after a change of {kind} "{event_key}" at instant {now}',
                         )
                     )
-                if changed in queue.delayed_requeues and changed not in queue.failures:
+                if event_key in queue.delayed_requeues and event_key not in queue.failures:
                     if event.type is _DELETED:
-                        self._requeue_at(queue, changed, None)
+                        self._requeue_at(queue, event_key, None)
                     else:
-                        queue.add(changed)
+                        queue.add(event_key)
         self._schedule_drain()
 
     def stop(self) -> None:
@@ -351,7 +351,7 @@ class Runner:
         """Report whether no key is queued and no write is outstanding; delayed requeues do not count."""
         return not self._queue and self._outstanding == 0 and self._is_settled()
 
-    def failing(self) -> Sequence[tuple[str, Key, int]]:
+    def failing_keys(self) -> Sequence[tuple[str, Key, int]]:
         """Return the keys whose last reconcile failed, with their controller and number of consecutive failures."""
         return [(queue.controller.name, key, n) for queue in self._queue.queues for key, n in queue.failures.items()]
 
@@ -398,7 +398,7 @@ class Runner:
 
     def _is_settled(self) -> bool:
         """Report whether the client has delivered all changes, so that controllers above the lowest rank may run."""
-        return self._client.settled()
+        return self._client.is_settled()
 
     def _drain_when_settled(self) -> None:
         """Schedule another drain, unless writes are outstanding: their completion schedules it."""
@@ -431,23 +431,23 @@ class Runner:
         if outcome.events or queue.failures:
             self._record_success(queue, key, outcome.events)
 
-    def _writes_completed(self, outstanding: "_OutstandingWrites") -> None:
+    def _writes_completed(self, writes: "_OutstandingWrites") -> None:
         """Complete a reconcile whose writes all have results: record its events, or schedule a retry."""
         if self._stopped:
             return
         self._outstanding -= 1
-        queue, key, error = outstanding.queue, outstanding.key, outstanding.error
+        queue, key, error = writes.queue, writes.key, writes.error
         must_requeue = queue.complete_writes(key)
-        events = outstanding.recorded_events()
+        events = writes.recorded_events()
         if error is None:
-            queue.count_success(is_delayed=outstanding.outcome.requeue_at is not None)
+            queue.count_success(is_delayed=writes.outcome.requeue_at is not None)
             if events or queue.failures:
                 self._record_success(queue, key, events)
         else:
-            self._record(queue, [*events, *_refusal_events(queue, outstanding)])
+            self._record(queue, [*events, *_refusal_events(queue, writes)])
         queue.errors += error is not None
         if error is not None and not _is_permanent(error):
-            self._retry(queue, key, error, are_independent=outstanding.outcome.independent)
+            self._retry(queue, key, error, are_independent=writes.outcome.independent)
         elif must_requeue:
             queue.add(key)
         if not self._is_drain_scheduled:
@@ -478,28 +478,28 @@ class Runner:
         else:
             self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failures))
 
-    def _requeue_by(self, queue: ControllerQueue, key: Key, when: Instant) -> None:
+    def _requeue_by(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
         """Requeue a key at an instant, unless it already waits for an earlier instant."""
         requeue = queue.delayed_requeues.get(key)
-        if requeue is None or requeue.at > when:
-            self._requeue_at(queue, key, when)
+        if requeue is None or requeue.at > due_time:
+            self._requeue_at(queue, key, due_time)
 
-    def _requeue_at(self, queue: ControllerQueue, key: Key, when: Instant | None) -> None:
+    def _requeue_at(self, queue: ControllerQueue, key: Key, due_time: Instant | None) -> None:
         """Set the delayed requeue of a key; None cancels it. It uses the event loop even if it is due now."""
         requeue = queue.delayed_requeues.get(key)
         if requeue is not None:
-            if requeue.at == when:
+            if requeue.at == due_time:
                 return
             del queue.delayed_requeues[key]
             self._kernel.cancel(requeue.ticket)
-        if when is not None:
+        if due_time is not None:
             queue.delayed_requeues[key] = DelayedRequeue(
-                when, self._kernel.call_at(when, partial(self._process_requeue, queue, key, when))
+                due_time, self._kernel.call_at(due_time, partial(self._process_requeue, queue, key, due_time))
             )
 
-    def _process_requeue(self, queue: ControllerQueue, key: Key, when: Instant) -> None:
+    def _process_requeue(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
         """Queue a key whose delayed requeue is due, and schedule a drain."""
-        if queue.process_requeue(key, when):
+        if queue.process_requeue(key, due_time):
             self._schedule_drain()
 
 
@@ -554,18 +554,18 @@ class _OutstandingWrites:
             self.runner._writes_completed(self)
 
 
-def _refusal_events(queue: ControllerQueue, outstanding: _OutstandingWrites) -> Sequence[EventRecord]:
+def _refusal_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
     """Return an Event about a write that was rejected at least twice, unless its controller reports rejections."""
-    error, rejected = outstanding.error, outstanding.rejected_write
-    if rejected is None or outstanding.outcome.event_if_rejected is not None or not queue.failures.get(outstanding.key):
+    error, rejected_write = writes.error, writes.rejected_write
+    if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
         return ()
     if not isinstance(error, TemporarilyForbidden | InvalidObject) or isinstance(error, NamespaceTerminating):
         return ()
-    written = rejected.key if isinstance(rejected, Delete) else key_of(rejected.obj)
-    regarding = written if outstanding.outcome.independent else outstanding.key
-    kind = written.kind.partition(".")[0]
-    message = f"{type(rejected).__name__} of {kind} {written}: {error}"
-    return [EventRecord(regarding, "Warning", WRITE_REFUSED, message)]
+    written_key = rejected_write.key if isinstance(rejected_write, Delete) else key_of(rejected_write.obj)
+    regarding_key = written_key if writes.outcome.independent else writes.key
+    kind = written_key.kind.partition(".")[0]
+    message = f"{type(rejected_write).__name__} of {kind} {written_key}: {error}"
+    return [EventRecord(regarding_key, "Warning", WRITE_REFUSED, message)]
 
 
 def _is_permanent(error: ApiError) -> bool:

@@ -131,7 +131,7 @@ class ObjectClient(Reader, ObjectWriter, Protocol):
     def subscribe(self, listener: Listener) -> None:
         """Register a listener. The kernel later calls it with each batch of new changes, in order."""
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Report whether the client has delivered all changes that it has received, so that controllers may decide.
 
         If writes take effect synchronously, this includes their results; otherwise it does not wait for them.

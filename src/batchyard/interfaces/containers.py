@@ -72,13 +72,13 @@ class SessionEnd(NamedTuple):
 class SessionClient(Protocol):
     """Callbacks to the client of an exec, attach or port-forward session; never called while the client calls it."""
 
-    def received(self, output: str, data: bytes) -> None:
+    def process_output(self, output: str, data: bytes) -> None:
         """Handle data from the process or port; `output` is `stdout` (also for a port) or `stderr`."""
 
     def wants_more(self, *, wants: bool) -> None:
         """Resume or pause the client's input: `wants` is whether the process or port accepts more."""
 
-    def ended(self, ending: SessionEnd) -> None:
+    def process_end(self, session_end: SessionEnd) -> None:
         """Handle the end of the session, after all data was delivered; no other callback follows."""
 
 

@@ -52,7 +52,7 @@ class ControllerMetrics:
             yield gauge_text(metric(name), (((load.name,), value) for load in loads))
         yield from self._group.texts()
         failing: dict[str, int] = {}
-        for controller, _, _ in runner.failing():
+        for controller, _, _ in runner.failing_keys():
             failing[controller] = failing.get(controller, 0) + 1
         samples = (((load.name,), failing.get(load.name, 0)) for load in loads)
         yield gauge_text(metric("batchyard_failing_keys"), samples)
@@ -86,8 +86,8 @@ class RequestMetrics:
     def note(self, audited: AuditedRequest) -> None:
         """Count an answered request. A deferred response is counted later, when its sender has completed it."""
         self._labels = _request_labels(audited)
-        if not isinstance(audited.answer, DeferredResponse):
-            self.count(self._labels, audited.answer.code if isinstance(audited.answer, Response) else 200)
+        if not isinstance(audited.response, DeferredResponse):
+            self.count(self._labels, audited.response.code if isinstance(audited.response, Response) else 200)
 
     def count(self, labels: Labels, code: int) -> None:
         """Count a request that was answered with a status code."""
@@ -115,7 +115,7 @@ def _request_labels(audited: AuditedRequest) -> Labels:
     if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:
         verb_label = "APPLY"
     dry_run = "All" if request.query.get("dryRun") == "All" else ""
-    if not path or (path.subresource and path.answer is None and path.subresource not in path.resource.subresources):
+    if not path or (path.subresource and path.handlers is None and path.subresource not in path.resource.subresources):
         return verb_label, dry_run, "", "", "", "", "", "apiserver"
     scope = "resource" if path.name or verb == "create" else ("namespace" if path.namespace else "cluster")
     return verb_label, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"

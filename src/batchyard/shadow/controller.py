@@ -538,7 +538,7 @@ class ShadowController:
     def _load_current_objects(self) -> None:
         """Restart the followers from the objects in the client's cache."""
         self._initial_revision = max(informer.revision or 0 for informer in self._client.informers.values())
-        self.followers.reset(self._client.everything(), self._timers.now())
+        self.followers.reset(self._client.added_events(), self._timers.now())
         self._check()
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:

@@ -178,7 +178,7 @@ class World:
         #: The start time of the world.
         self.start = EPOCH if state is None else state.at
         self.kernel = VirtualEventLoop(self.start)
-        self.store = Store(recovered=None if state is None else state.recovered())
+        self.store = Store(contents=None if state is None else state.recovered())
         self._seed = seed
         self._settings = _settings_of(scenario, state)
         namespaces = self._settings.kueue.managed_namespaces
@@ -268,7 +268,7 @@ class World:
 
     def _restart(self) -> None:
         """Start a new platform once all earlier watch events are delivered, and pass it all stored objects."""
-        if not self.client.settled():
+        if not self.client.is_settled():
             self.kernel.call_soon(self._restart)
             return
         self.platform = self._start_platform()

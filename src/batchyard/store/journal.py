@@ -64,13 +64,13 @@ class RevisionJournal:
         self._mark = journal_file.CommitMark(path)
         try:
             contents = self._read_contents(accept_loss=accept_loss)
-            self._connection = self._open_connection(contents.recovered.revision, sync)
+            self._connection = self._open_connection(contents.store.revision, sync)
         except journal_file.JournalError:
             self._mark.close()
             raise
         self._floor = contents.floor
-        self._recovered: RecoveredStore | None = contents.recovered
-        self._replaced_rows = contents.replaced
+        self._recovered: RecoveredStore | None = contents.store
+        self._replaced_rows = contents.replaced_rows
 
     @property
     def floor(self) -> int:
@@ -79,9 +79,9 @@ class RevisionJournal:
 
     def recover(self) -> RecoveredStore:
         """Return the store contents that were read on opening; to be called once."""
-        recovered, self._recovered = self._recovered, None
-        assert recovered is not None, "recover() must be called only once"
-        return recovered
+        recovered_store, self._recovered = self._recovered, None
+        assert recovered_store is not None, "recover() must be called only once"
+        return recovered_store
 
     def append(self, changes: Sequence[WatchEvent]) -> int:
         """Append changes in one transaction; return the size of their objects in bytes.
@@ -131,8 +131,8 @@ class RevisionJournal:
         if problem == "missing":
             journal_file.reject_interrupted_restore(self._path)
             if commit_record is not None and commit_record.revision:
-                missing = f"{self._path} is missing, although its revision {commit_record.revision} was acknowledged"
-                raise journal_file.JournalError(f"{missing}; restore a backup into another data directory")
+                absence = f"{self._path} is missing, although its revision {commit_record.revision} was acknowledged"
+                raise journal_file.JournalError(f"{absence}; restore a backup into another data directory")
             journal_file.reject_orphaned_log(self._path)
             commit_record = self._create_journal()
             problem = ""
@@ -143,7 +143,7 @@ class RevisionJournal:
         if not accept_loss:
             fault = f"{self._path} is damaged: {problem}"
             raise journal_file.JournalError(f"{fault}; restore a backup, or start with --accept-loss")
-        return self._raise_revision(max(contents.recovered.revision, commit_record.revision if commit_record else 0))
+        return self._raise_revision(max(contents.store.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
         """Create an empty journal. It is renamed into place when it is complete, so a partial one is never used."""
@@ -234,7 +234,7 @@ class RevisionJournal:
 
 def _find_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
     """Describe how a journal differs from its mark; '' if it does not."""
-    last_revision = contents.recovered.revision
+    last_revision = contents.store.revision
     if commit_record is None:
         return "its commit mark is missing, so the acknowledged revision is unknown"
     if commit_record.identity != contents.floor.identity:
@@ -277,7 +277,7 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     with _temporary_file(backup) as draft:
         _copy_journal(journal, draft, reported_as=backup)
         contents = journal_file.read_journal(draft, is_immutable=True, reported_as=journal)
-        last_revision = contents.recovered.revision
+        last_revision = contents.store.revision
         if commit is None or commit.revision > last_revision or commit.identity != contents.floor.identity:
             raise journal_file.damaged_journal_error(
                 journal, f"its commit mark does not match its contents, which end at revision {last_revision}"
@@ -307,17 +307,17 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
         _copy_journal(backup, draft, is_immutable=True, reported_as=journal)
         with journal_file.journal_errors(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
-            revision = contents.recovered.revision + REVISION_LEAP
+            revision = contents.store.revision + REVISION_LEAP
             floor = journal_file.floor_over_all(file, journal_file.new_identity(file), revision)
             journal_file.write_floor(file, floor)
             file.execute("COMMIT")
-        restored = journal_file.read_journal(draft, is_immutable=True)
+        restored_contents = journal_file.read_journal(draft, is_immutable=True)
         mark.write(journal_file.CommitRecord(floor.identity, floor.revision))
         mark.flush()
         journal_file.rename_durably(draft, journal)
     finally:
         mark.close()
-    return restored
+    return restored_contents
 
 
 def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:

@@ -195,9 +195,9 @@ class JournalContents(NamedTuple):
     """The contents of a journal file: the compaction floor, the recovered store and the replaced rows."""
 
     floor: CompactionFloor
-    recovered: RecoveredStore
+    store: RecoveredStore
     #: Replaced rows in order: the replacing revision, and the replaced one.
-    replaced: deque[tuple[int, int]]
+    replaced_rows: deque[tuple[int, int]]
 
 
 def create_journal(path: Path) -> CompactionFloor:
@@ -338,12 +338,12 @@ class _JournalReader:
         return WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key, obj, old, revision)
 
 
-def record_replaced_rows(replaced: deque[tuple[int, int]], change: WatchEvent) -> None:
+def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEvent) -> None:
     """Append the rows that a change makes obsolete: the object's previous row, and the row of a deletion itself."""
     if change.old is not None:
-        replaced.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
+        replaced_rows.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
     if change.type is EventType.DELETED:
-        replaced.append((change.revision, change.revision))
+        replaced_rows.append((change.revision, change.revision))
 
 
 def row_checksum(revision: int, key: Key, text: bytes | None) -> int:

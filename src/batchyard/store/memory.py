@@ -51,12 +51,12 @@ class RevisionLog:
 
     __slots__ = ("_entries", "_is_notifying", "_listeners", "revision")
 
-    def __init__(self, window: int = HISTORY_WINDOW, recovered: RecoveredStore | None = None) -> None:
+    def __init__(self, window: int = HISTORY_WINDOW, contents: RecoveredStore | None = None) -> None:
         invariant(window >= 1, "the history window must hold at least one entry")
-        self._entries: deque[WatchEvent] = deque(recovered.changes if recovered else (), maxlen=window)
+        self._entries: deque[WatchEvent] = deque(contents.changes if contents else (), maxlen=window)
         self._listeners: list[Listener] = []
         self._is_notifying = False
-        self.revision = recovered.revision if recovered else 0
+        self.revision = contents.revision if contents else 0
 
     def listen(self, listener: Listener) -> None:
         """Call a listener with every later entry of the log, in order."""
@@ -72,7 +72,7 @@ class RevisionLog:
             listener(entry)
         self._is_notifying = False
 
-    def since(self, revision: int) -> Sequence[WatchEvent]:
+    def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return all entries after a revision; raises Expired if the window no longer reaches back to it."""
         count = self.revision - revision
         invariant(count >= 0, "a requested revision must not be newer than the store")
@@ -130,8 +130,8 @@ class KindListing:
             return objects_in_order
         keys = self._keys
         kind = keys[0].kind
-        first = bisect_left(keys, Key(kind, namespace, ""))
-        return objects_in_order[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
+        start_index = bisect_left(keys, Key(kind, namespace, ""))
+        return objects_in_order[start_index : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=start_index)]
 
     def validate(self) -> None:
         """Check that the list equals a newly sorted one."""
@@ -177,15 +177,15 @@ class RevisionWatch:
 
     __slots__ = ("_log", "revision")
 
-    def __init__(self, log: RevisionLog, since: int) -> None:
+    def __init__(self, log: RevisionLog, revision: int) -> None:
         self._log = log
-        self.revision = since
+        self.revision = revision
 
     def take(self) -> Sequence[WatchEvent]:
         """Return the changes since the last call; raises Expired if they have left the history window."""
         if self.revision == self._log.revision:
             return ()
-        events = self._log.since(self.revision)
+        events = self._log.events_since(self.revision)
         self.revision = self._log.revision
         return events
 
@@ -213,12 +213,12 @@ class Store:
     __slots__ = ("_copies", "_listings", "_log")
 
     def __init__(
-        self, *, window: int = HISTORY_WINDOW, detect_mutation: bool = False, recovered: RecoveredStore | None = None
+        self, *, window: int = HISTORY_WINDOW, detect_mutation: bool = False, contents: RecoveredStore | None = None
     ) -> None:
         self._listings: dict[str, KindListing] = {}
-        self._log = RevisionLog(window, recovered)
+        self._log = RevisionLog(window, contents)
         self._copies: dict[Key, Obj] | None = {} if detect_mutation else None
-        for key, obj in recovered.objects.items() if recovered else ():
+        for key, obj in contents.objects.items() if contents else ():
             self._listings.setdefault(key.kind, KindListing()).objects[key] = obj
             if self._copies is not None:
                 self._copies[key] = copy.deepcopy(obj)
@@ -260,15 +260,15 @@ class Store:
         if expect is not None:
             _check_revision(key, old, expect)
         revision = self._log.revision + 1
-        stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
+        stored_object = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
         if self._copies is not None:
             self._check_copy(key, old)
-            self._copies[key] = copy.deepcopy(stored)
-        listing.objects[key] = stored
+            self._copies[key] = copy.deepcopy(stored_object)
+        listing.objects[key] = stored_object
         if listing.is_listed:
             listing.touch(key)
-        self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored, old, revision))
-        return stored
+        self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored_object, old, revision))
+        return stored_object
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
         """Remove an object, and return its last state. Raises NotFound if it does not exist, Conflict as `put` does."""
@@ -291,14 +291,14 @@ class Store:
         """Call a listener with every later change, during the write. The listener may record it, but must not write."""
         self._log.listen(listener)
 
-    def watch(self, since: int) -> RevisionWatch:
+    def watch(self, revision: int) -> RevisionWatch:
         """Return a watch of all changes after a revision; raises Expired if the history window starts later."""
-        self._log.since(since)
-        return RevisionWatch(self._log, since)
+        self._log.events_since(revision)
+        return RevisionWatch(self._log, revision)
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return all changes after a revision; raises Expired if the history window starts later."""
-        return self._log.since(revision)
+        return self._log.events_since(revision)
 
     def forget_changes(self, revision: int) -> None:
         """Drop the changes up to a revision from the history, even if the window is not full."""

@@ -109,9 +109,9 @@ class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
 class FetchedObjects:
     """The objects fetched for one webhook answer; reading any other object raises ObjectNotFetched."""
 
-    def __init__(self, namespace: str, fetched: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
+    def __init__(self, namespace: str, objects_by_query: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
         self._namespace = namespace
-        self._fetched = fetched
+        self._fetched = objects_by_query
 
     def get(self, key: Key) -> Obj | None:
         """Return a fetched object; None if the API server does not have it."""
@@ -131,9 +131,9 @@ class FetchedObjects:
 # The difference between two objects as a JSON patch (RFC 6902).
 
 
-def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+def patch_between(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the operations of a JSON patch between two objects; lists are replaced as a whole."""
-    return list(_patch_operations(before, after, ""))
+    return list(_patch_operations(old_object, new_object, ""))
 
 
 # Answers to an external API server: AdmissionReview and ConversionReview, both v1.
@@ -143,14 +143,16 @@ def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[d
 # Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
 
 
-def _patch_operations(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[dict[str, Any]]:
-    for field in before:
-        if field not in after:
+def _patch_operations(
+    old_object: Mapping[str, Any], new_object: Mapping[str, Any], path: str
+) -> Iterator[dict[str, Any]]:
+    for field in old_object:
+        if field not in new_object:
             yield {"op": "remove", "path": f"{path}/{_escape_pointer(field)}"}
-    for field, value in after.items():
+    for field, value in new_object.items():
         pointer = f"{path}/{_escape_pointer(field)}"
-        old = before.get(field)
-        if field not in before:
+        old = old_object.get(field)
+        if field not in old_object:
             yield {"op": "add", "path": pointer, "value": value}
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
             yield from _patch_operations(old, value, pointer)
@@ -181,22 +183,22 @@ def namespace_of(review: Mapping[str, Any]) -> str:
 
 
 def review_mutation(
-    review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, managed: Selector | None = None
+    review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None = None
 ) -> Obj:
-    """Return the mutating webhook's answer: a JSON patch with the defaults. `managed` selects managed Namespaces."""
+    """Return the mutating webhook's answer: a JSON patch with the defaults. `namespaces` selects managed ones."""
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
-        completed = _complete_object(_with_namespace(obj, request), groups, fetched, managed)
+        complete_object = _complete_object(_with_namespace(obj, request), groups, objects, namespaces)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
-    patch = patch_between(obj, _without_added_namespace(completed, obj))
+    patch = patch_between(obj, _without_added_namespace(complete_object, obj))
     if not patch:
         return _admission_response(request)
     return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode(patch)).decode())
 
 
-def review_validation(review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects) -> Obj:
+def review_validation(review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects) -> Obj:
     """Return the validating webhook's answer: whether the object is allowed, or else the errors."""
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
@@ -206,7 +208,7 @@ def review_validation(review: Mapping[str, Any], groups: Sequence[str], fetched:
         message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
         return _denial_response(request, message)
     try:
-        _check_related_objects(new_object, old, groups, fetched)
+        _check_related_objects(new_object, old, groups, objects)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     return _admission_response(request)
@@ -228,15 +230,15 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
     return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": response}
 
 
-def _complete_object(obj: Obj, groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None) -> Obj:
+def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
     """Return a sent object with defaults and mutations, as the API server will store it."""
     kind = group_kind(obj)
     if kind == scheme.POD:
-        return mutate_pod(obj, fetched)
+        return mutate_pod(obj, objects)
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
-        return queue_job(obj, fetched.get, namespaces) if ADMISSION in groups else obj
+        return queue_job(obj, objects.get, namespaces) if ADMISSION in groups else obj
     return defaults.with_defaults(obj)
 
 
@@ -253,13 +255,13 @@ def _find_faults(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldE
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
 
 
-def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fetched: FetchedObjects) -> None:
+def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], objects: FetchedObjects) -> None:
     """Check the rules that depend on objects other than the reviewed one; raises Forbidden."""
     kind = group_kind(new)
     if kind == scheme.POD:
-        validate_pod(new, fetched)
+        validate_pod(new, objects)
     elif kind in _JOB_KINDS and old is not None and ADMISSION in groups:
-        check_queue_kept(new, old, fetched.get)
+        check_queue_kept(new, old, objects.get)
 
 
 def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -285,12 +287,12 @@ def _with_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str
     return {**obj, "metadata": {**metadata, "namespace": namespace}}
 
 
-def _without_added_namespace(completed: Obj, sent: Obj) -> Obj:
+def _without_added_namespace(complete_object: Obj, sent_object: Obj) -> Obj:
     """Return the mutated object without the namespace, if the sent object had none."""
-    if "namespace" in sent["metadata"]:
-        return completed
-    metadata = {field: value for field, value in completed["metadata"].items() if field != "namespace"}
-    return {**completed, "metadata": metadata}
+    if "namespace" in sent_object["metadata"]:
+        return complete_object
+    metadata = {field: value for field, value in complete_object["metadata"].items() if field != "namespace"}
+    return {**complete_object, "metadata": metadata}
 
 
 def _denial_response(request: Mapping[str, Any], reason: str) -> Obj:

@@ -399,4 +399,4 @@ def test_restarted_controller_resumes_from_stored_objects() -> None:
 def test_controller_schedules_no_timer_while_request_is_pending() -> None:
     stage = requested()
     stage.run(10)
-    assert stage.kernel.pending() == 0
+    assert stage.kernel.pending_count() == 0

@@ -76,10 +76,10 @@ class Stored:
 
     def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
         result = self.client.attempt(write, dry_run=dry_run)
-        self.kernel.run(until=self.kernel.now())
+        self.kernel.run(end_time=self.kernel.now())
         return result
 
-    def since(self, revision: int) -> Sequence[WatchEvent]:
+    def events_since(self, revision: int) -> Sequence[WatchEvent]:
         return self.store.changes_since(revision)
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
@@ -180,7 +180,7 @@ class Api:
         """Let time pass."""
         kernel = self.stored.kernel
         kernel.call_at(kernel.now() + seconds * SECOND, lambda: None)
-        kernel.run(until=kernel.now() + seconds * SECOND)
+        kernel.run(end_time=kernel.now() + seconds * SECOND)
 
     def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str], user: UserInfo) -> AnyResponse:
         place, _, text = path.partition("?")

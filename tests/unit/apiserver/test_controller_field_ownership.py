@@ -21,7 +21,7 @@ def test_apply_conflicts_with_unsuspend_by_controller() -> None:
     controllers = InProcessFieldManager(built_in_resources(), api.stored.kernel.now)
     stored = api.ask("PATCH", f"{JOBS}/j?fieldManager=me", JOB, headers=APPLY).body
     let_run = Update({**stored, "spec": {**stored["spec"], "suspend": False}})
-    api.stored.attempt(controllers.claimed(let_run, api.stored.get))
+    api.stored.attempt(controllers.claim_fields(let_run, api.stored.get))
     again = api.ask("PATCH", f"{JOBS}/j?fieldManager=me", JOB, headers=APPLY)
     reported = 'Apply failed with 1 conflict: conflict with "batchyard" using batch/v1: .spec.suspend'
     assert (again.code, again.body["message"]) == (409, reported)
@@ -30,5 +30,5 @@ def test_apply_conflicts_with_unsuspend_by_controller() -> None:
 def test_field_manager_keeps_objects_without_managed_fields() -> None:
     controllers = InProcessFieldManager(built_in_resources(), Api().stored.kernel.now)
     write = Update(JOB)
-    assert controllers.claimed(write, lambda _: JOB) is write
-    assert controllers.claimed(write, lambda _: None) is write
+    assert controllers.claim_fields(write, lambda _: JOB) is write
+    assert controllers.claim_fields(write, lambda _: None) is write

@@ -74,10 +74,14 @@ class Page:
         self.models = ModelHandler(self.pages, Rights(), self.feeding, self.kernel)
 
     def ask(self, user: str, query: dict[str, str]) -> Response | ModelStream:
-        return self.models.answer(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}counting", query, user=UserInfo(user, ())))
+        return self.models.respond(
+            ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}counting", query, user=UserInfo(user, ()))
+        )
 
     def watch(self, user: UserInfo = ANN) -> ModelStream:
-        stream = self.models.answer(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}counting", {"watch": "true"}, user=user))
+        stream = self.models.respond(
+            ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}counting", {"watch": "true"}, user=user)
+        )
         assert isinstance(stream, ModelStream)
         return stream
 
@@ -102,7 +106,7 @@ def test_dashboard_model_depends_on_rights_of_user() -> None:
 
 def test_unknown_dashboard_view_is_not_found() -> None:
     with pytest.raises(StatusError, match="not found, or not visible"):
-        Page().models.answer(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}none"))
+        Page().models.respond(ApiRequest("GET", f"{DASHBOARD_MODELS_PATH}none"))
 
 
 def test_stream_sends_changed_fields_at_limited_rate() -> None:
@@ -196,16 +200,18 @@ def test_exception_in_model_ends_stream_and_is_logged(
 
 def test_static_files_have_security_headers() -> None:
     files = StaticFileHandler(read_asset, HEADERS)
-    answer = files.answer(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}/"))
+    answer = files.respond(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}/"))
     reported = dict(answer.headers)
     assert "default-src 'none'" in reported["content-security-policy"]
     assert "frame-ancestors 'none'" in reported["content-security-policy"]
     assert "unsafe" not in reported["content-security-policy"]
     assert (reported["x-content-type-options"], reported["referrer-policy"]) == ("nosniff", "no-referrer")
     assert b"<script>" not in answer.body
-    assert dict(files.answer(ApiRequest("GET", DASHBOARD_FILES_PATH)).headers)["location"] == f"{DASHBOARD_FILES_PATH}/"
+    assert (
+        dict(files.respond(ApiRequest("GET", DASHBOARD_FILES_PATH)).headers)["location"] == f"{DASHBOARD_FILES_PATH}/"
+    )
     for name in ("/../pages.py", "/js/none.js", "x", "/static/index.html"):
-        assert files.answer(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}{name}")).code == 404
+        assert files.respond(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}{name}")).code == 404
 
 
 class PageAccess:

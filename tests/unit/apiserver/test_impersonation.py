@@ -77,4 +77,4 @@ def test_audit_has_real_and_impersonated_user() -> None:
     api = server()
     impersonated(api, impersonate_user="carol")
     last = api.audited[-1]
-    assert (last.known.user.name, last.effective_request.user.name) == ("owner", "carol")
+    assert (last.authenticated_request.user.name, last.effective_request.user.name) == ("owner", "carol")

@@ -30,7 +30,7 @@ def api() -> Api:
     before = api.stored.revision
     for obj in found:
         api.stored.store.put(key_of(obj), obj)
-    for change in api.stored.since(before):
+    for change in api.stored.events_since(before):
         api.index.observe(change, 0)
     return api
 

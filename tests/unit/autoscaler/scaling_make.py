@@ -146,7 +146,7 @@ class Scaled(Stage):
     def finish(self) -> float:
         """Run until no event is pending; return the elapsed seconds."""
         self.kernel.run(steps_max=500_000)
-        assert self.kernel.pending() == 0
+        assert self.kernel.pending_count() == 0
         return (self.kernel.now() - make.NOW) / 1_000_000
 
     def _pools(self, kind: str) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.apiserver.request import Response
 from batchyard.base.instant import MILLISECOND
 from batchyard.client.rest import ClientDependencies, RestClient
-from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit
+from batchyard.client.transport import HttpRequest, HttpResponse, RateLimit
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api, body_bytes
 
@@ -29,12 +29,12 @@ class Line:
         self.api = api
         self.asked: list[str] = []
         #: Called with each request: an answer replaces that of the server, None passes the request on.
-        self.trouble: Callable[[HttpRequest], HttpAnswer | None] = lambda _request: None
+        self.trouble: Callable[[HttpRequest], HttpResponse | None] = lambda _request: None
         #: Whether the server executes failed requests, so that only the answer is lost.
         self.is_done_anyway = False
-        self._watches: list[tuple[Any, Callable[[HttpAnswer], None]]] = []
+        self._watches: list[tuple[Any, Callable[[HttpResponse], None]]] = []
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+    def send(self, request: HttpRequest, answered: Callable[[HttpResponse], None]) -> None:
         def arrive() -> None:
             answer = self._answer(request)
             self.kernel.call_at(self.kernel.now() + _THERE, lambda: answered(answer))
@@ -42,7 +42,7 @@ class Line:
         self.kernel.call_at(self.kernel.now() + _THERE, arrive)
 
     def watch(
-        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpResponse], None]
     ) -> None:
         self.kernel.call_at(self.kernel.now() + _THERE, lambda: self._watch(request, reported, ended))
 
@@ -51,17 +51,17 @@ class Line:
         watches, self._watches = self._watches, []
         for stream, ended in watches:
             stream.on_new_data = lambda: None
-            self.kernel.call_soon(partial(ended, HttpAnswer(200, trouble="cut")))
+            self.kernel.call_soon(partial(ended, HttpResponse(200, trouble="cut")))
 
     def _watch(
-        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpResponse], None]
     ) -> None:
         self.asked.append(f"{request.method} {request.path}")
         trouble = self.trouble(request)
         stream = trouble or self.api.answer("GET", request.path)
         if not isinstance(stream, WatchStream):
-            assert isinstance(stream, HttpAnswer | Response), stream
-            answer = stream if isinstance(stream, HttpAnswer) else _of_response(stream)
+            assert isinstance(stream, HttpResponse | Response), stream
+            answer = stream if isinstance(stream, HttpResponse) else _of_response(stream)
             self.kernel.call_at(self.kernel.now() + _THERE, lambda: ended(answer))
             return
 
@@ -74,7 +74,7 @@ class Line:
         self._watches.append((stream, ended))
         news()
 
-    def _answer(self, request: HttpRequest) -> HttpAnswer:
+    def _answer(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(f"{request.method} {request.path}")
         trouble = self.trouble(request)
         if trouble is not None and not self.is_done_anyway:
@@ -84,8 +84,8 @@ class Line:
         return trouble or _of_response(answer)
 
 
-def _of_response(response: Response) -> HttpAnswer:
-    return HttpAnswer(response.code, body_bytes(response), None)
+def _of_response(response: Response) -> HttpResponse:
+    return HttpResponse(response.code, body_bytes(response), None)
 
 
 class Served:
@@ -105,7 +105,7 @@ class Served:
 
     def run(self, seconds: int = 60) -> None:
         """Run the event loop for some seconds."""
-        self.kernel.run(until=self.kernel.now() + seconds * 1_000_000)
+        self.kernel.run(end_time=self.kernel.now() + seconds * 1_000_000)
 
     def start(self) -> "Served":
         """Start the client and wait until it is synced."""

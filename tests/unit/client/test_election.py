@@ -5,7 +5,7 @@ from typing import Any
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
 from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
-from batchyard.client.transport import HttpAnswer
+from batchyard.client.transport import HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
 from unit.client.client_and_server import START, Line
@@ -30,7 +30,7 @@ class Candidate:
 
     def cut_off(self) -> None:
         """Make all requests fail."""
-        self.line.trouble = lambda _request: HttpAnswer(0, trouble="cut off")
+        self.line.trouble = lambda _request: HttpResponse(0, trouble="cut off")
 
 
 class Rivals:
@@ -46,7 +46,7 @@ class Rivals:
         until = self.kernel.now() + int(seconds * SECOND)
         while self.kernel.now() < until:
             self.kernel.call_at(min(until, self.kernel.now() + SECOND // 10), lambda: None)
-            self.kernel.run(until=min(until, self.kernel.now() + SECOND // 10))
+            self.kernel.run(end_time=min(until, self.kernel.now() + SECOND // 10))
             assert not (self.first.leadership.may_write() and self.may_second_write()), "two may write"
 
     def may_second_write(self) -> bool:
@@ -125,7 +125,7 @@ def test_lease_is_released_during_pending_renewal() -> None:
 def test_leader_that_slept_past_deadline_never_writes_again() -> None:
     kernel, api = VirtualEventLoop(START), Api(start=START)
     leader = Candidate("first", kernel, api)
-    kernel.run(until=START + SECOND)
+    kernel.run(end_time=START + SECOND)
     assert leader.leadership.may_write()
     asleep = VirtualEventLoop(START + 11 * SECOND)
     leader.leadership._timers = asleep
@@ -137,7 +137,7 @@ def test_leader_that_slept_past_deadline_never_writes_again() -> None:
 def test_repeated_lease_error_is_reported_once() -> None:
     rivals = Rivals()
     rivals.run(5)
-    rivals.second.line.trouble = lambda _request: HttpAnswer(403, b'{"message": "no rights"}')
+    rivals.second.line.trouble = lambda _request: HttpResponse(403, b'{"message": "no rights"}')
     rivals.run(30)
     assert rivals.second.troubles == ["the Lease: 403: no rights"]
 

@@ -3,10 +3,10 @@
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
 from batchyard.client.informer import Informer, InformerScope, ObjectCache
-from batchyard.client.transport import HttpAnswer
+from batchyard.client.transport import HttpResponse
 
 ONE = InformerScope("team", "fieldSelector=metadata.name%3Da")
-EMPTY = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
+EMPTY = HttpResponse(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 
 
 def test_list_and_watch_requests_have_selector_of_scope() -> None:
@@ -22,9 +22,11 @@ def test_list_and_watch_requests_have_selector_of_scope() -> None:
 def test_expired_page_is_followed_by_full_list() -> None:
     informer = Informer(kind_info(scheme.JOB), ObjectCache(), 0, ONE)
     informer.plan_request()
-    informer.process_list_page(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []}'))
+    informer.process_list_page(
+        HttpResponse(200, b'{"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []}')
+    )
     informer.plan_request()
-    informer.process_list_page(HttpAnswer(410))
+    informer.process_list_page(HttpResponse(410))
     assert informer.plan_request().request.path == f"/apis/batch/v1/namespaces/team/jobs?{ONE.selector}"
 
 
@@ -32,9 +34,9 @@ def test_invalid_list_response_is_trouble_and_keeps_cache() -> None:
     cache = ObjectCache()
     informer = Informer(kind_info(scheme.JOB), cache, 0)
     job = b'{"metadata": {"name": "a", "namespace": "team", "resourceVersion": "3", "uid": "u"}}'
-    informer.process_list_page(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": [%s]}' % job))
+    informer.process_list_page(HttpResponse(200, b'{"metadata": {"resourceVersion": "7"}, "items": [%s]}' % job))
     informer.relist()
     for body in (b"<html>Log in</html>", b"", b'{"metadata": {"resourceVersion": "8"}, "ite'):
-        assert informer.process_list_page(HttpAnswer(200, body)) == ()
+        assert informer.process_list_page(HttpResponse(200, body)) == ()
         assert "not from the Kubernetes API" in informer.trouble
     assert len(cache.of_kind(scheme.JOB)) == 1

@@ -5,13 +5,13 @@ and complete no write.
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.client import Create, Delete, Update, Write
 from unit.client.client_and_server import Served
 from unit.client.test_election import Rivals
 from unit.client.test_rest import config_map, failing, key, put, served, write
 
-LOGIN = HttpAnswer(200, b"<html>Log in</html>")
+LOGIN = HttpResponse(200, b"<html>Log in</html>")
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def requests_in_ten_seconds(world: Served) -> int:
 def test_repeated_gone_watches_are_retried_with_backoff() -> None:
     world = served()
 
-    def too_old(request: HttpRequest) -> HttpAnswer | None:
-        return HttpAnswer(410) if "watch=1" in request.path else None
+    def too_old(request: HttpRequest) -> HttpResponse | None:
+        return HttpResponse(410) if "watch=1" in request.path else None
 
     world.line.trouble = too_old
     assert requests_in_ten_seconds(world) < 50
@@ -88,7 +88,7 @@ def test_list_with_invalid_items_is_trouble(items: bytes) -> None:
     world = served()
     informer = next(iter(world.client.informers.values()))
     informer.relist()
-    answer = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": %s}' % items)
+    answer = HttpResponse(200, b'{"metadata": {"resourceVersion": "7"}, "items": %s}' % items)
     assert informer.process_list_page(answer) == ()
     assert "not from the Kubernetes API" in informer.trouble
 

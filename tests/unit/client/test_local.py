@@ -194,11 +194,11 @@ def test_owners_in_cycle_are_deleted_once() -> None:
 def test_changes_of_other_writers_are_reported() -> None:
     world = ClientWithStore()
     world.store.put(key("foreign"), thing("foreign"))
-    assert not world.client.settled()
+    assert not world.client.is_settled()
     assert world.reported == []
     world.kernel.run()
     assert world.reported == ["ADDED foreign"]
-    assert world.client.settled()
+    assert world.client.is_settled()
 
 
 def test_batch_of_writes_is_one_piece_of_work() -> None:
@@ -207,7 +207,7 @@ def test_batch_of_writes_is_one_piece_of_work() -> None:
     world.client.subscribe(lambda events: batches.append(len(events)))
     for number in range(100):
         world.client.submit([Create(thing(f"t-{number}"))], ignore)
-    assert world.kernel.pending() == 1
+    assert world.kernel.pending_count() == 1
     world.kernel.run()
     assert batches == [100]
 

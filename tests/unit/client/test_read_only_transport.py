@@ -5,7 +5,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.client.rest import ClientDependencies, RestClient
-from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit, ReadOnlyTransport, WriteRefusedError
+from batchyard.client.transport import HttpRequest, HttpResponse, RateLimit, ReadOnlyTransport, WriteRefusedError
 from batchyard.interfaces.client import Delete
 from unit.client.client_and_server import Served
 
@@ -13,7 +13,7 @@ from unit.client.client_and_server import Served
 def test_read_only_transport_passes_reads_and_refuses_writes() -> None:
     served = Served()
     reading = ReadOnlyTransport(served.line)
-    answers: list[HttpAnswer] = []
+    answers: list[HttpResponse] = []
     reading.send(HttpRequest("GET", "/api/v1/namespaces"), answers.append)
     served.run()
     assert [answer.code for answer in answers] == [200]

@@ -25,7 +25,7 @@ def obj(key: Key, uid: str, *owners: str) -> Obj:
 def recalled(*objs: Obj, scopes: NamespacedLookup | None = None) -> tuple[LocalClient, VirtualEventLoop]:
     """A client of a store that is recovered with these objects."""
     kernel = VirtualEventLoop()
-    store = Store(recovered=RecoveredStore(1, {key_of(each): each for each in objs}, ()))
+    store = Store(contents=RecoveredStore(1, {key_of(each): each for each in objs}, ()))
     client = LocalClient(store, kernel)
     if scopes is not None:
         client.set_scope_lookup(scopes)

@@ -1,6 +1,6 @@
 """A server whose revisions went back: restored from an old copy of its storage, or replaced by a new server."""
 
-from batchyard.client.transport import HttpAnswer
+from batchyard.client.transport import HttpResponse
 from batchyard.interfaces.client import Create, Delete, WriteResult
 from unit.apiserver.api import Api
 from unit.client.client_and_server import Served
@@ -56,7 +56,7 @@ def test_watch_timeout_does_not_relist() -> None:
     world = served()
     listed = len([asked for asked in world.line.asked if "limit=" in asked])
     world.line.cut()
-    slow = HttpAnswer(504, trouble="the server was unable to return a response in the time allotted")
+    slow = HttpResponse(504, trouble="the server was unable to return a response in the time allotted")
     world.line.trouble = lambda request: slow if "watch=1" in request.path else None
     world.run(60)
     assert len([asked for asked in world.line.asked if "limit=" in asked]) == listed

@@ -7,14 +7,14 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict, InvalidObject, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
 from unit.client.client_and_server import Served
 
 PATH = "/api/v1/namespaces/team/configmaps"
 KINDS = (scheme.CONFIG_MAP, scheme.JOB)
 FINE, WHOLE = "2026-01-01T00:00:01.250000Z", "2026-01-01T00:00:01Z"
-LOST = HttpAnswer(0, trouble="reset")
+LOST = HttpResponse(0, trouble="reset")
 
 
 def config_map(name: str = "a", **data: str) -> dict[str, Any]:
@@ -58,11 +58,11 @@ def write(served: Served, *writes: Write) -> WriteResult:
     return result
 
 
-def failing(*answers: HttpAnswer, methods: tuple[str, ...] = ("POST", "PUT", "PATCH", "DELETE")) -> Any:
+def failing(*answers: HttpResponse, methods: tuple[str, ...] = ("POST", "PUT", "PATCH", "DELETE")) -> Any:
     """Fail the first requests with these answers."""
     left = list(answers)
 
-    def trouble(request: HttpRequest) -> HttpAnswer | None:
+    def trouble(request: HttpRequest) -> HttpResponse | None:
         return left.pop(0) if left and request.method in methods else None
 
     return trouble
@@ -127,7 +127,7 @@ def test_expired_watch_relists_and_reports_differences() -> None:
 
 def test_unreachable_server_is_retried_with_backoff() -> None:
     world = served()
-    world.line.trouble = lambda _request: HttpAnswer(0, trouble="refused", was_sent=False)
+    world.line.trouble = lambda _request: HttpResponse(0, trouble="refused", was_sent=False)
     world.line.asked.clear()
     world.line.cut()
     world.run(600)
@@ -190,7 +190,7 @@ def test_write_of_old_revision_returns_conflict() -> None:
 def test_rejected_writes_return_matching_errors() -> None:
     world = served()
     assert isinstance(write(world, Create(config_map("No Name"))).error, InvalidObject)
-    world.line.trouble = failing(HttpAnswer(403, b'{"message": "no"}'))
+    world.line.trouble = failing(HttpResponse(403, b'{"message": "no"}'))
     refused = write(world, Create(config_map())).error
     assert isinstance(refused, TemporarilyForbidden), "rights may be given later"
     assert str(refused) == "no"
@@ -199,7 +199,7 @@ def test_rejected_writes_return_matching_errors() -> None:
 def test_repeated_forbidden_write_is_reported_once() -> None:
     world, reported = served(), list[str]()
     world.client.outbox.on_refused = reported.append
-    refusal = HttpAnswer(403, b'{"message": "no"}')
+    refusal = HttpResponse(403, b'{"message": "no"}')
     world.line.trouble = failing(refusal, refusal)
     for name in ("a", "b", "c"):
         write(world, Create(config_map(name)))
@@ -216,7 +216,7 @@ def test_repeated_rejection_of_object_is_reported_with_backoff() -> None:
     world.run(1)
     read = world.client.get(key())
     assert read is not None
-    refusal = HttpAnswer(422, b'{"message": "spec.network: Value is immutable"}')
+    refusal = HttpResponse(422, b'{"message": "spec.network: Value is immutable"}')
     world.line.trouble = failing(*[refusal] * 5)
     for _ in range(5):
         assert isinstance(write(world, Update(with_path(read, ("data", "x"), "2"))).error, InvalidObject)
@@ -226,17 +226,17 @@ def test_repeated_rejection_of_object_is_reported_with_backoff() -> None:
 
 def test_write_is_retried_after_retry_after_time() -> None:
     world = served()
-    world.line.trouble = failing(HttpAnswer(429, retry_after=7 * SECOND), HttpAnswer(503))
+    world.line.trouble = failing(HttpResponse(429, retry_after=7 * SECOND), HttpResponse(503))
     begun = world.kernel.now()
     assert write(world, Create(config_map())).error is None
     assert [asked for asked in world.line.asked if asked.startswith("POST")] == [f"POST {PATH}"] * 3
-    assert world.client.outbox.answers["POST", 429] == 1
+    assert world.client.outbox.response_counts["POST", 429] == 1
     assert world.kernel.now() - begun >= 7 * SECOND
 
 
 def test_write_to_unavailable_server_gives_up() -> None:
     world = served()
-    world.line.trouble = failing(*[HttpAnswer(503)] * 100)
+    world.line.trouble = failing(*[HttpResponse(503)] * 100)
     assert isinstance(write(world, Create(config_map())).error, NoValidResponse)
 
 
@@ -297,7 +297,7 @@ def test_rate_limit_delays_writes() -> None:
 
 def test_unserved_kind_has_no_objects_until_served() -> None:
     world = Served(KINDS)
-    world.line.trouble = lambda request: HttpAnswer(404) if "configmaps" in request.path else None
+    world.line.trouble = lambda request: HttpResponse(404) if "configmaps" in request.path else None
     world.start()
     informer = world.client.informers[scheme.CONFIG_MAP]
     assert not informer.is_served
@@ -311,7 +311,7 @@ def test_unserved_kind_has_no_objects_until_served() -> None:
 
 def test_client_uses_older_api_version_of_server() -> None:
     world = Served([scheme.CLUSTER_QUEUE])
-    world.line.trouble = lambda request: HttpAnswer(404) if "v1beta2" in request.path else None
+    world.line.trouble = lambda request: HttpResponse(404) if "v1beta2" in request.path else None
     world.api.post("/apis/kueue.x-k8s.io/v1beta1/clusterqueues", queue("old", "v1beta1", {"cohort": "all"}))
     world.start()
     (seen,) = world.client.list(scheme.CLUSTER_QUEUE)
@@ -363,7 +363,7 @@ def test_everything_returns_added_events() -> None:
     world = served()
     put(world, "a")
     world.run(1)
-    (event,) = world.client.everything()
+    (event,) = world.client.added_events()
     assert (event.type, event.key, event.old) == (EventType.ADDED, key(), None)
 
 

@@ -40,7 +40,7 @@ def test_machine_boots_registers_and_installs_drivers() -> None:
         ("Running", 1, 1),
         ("Running", 1, 1),
     ]
-    assert world.kernel.pending() == 0
+    assert world.kernel.pending_count() == 0
     assert world.reasons() == ["NodeReady"]
 
 
@@ -72,7 +72,7 @@ def test_initial_machine_is_ready_at_once() -> None:
     initial = instance("a", pool)
     initial["metadata"]["annotations"] = {well_known.INITIAL_INSTANCE: "true"}
     world.put(pool, initial)
-    assert (phase(world), world.ready_nodes(), world.kernel.pending()) == ("Running", 1, 0)
+    assert (phase(world), world.ready_nodes(), world.kernel.pending_count()) == ("Running", 1, 0)
 
 
 def test_changed_boot_time_applies_to_booting_machine() -> None:
@@ -115,7 +115,7 @@ def test_reclaimed_machine_stops_after_notice_period() -> None:
     world.wait(29)
     assert (phase(world), world.nodes()) == ("Stopping", ["a"])
     world.wait(1)
-    assert (phase(world), world.nodes(), world.kernel.pending()) == ("", [], 0)
+    assert (phase(world), world.nodes(), world.kernel.pending_count()) == ("", [], 0)
 
 
 def test_stopping_node_does_not_become_ready() -> None:
@@ -166,7 +166,7 @@ def test_crashed_machine_keeps_node_until_repair_timeout() -> None:
     world.wait(599)
     assert (phase(world), world.nodes()) == ("Crashed", ["a"])
     world.wait(1)
-    assert (phase(world), world.nodes(), world.kernel.pending()) == ("", [], 0)
+    assert (phase(world), world.nodes(), world.kernel.pending_count()) == ("", [], 0)
 
 
 def test_node_of_unknown_status_is_not_changed() -> None:

@@ -26,7 +26,7 @@ def test_fixed_pools_have_all_nodes_at_start() -> None:
     world = cloud(pool_row("default-pool", nodeCount=2), pool_row("reserved-np", zones=[ZONE], nodeCount=4))
     assert world.ready_nodes() == 6 + 4
     assert (status(world, "default-pool"), status(world, "reserved-np")) == ((6, 6), (4, 4))
-    assert world.kernel.pending() == 0
+    assert world.kernel.pending_count() == 0
 
 
 def test_later_pool_takes_time_to_provision() -> None:

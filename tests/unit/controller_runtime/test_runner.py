@@ -89,8 +89,8 @@ class DelayedClient:
     def subscribe(self, listener: Listener) -> None:
         self._client.subscribe(listener)
 
-    def settled(self) -> bool:
-        return self._client.settled()
+    def is_settled(self) -> bool:
+        return self._client.is_settled()
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
         arrival = self._kernel.now() + self._latency
@@ -250,7 +250,7 @@ def test_controllers_receive_events_of_their_kinds_only() -> None:
 
 def test_key_is_not_reconciled_while_its_writes_are_pending() -> None:
     def script(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        assert bench.client.settled(), "its own write was not delivered yet"
+        assert bench.client.is_settled(), "its own write was not delivered yet"
         bench.kernel.call_soon(bench.touch)
         return count_to(3)(key, reader, now) if len(controller.reconciled) < 10 else ReconcileResult()
 
@@ -335,7 +335,7 @@ def test_higher_rank_waits_for_results_of_other_writes() -> None:
     settled_at_reconcile: list[bool] = []
 
     def script(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        settled_at_reconcile.append(bench.client.settled())
+        settled_at_reconcile.append(bench.client.is_settled())
         return ReconcileResult()
 
     bench = RunnerBench(ScriptedController("low"), ScriptedController("high", script, rank=10))
@@ -378,7 +378,7 @@ def test_conflict_or_not_found_is_retried_immediately(error: ApiError) -> None:
     bench.run(Create(job()))
     assert controller.reconciled == [("a", 0)] * 5
     assert bench.spec() == {"count": 1}
-    assert bench.runner.failing() == []
+    assert bench.runner.failing_keys() == []
 
 
 def test_writes_of_result_stop_at_first_error() -> None:
@@ -425,12 +425,12 @@ def test_other_errors_are_retried_with_backoff() -> None:
     controller = ScriptedController(script=count_to(1))
     bench = RunnerBench(controller, errors=[NoValidResponse("lost")] * 4)
     bench.run(Create(job()), seconds=0)
-    assert bench.runner.failing() == [("scripted", A, 1)]
+    assert bench.runner.failing_keys() == [("scripted", A, 1)]
     assert bench.runner.is_idle()
     bench.run()
     waits = [0, 1, 3, 7, 15, 15]
     assert controller.reconciled == [("a", wait * MILLISECOND) for wait in waits]
-    assert bench.runner.failing() == []
+    assert bench.runner.failing_keys() == []
 
 
 def test_forbidden_write_is_retried_only_after_change() -> None:

@@ -50,7 +50,7 @@ def reported_defects(*controllers: FailingController) -> list[Any]:
     client = LocalClient(Store(), kernel)
     Runner(kernel, client, controllers, defects=lambda error: reported.extend(error.__notes__))
     client.submit([Create(JOB)], lambda _: None)
-    kernel.run(until=START + SECOND)
+    kernel.run(end_time=START + SECOND)
     return reported
 
 

@@ -250,7 +250,7 @@ def test_deleted_queue_is_not_written() -> None:
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     stage.delete(scheme.LOCAL_QUEUE, "cq")
     stage.run(3)
-    assert stage.client.settled()
+    assert stage.client.is_settled()
 
 
 # Shares.

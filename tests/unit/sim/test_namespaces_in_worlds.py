@@ -121,7 +121,7 @@ def test_lease_namespace_is_recreated(crashes: bool) -> None:
     world.run_until(300 * SECOND)
     after = [obj["metadata"]["uid"] for obj in world.objects(scheme.LEASE)]
     assert (len(before), len(after), set(before) & set(after)) == (1, 1, set())
-    assert not world.platform.runner.failing()
+    assert not world.platform.runner.failing_keys()
 
 
 @pytest.mark.parametrize("kind", [scheme.JOB, scheme.JOB_SET])
@@ -136,5 +136,5 @@ def test_job_held_in_terminating_namespace_gets_no_pods_and_no_retry_loop(kind: 
     world.run_until(60 * SECOND)
     assert [obj["metadata"]["name"] for obj in world.objects(kind)] == [held["metadata"]["name"]]
     assert not world.objects(scheme.POD)
-    assert not world.platform.runner.failing()
+    assert not world.platform.runner.failing_keys()
     assert world.kernel.steps - steps < 200

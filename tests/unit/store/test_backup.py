@@ -32,7 +32,7 @@ def other_path(tmp_path: Path) -> Path:
 def test_backup_of_open_journal_has_state_of_its_time(path: Path, backup: Path, other_path: Path) -> None:
     kept = JournaledStore(path)
     kept.fill()
-    assert back_up(path, backup).recovered.revision == 5
+    assert back_up(path, backup).store.revision == 5
     kept.store.put(key("z"), thing("z"))
     kept.flush()
     restore_backup(backup, other_path)
@@ -42,7 +42,7 @@ def test_backup_of_open_journal_has_state_of_its_time(path: Path, backup: Path, 
 
 def test_backup_of_crashed_journal_is_complete(path: Path, backup: Path) -> None:
     write_crashed_journal(path)
-    assert back_up(path, backup).recovered.revision == 45
+    assert back_up(path, backup).store.revision == 45
     assert JournaledStore(path).store.revision == 45
 
 
@@ -99,7 +99,7 @@ def test_restored_journal_is_backed_up_and_restored_again(path: Path, backup: Pa
     restore_backup(backup, other_path)
     back_up(other_path, backup.with_name("again"))
     last = restore_backup(backup.with_name("again"), other_path.with_name("again.db"))
-    assert last.recovered.revision == 5 + 2 * REVISION_LEAP
+    assert last.store.revision == 5 + 2 * REVISION_LEAP
     assert JournaledStore(other_path.with_name("again.db")).store.list("ConfigMap") == JournaledStore(
         other_path
     ).store.list("ConfigMap")
@@ -162,4 +162,4 @@ def test_journal_supports_folder_name_that_is_not_utf8(tmp_path: Path) -> None:
     folder.mkdir()
     kept = filled(folder / "journal.db")
     kept.flush()
-    assert back_up(folder / "journal.db", folder / "backup").recovered.revision == 5
+    assert back_up(folder / "journal.db", folder / "backup").store.revision == 5

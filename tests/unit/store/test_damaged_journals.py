@@ -135,7 +135,7 @@ def test_journal_opens_after_damage_with_accept_loss(path: Path) -> None:
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
     journal = RevisionJournal(path, accept_loss=True)
-    store = Store(recovered=journal.recover())
+    store = Store(contents=journal.recover())
     assert store.revision == 45 + REVISION_LEAP
     for seen in (40, 45):
         with pytest.raises(ExpiredRevision):

@@ -33,7 +33,7 @@ class JournaledStore:
 
     def __init__(self, path: Path) -> None:
         self.journal = RevisionJournal(path)
-        self.store = Store(recovered=self.journal.recover())
+        self.store = Store(contents=self.journal.recover())
         self.gathered: list[WatchEvent] = []
         self.store.listen(self.gathered.append)
 

@@ -23,7 +23,7 @@ def log_of(entries: int, window: int = 4) -> RevisionLog:
 
 
 def revisions_since(log: RevisionLog, revision: int) -> list[int]:
-    return [event.revision for event in log.since(revision)]
+    return [event.revision for event in log.events_since(revision)]
 
 
 def test_since_returns_later_entries() -> None:
@@ -45,12 +45,12 @@ def test_log_keeps_at_least_its_window(entries: int) -> None:
 @pytest.mark.parametrize("entries", range(8, 30))
 def test_revision_before_window_is_expired(entries: int) -> None:
     with pytest.raises(ExpiredRevision, match="list again"):
-        log_of(entries).since(entries - 9 if entries > 8 else 0)
+        log_of(entries).events_since(entries - 9 if entries > 8 else 0)
 
 
 def test_future_revision_raises_invariant_error() -> None:
     with pytest.raises(InvariantError):
-        log_of(3).since(4)
+        log_of(3).events_since(4)
 
 
 def test_empty_window_raises_invariant_error() -> None:

@@ -51,8 +51,8 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell.ljust(width) for cell, width in zip(cells[:-1], widths, strict=False))
-    return "".join((*padded, *cells[-1:], "\n"))
+    padded_cells = (cell.ljust(width) for cell, width in zip(cells[:-1], widths, strict=False))
+    return "".join((*padded_cells, *cells[-1:], "\n"))
 
 
 def _one_line(cell: str) -> str:

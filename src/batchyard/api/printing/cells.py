@@ -40,8 +40,8 @@ def name(obj: Obj, _now: Instant) -> str:
 
 def age_text(obj: Obj, now: Instant) -> str:
     """Return the age of the object, such as `5m`."""
-    created = obj["metadata"].get("creationTimestamp")
-    return format_age(now - parse_time(created)) if created else UNKNOWN
+    creation_time = obj["metadata"].get("creationTimestamp")
+    return format_age(now - parse_time(creation_time)) if creation_time else UNKNOWN
 
 
 def creation_time_text(obj: Obj, _now: Instant) -> str:
@@ -59,8 +59,8 @@ class PathCell:
 
     def __call__(self, obj: Obj, _now: Instant) -> str:
         """Return the text of the cell."""
-        current = _value_at(obj, self.path)
-        return format_value(self.default if current is None else current)
+        value = _value_at(obj, self.path)
+        return format_value(self.default if value is None else value)
 
 
 def value_cell(*path: str, default: Any = None) -> Cell:
@@ -151,12 +151,12 @@ def format_value(json_value: object) -> str:
     return str(json_value).lower() if isinstance(json_value, bool) else str(json_value)
 
 
-def _value_at(current: Any, path: Sequence[str]) -> Any:
+def _value_at(value: Any, path: Sequence[str]) -> Any:
     for part in path:
-        if not isinstance(current, _MAPPINGS):
+        if not isinstance(value, _MAPPINGS):
             return None
-        current = current.get(part)
-    return current
+        value = value.get(part)
+    return value
 
 
 def _format_requirement(requirement: Mapping[str, Any]) -> str:

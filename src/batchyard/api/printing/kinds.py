@@ -46,9 +46,9 @@ class _InitProgress(NamedTuple):
 def ready_containers(obj: Obj, _now: Instant) -> str:
     """Return the number of ready containers and the total of a pod, including sidecars: `1/2`."""
     init_progress = _init_progress(obj)
-    running = [each for each in _main_statuses(obj, init_progress) if _is_running(each)]
+    running_containers = [each for each in _main_statuses(obj, init_progress) if _is_running(each)]
     total = len(value_at(obj, "spec", "containers") or ()) + len(_sidecars(obj))
-    return f"{init_progress.ready_count + len(running)}/{total}"
+    return f"{init_progress.ready_count + len(running_containers)}/{total}"
 
 
 def pod_status_text(obj: Obj, _now: Instant) -> str:
@@ -59,9 +59,9 @@ def pod_status_text(obj: Obj, _now: Instant) -> str:
             return "Unknown"
         if phase not in _TERMINAL_PHASES:
             return "Terminating"
-    gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _SCHEDULING_GATED
+    is_gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _SCHEDULING_GATED
     init_progress = _init_progress(obj)
-    own_reason = _SCHEDULING_GATED if gated else format_value(pod_reason or phase)
+    own_reason = _SCHEDULING_GATED if is_gated else format_value(pod_reason or phase)
     return _container_reason(obj, init_progress) or init_progress.reason or own_reason
 
 
@@ -69,13 +69,13 @@ def restarts(obj: Obj, now: Instant) -> str:
     """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
     progress = _init_progress(obj)
     sidecars = _sidecars(obj)
-    counted = progress.statuses
+    statuses = progress.statuses
     if _is_initialized(obj, progress):
-        counted = [*(each for each in counted if each["name"] in sidecars), *_main_statuses(obj, progress)]
-    count = sum(each.get("restartCount") or 0 for each in counted)
-    ends = [value_at(each, "lastState", "terminated", "finishedAt") for each in counted]
-    last = max((parse_time(end) for end in ends if end), default=None)
-    return str(count) if not count or last is None else f"{count} ({format_age(now - last)} ago)"
+        statuses = [*(each for each in statuses if each["name"] in sidecars), *_main_statuses(obj, progress)]
+    count = sum(each.get("restartCount") or 0 for each in statuses)
+    ends = [value_at(each, "lastState", "terminated", "finishedAt") for each in statuses]
+    last_end = max((parse_time(end) for end in ends if end), default=None)
+    return str(count) if not count or last_end is None else f"{count} ({format_age(now - last_end)} ago)"
 
 
 def pod_ip(obj: Obj, _now: Instant) -> str:
@@ -92,9 +92,9 @@ def readiness_gates(obj: Obj, _now: Instant) -> str:
 
 def _container_reason(obj: Obj, init_progress: _InitProgress) -> str:
     """Return the reason of the first main container of a pod that does not run; empty if there is none."""
-    counted = _main_statuses(obj, init_progress)
-    reason = next(filter(None, map(_why_not_running, counted)), "")
-    if reason == "Completed" and any(map(_is_running, counted)):
+    main_statuses = _main_statuses(obj, init_progress)
+    reason = next(filter(None, map(_why_not_running, main_statuses)), "")
+    if reason == "Completed" and any(map(_is_running, main_statuses)):
         return "Running" if is_true(obj, "Ready") else "NotReady"
     return reason
 
@@ -115,8 +115,8 @@ def _init_progress(obj: Obj) -> _InitProgress:
     ready_sidecars = 0
     for index, container in enumerate(value_at(obj, "status", "initContainerStatuses") or ()):
         statuses.append(container)
-        ended = value_at(container, "state", "terminated")
-        if ended is not None and not ended.get("exitCode"):
+        end_state = value_at(container, "state", "terminated")
+        if end_state is not None and not end_state.get("exitCode"):
             continue
         if container["name"] not in sidecars or not container.get("started"):
             return _InitProgress(
@@ -134,14 +134,14 @@ def _sidecars(obj: Obj) -> Mapping[str, None]:
 
 def _why_not_running(container: Container, ignored_reason: str = "") -> str:
     """Return the reason why a container waits or has terminated; '' if it runs or waits for `ignored_reason`."""
-    waiting, ended = (value_at(container, "state", state_name) for state_name in ("waiting", "terminated"))
-    if waiting is not None and waiting.get("reason"):
-        return "" if waiting["reason"] == ignored_reason else str(waiting["reason"])
-    if ended is None:
+    waiting_state, end_state = (value_at(container, "state", state_name) for state_name in ("waiting", "terminated"))
+    if waiting_state is not None and waiting_state.get("reason"):
+        return "" if waiting_state["reason"] == ignored_reason else str(waiting_state["reason"])
+    if end_state is None:
         return ""
-    if ended.get("reason"):
-        return str(ended["reason"])
-    return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
+    if end_state.get("reason"):
+        return str(end_state["reason"])
+    return f"Signal:{end_state['signal']}" if end_state.get("signal") else f"ExitCode:{end_state.get('exitCode', 0)}"
 
 
 def _is_running(container: Container) -> bool:
@@ -271,11 +271,11 @@ def job_status(obj: Obj, _now: Instant) -> str:
 
 def completions(obj: Obj, _now: Instant) -> str:
     """Return the succeeded pods and the completions of a Job: `2/4`; without completions, `2/1 of 4`."""
-    succeeded = value_at(obj, "status", "succeeded") or 0
-    desired, parallelism = value_at(obj, "spec", "completions"), value_at(obj, "spec", "parallelism") or 0
-    if desired is not None:
-        return f"{succeeded}/{desired}"
-    return f"{succeeded}/1 of {parallelism}" if parallelism > 1 else f"{succeeded}/1"
+    succeeded_count = value_at(obj, "status", "succeeded") or 0
+    completion_count, parallelism = value_at(obj, "spec", "completions"), value_at(obj, "spec", "parallelism") or 0
+    if completion_count is not None:
+        return f"{succeeded_count}/{completion_count}"
+    return f"{succeeded_count}/1 of {parallelism}" if parallelism > 1 else f"{succeeded_count}/1"
 
 
 def job_duration(obj: Obj, now: Instant) -> str:
@@ -291,8 +291,8 @@ def job_duration(obj: Obj, now: Instant) -> str:
 
 def node_status(obj: Obj, _now: Instant) -> str:
     """Return the readiness of a Node, followed by SchedulingDisabled if it is unschedulable."""
-    ready = find_condition(obj, "Ready")
-    readiness = "Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"
+    ready_condition = find_condition(obj, "Ready")
+    readiness = "Unknown" if ready_condition is None else "Ready" if ready_condition["status"] == "True" else "NotReady"
     return f"{readiness},SchedulingDisabled" if value_at(obj, "spec", "unschedulable") else readiness
 
 

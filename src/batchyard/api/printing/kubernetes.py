@@ -86,8 +86,8 @@ def ingress_addresses(obj: Obj, _now: Instant) -> str:
 
 def _first_of_total(texts: Sequence[str], total: int) -> str:
     """Return the first three texts, and how many of the total follow: `a,b,c + 2 more...`."""
-    shown = ",".join(texts[:_SHOWN_MAX])
-    return f"{shown} + {total - _SHOWN_MAX} more..." if shown and total > _SHOWN_MAX else shown
+    joined_texts = ",".join(texts[:_SHOWN_MAX])
+    return f"{joined_texts} + {total - _SHOWN_MAX} more..." if joined_texts and total > _SHOWN_MAX else joined_texts
 
 
 def _first_three(texts: Sequence[str]) -> str:
@@ -177,8 +177,8 @@ _NOT_AVAILABLE: Final = "N/A"
 
 
 def _ready_replicas(obj: Obj, _now: Instant) -> str:
-    desired = value_at(obj, "spec", "replicas")
-    return f"{value_at(obj, 'status', 'readyReplicas') or 0}/{1 if desired is None else desired}"
+    desired_count = value_at(obj, "spec", "replicas")
+    return f"{value_at(obj, 'status', 'readyReplicas') or 0}/{1 if desired_count is None else desired_count}"
 
 
 def _status_count(field: str) -> Cell:
@@ -190,8 +190,8 @@ def _spec_value(field: str) -> Cell:
 
 
 def _last_schedule(obj: Obj, now: Instant) -> str:
-    last = value_at(obj, "status", "lastScheduleTime")
-    return format_age(now - parse_time(last)) if last else NONE
+    last_time = value_at(obj, "status", "lastScheduleTime")
+    return format_age(now - parse_time(last_time)) if last_time else NONE
 
 
 def _used_of_hard(obj: Obj, is_limit: bool) -> str:

@@ -74,19 +74,19 @@ class SemanticEquality:
         self._scope = type_scope
         self._complete = complete
 
-    def is_same(self, expression: str, one: Any, other: Any) -> bool:
+    def is_same(self, expression: str, value: Any, other_value: Any) -> bool:
         """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
-        if one is other or one == other:
+        if value is other_value or value == other_value:
             return True
         field = Field(expression, False, {})
-        return bool(self._normalize("", field, one) == self._normalize("", field, other))
+        return bool(self._normalize("", field, value) == self._normalize("", field, other_value))
 
-    def is_same_field(self, type_name: str, name: str, one: Obj, other: Obj) -> bool:
+    def is_same_field(self, type_name: str, name: str, obj: Obj, other_obj: Obj) -> bool:
         """Report whether a field has the same meaning in two objects of a type."""
-        before, after = one.get(name), other.get(name)
-        if before is after or before == after:
+        value, other_value = obj.get(name), other_obj.get(name)
+        if value is other_value or value == other_value:
             return True
-        return self.is_same(self._scope.fields(type_name)[name].expression, before, after)
+        return self.is_same(self._scope.fields(type_name)[name].expression, value, other_value)
 
     def _normalize(self, name: str, field: Field, value: Any) -> Any:
         if value is None:
@@ -111,11 +111,11 @@ class SemanticEquality:
         return comparison._normalize_fields(name, value)
 
     def _normalize_fields(self, name: str, value: Mapping[str, Any]) -> Any:
-        known = self._scope.fields(name)
+        types = self._scope.fields(name)
         normal_fields = {
             field: normal_child
             for field, child in value.items()
-            if (normal_child := self._normalize(field, known[field], child) if field in known else child) is not _ABSENT
+            if (normal_child := self._normalize(field, types[field], child) if field in types else child) is not _ABSENT
         }
         return normal_fields if normal_fields or name in _SIGNIFICANT_EMPTY_TYPES else _ABSENT
 
@@ -202,13 +202,13 @@ class Compiler:
         visitors: dict[str, PlainVisitor] = {}
         for name, field in fields.items():
             visitors[name] = self._lazy_visitor(visitors, name, field) if field.object_type else self.visitor(field)
-        required = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
+        required_descriptions = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
         defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
         nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
-        qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
-        visitor = _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
-        computed = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
-        return visitor if computed is None else _with_computed_defaults(visitor, computed)
+        full_name = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
+        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable))
+        compute_defaults = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
+        return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
     def _lazy_visitor(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
         """Return a visitor that builds the visitor for the field on its first call and replaces itself by it."""
@@ -245,10 +245,10 @@ class _Completion:
         assert isinstance(visitor, type)
         return plain_flaws(visitor, value)
 
-    def complete_object(self, value: Mapping[str, Any], replaced: Mapping[str, Any]) -> Any:
-        """Return the object with the results in `replaced` in place of its fields and with defaults; or all flaws."""
-        flaws, new = SchemaViolations(), {**value, **replaced}
-        for name, result in replaced.items():
+    def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
+        """Return the object with `changed_fields` in place of its fields and with defaults; or all flaws."""
+        flaws, new = SchemaViolations(), {**value, **changed_fields}
+        for name, result in changed_fields.items():
             if result is _REMOVED:
                 del new[name]
             elif type(result) is SchemaViolations:
@@ -264,9 +264,9 @@ class _Completion:
 
     def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
         """Return a flaw for each missing required field."""
-        missing = [name for name in self.required if name not in fields and name not in self.defaults]
+        missing_names = [name for name in self.required if name not in fields and name not in self.defaults]
         return SchemaViolations(
-            SchemaViolation((name,), "Required value", f"set it to {self.required[name]}") for name in missing
+            SchemaViolation((name,), "Required value", f"set it to {self.required[name]}") for name in missing_names
         )
 
     def _complete_default(self, name: str, default: Any) -> Any:
@@ -287,41 +287,41 @@ class RootVisitor(Protocol):
 
 def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
     expected_names = frozenset(completion.required) | frozenset(completion.defaults)
-    known, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
+    find_visitor, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         if type(value) is not dict:
             return _not_an_object_flaws(value, visitors)
-        replaced: dict[str, Any] | None = None
+        changed_fields: dict[str, Any] | None = None
         for name, child in value.items():
-            visitor = known(name)
+            visitor = find_visitor(name)
             if type(child) is visitor or (sound is not None and child is not None and sound.get(name) is child):
                 continue
             if visitor is None or child is None or visitor is str or visitor is bool:
-                settled = handle_exceptional_field(name, child)
+                result = handle_exceptional_field(name, child)
             else:
-                settled = visitor(child)
-                if settled is child:
+                result = visitor(child)
+                if result is child:
                     continue
-            if replaced is None:
-                replaced = {}
-            replaced[name] = settled
-        if replaced is None and value.keys() >= expected_names:
+            if changed_fields is None:
+                changed_fields = {}
+            changed_fields[name] = result
+        if changed_fields is None and value.keys() >= expected_names:
             return value
-        return completion.complete_object(value, replaced or {})
+        return completion.complete_object(value, changed_fields or {})
 
     return visit
 
 
-def _with_computed_defaults(visitor: RootVisitor, computed: ComputeDefaults) -> RootVisitor:
-    """Return the visitor extended by the defaults that `computed` derives from other fields."""
+def _with_computed_defaults(visitor: RootVisitor, compute_defaults: ComputeDefaults) -> RootVisitor:
+    """Return the visitor extended by the defaults that `compute_defaults` derives from other fields."""
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
-        settled = visitor(value, sound)
-        if type(settled) is SchemaViolations:
-            return settled
-        added = computed(settled)
-        return {**settled, **added} if added else settled
+        result = visitor(value, sound)
+        if type(result) is SchemaViolations:
+            return result
+        computed_fields = compute_defaults(result)
+        return {**result, **computed_fields} if computed_fields else result
 
     return visit
 
@@ -340,15 +340,15 @@ def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
     def visit(value: Any) -> Any:
         if type(value) is not list:
             return wrong_type_violation(value, "a list", "write one item on each line, starting with '- '")
-        replaced: dict[int, Any] | None = None
+        changed_items: dict[int, Any] | None = None
         may_be_invalid = not minimum <= len(value) <= maximum
         for index, item in enumerate(value):
-            settled = visit_item(item)
-            if settled is not item:
-                replaced = replaced or {}
-                replaced[index] = settled
-                may_be_invalid = may_be_invalid or type(settled) is SchemaViolations
-        new = value if replaced is None else [replaced.get(index, item) for index, item in enumerate(value)]
+            result = visit_item(item)
+            if result is not item:
+                changed_items = changed_items or {}
+                changed_items[index] = result
+                may_be_invalid = may_be_invalid or type(result) is SchemaViolations
+        new = value if changed_items is None else [changed_items.get(index, item) for index, item in enumerate(value)]
         if not may_be_invalid and (not unique or len(new) < 2 or _are_distinct(new, keys)):
             return new
         return _list_flaws(new, field) or new
@@ -394,15 +394,15 @@ def _count_items(count: int) -> str:
 
 
 def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> SchemaViolations:
-    flaws, seen = SchemaViolations(), set[Any]()
+    flaws, seen_identities = SchemaViolations(), set[Any]()
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
             continue
         identity = item if keys is None else tuple(item.get(key) for key in keys)
-        if identity in seen:
+        if identity in seen_identities:
             problem = f"Duplicate value: {_identity_text(item, keys)}"
             flaws.append(SchemaViolation((index,), problem, "remove or rename one of them"))
-        seen.add(identity)
+        seen_identities.add(identity)
     return flaws
 
 
@@ -418,26 +418,26 @@ def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Vis
     def visit(value: Any) -> Any:
         if type(value) is not dict:
             return wrong_type_violation(value, "an object", "write `name: value` pairs below the name")
-        replaced: dict[Any, Any] | None = None
+        changed: dict[Any, Any] | None = None
         for name, child in value.items():
-            settled = visit_value(child)
-            if settled is not child or type(name) is not str:
+            result = visit_value(child)
+            if result is not child or type(name) is not str:
                 if takes_null and child is None:
-                    settled = ""
-                replaced = replaced or {}
-                replaced[name] = settled if type(name) is str else wrong_type_violation(name, "a string as its name")
-        if replaced is None and len(value) <= maximum:
+                    result = ""
+                changed = changed or {}
+                changed[name] = result if type(name) is str else wrong_type_violation(name, "a string as its name")
+        if changed is None and len(value) <= maximum:
             return value
-        return _map_flaws(value, replaced or {}, field) or {**value, **(replaced or {})}
+        return _map_flaws(value, changed or {}, field) or {**value, **(changed or {})}
 
     return visit
 
 
-def _map_flaws(value: Mapping[str, Any], replaced: Mapping[Any, Any], field: Field) -> SchemaViolations:
+def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], field: Field) -> SchemaViolations:
     flaws, facts = SchemaViolations(), field.facts
-    for name, settled in replaced.items():
-        if type(settled) is SchemaViolations:
-            flaws += settled.below(MapKey(name))
+    for name, result in changed_values.items():
+        if type(result) is SchemaViolations:
+            flaws += result.below(MapKey(name))
     if len(value) > facts.get("maxProperties", len(value)):
         maximum = facts["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
@@ -461,22 +461,22 @@ def _with_omitted_empty(visit: Visitor) -> Visitor:
 
 def _with_cache(visit: Visitor) -> Visitor:
     """Return the visitor with a cache of valid values, whose keys are the serialized values."""
-    cached: dict[bytes, Any] = {}
+    cache: dict[bytes, Any] = {}
 
     def visit_once(value: Any) -> Any:
         try:
-            encoded = marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES)
+            cache_key = marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES)
         except ValueError:
             return visit(value)
-        known = cached.get(encoded)
-        if known is not None:
-            return known
-        settled = visit(value)
-        if type(settled) is not SchemaViolations:
-            if len(cached) >= CACHED_VALUES_MAX:
-                cached.clear()
-            cached[encoded] = settled
-        return settled
+        cached_result = cache.get(cache_key)
+        if cached_result is not None:
+            return cached_result
+        result = visit(value)
+        if type(result) is not SchemaViolations:
+            if len(cache) >= CACHED_VALUES_MAX:
+                cache.clear()
+            cache[cache_key] = result
+        return result
 
     return visit_once
 
@@ -517,10 +517,10 @@ def validate_and_default(info: ServedKind, version: str, obj: Obj, sound: Obj | 
     with other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object
     of the version that was validated before, are not validated again.
     """
-    settled = _root_visitor(info.constant, version)(obj, sound)
-    if type(settled) is not SchemaViolations:
-        return SchemaResult(settled, []) if "metadata" in settled else SchemaResult(None, [_MISSING_METADATA])
-    faults = _faults(settled, load_scope_for_kind(info, version), info.kind)
+    result = _root_visitor(info.constant, version)(obj, sound)
+    if type(result) is not SchemaViolations:
+        return SchemaResult(result, []) if "metadata" in result else SchemaResult(None, [_MISSING_METADATA])
+    faults = _faults(result, load_scope_for_kind(info, version), info.kind)
     return SchemaResult(None, faults if obj.get("metadata") is not None else [*faults, _MISSING_METADATA])
 
 
@@ -531,22 +531,22 @@ def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
     """
     if isinstance(info_or_type, ServedKind):
         return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults
-    settled = _compiler(load_scope(NATIVE)).object_visitor(info_or_type)(obj)
-    return _faults(settled, load_scope(NATIVE), info_or_type) if type(settled) is SchemaViolations else []
+    result = _compiler(load_scope(NATIVE)).object_visitor(info_or_type)(obj)
+    return _faults(result, load_scope(NATIVE), info_or_type) if type(result) is SchemaViolations else []
 
 
 def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
     """Return the object without nulls and with the defaults of its schema; raise InvalidObject if it is invalid."""
-    settled = validate_and_default(info, _version_of(info, obj), obj)
-    if settled.obj is None:
-        raise InvalidObject(settled.faults)
-    return settled.obj
+    result = validate_and_default(info, _version_of(info, obj), obj)
+    if result.obj is None:
+        raise InvalidObject(result.faults)
+    return result.obj
 
 
 def fill_defaults(type_name: str, value: Any) -> Any:
     """Return a value of a Kubernetes type such as PodSpec with its defaults; unchanged if its structure is invalid."""
-    settled = _compiler(load_scope(NATIVE)).object_visitor(type_name)(value)
-    return value if type(settled) is SchemaViolations else settled
+    result = _compiler(load_scope(NATIVE)).object_visitor(type_name)(value)
+    return value if type(result) is SchemaViolations else result
 
 
 @cache

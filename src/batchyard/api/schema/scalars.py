@@ -59,9 +59,9 @@ def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
     return _accept_any
 
 
-def plain_flaws(wanted: type, value: Any) -> violations.SchemaViolations:
+def plain_flaws(expected_type: type, value: Any) -> violations.SchemaViolations:
     """Return the flaw of a value that is not a string or not a boolean, as required."""
-    if wanted is bool:
+    if expected_type is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
         remedy = f"write {boolean_text} without quotes" if boolean_text else ""
         return violations.wrong_type_violation(value, TYPE_DESCRIPTIONS["bool"], remedy)
@@ -106,22 +106,22 @@ def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
     def check(value: str) -> Any:
         return violations.SchemaViolations(_string_flaws(value, facts)) or value
 
-    checked = memoized_if_short(_CACHE_SIZE)(check)
+    cached_check = memoized_if_short(_CACHE_SIZE)(check)
 
     def visit(value: Any) -> Any:
         if type(value) is not str:
             return plain_flaws(str, value)
-        result = checked(value)
+        result = cached_check(value)
         return value if type(result) is str else result
 
     return visit
 
 
 def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[violations.SchemaViolation]:
-    allowed = facts.get("enum")
-    if allowed is not None:
-        if value not in allowed:
-            yield _unsupported_value_flaw(value, allowed)
+    values = facts.get("enum")
+    if values is not None:
+        if value not in values:
+            yield _unsupported_value_flaw(value, values)
         return
     if len(value) < facts.get("minLength", 0):
         minimum_length = facts["minLength"]
@@ -140,10 +140,10 @@ def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[violations.S
         )
 
 
-def _unsupported_value_flaw(value: str, allowed: list[str]) -> violations.SchemaViolation:
-    nearest_value = violations.find_nearest_name(value, allowed)
-    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(allowed)}"
-    shown_names = ", ".join(map(violations.format_value, allowed))
+def _unsupported_value_flaw(value: str, values: list[str]) -> violations.SchemaViolation:
+    nearest_value = violations.find_nearest_name(value, values)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(values)}"
+    shown_names = ", ".join(map(violations.format_value, values))
     return violations.SchemaViolation(
         (), f"Unsupported value: {violations.format_value(value)}: supported values: {shown_names}", remedy
     )

@@ -48,9 +48,11 @@ def single_violation(problem: str, remedy: str) -> SchemaViolations:
     return SchemaViolations([SchemaViolation((), problem, remedy)])
 
 
-def wrong_type_violation(value: Any, wanted: str, remedy: str = "") -> SchemaViolations:
-    """Return the flaw for a value of the wrong type; `wanted` describes the right one."""
-    return single_violation(f"Invalid value: {format_value(value)}: must be {wanted}", remedy or f"write {wanted}")
+def wrong_type_violation(value: Any, type_text: str, remedy: str = "") -> SchemaViolations:
+    """Return the flaw for a value of the wrong type; `type_text` describes the right one."""
+    return single_violation(
+        f"Invalid value: {format_value(value)}: must be {type_text}", remedy or f"write {type_text}"
+    )
 
 
 def format_value(value: Any) -> str:
@@ -91,16 +93,16 @@ LOOSE_EDIT_SHARE: Final = 0.5
 STRICT_EDIT_SHARE: Final = 0.2
 
 
-def find_nearest_name(written: str, known: Iterable[str], share: float = 0.34) -> str | None:
+def find_nearest_name(written_name: str, known_names: Iterable[str], share: float = 0.34) -> str | None:
     """Return the known name with the smallest edit distance to a written one; None if none is close enough.
 
     The distance may be one, or `share` of the length of the longer name. Case, `-` and `_` are ignored. With a share of
     at least 0.5, a name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
     """
-    plain_name, nearest_name, minimum_edits = _normalize_name(written), None, 1 << 30
+    plain_name, nearest_name, minimum_edits = _normalize_name(written_name), None, 1 << 30
     if not plain_name or len(plain_name) > 100:
         return None
-    for name in known:
+    for name in known_names:
         known_plain = _normalize_name(name)
         shorter, longer = sorted((len(plain_name), len(known_plain)))
         edits = edit_distance(plain_name, known_plain)
@@ -111,23 +113,23 @@ def find_nearest_name(written: str, known: Iterable[str], share: float = 0.34) -
     return nearest_name
 
 
-def edit_distance(one: str, other: str) -> int:
+def edit_distance(text: str, other_text: str) -> int:
     """Return the edit distance of two texts: insertions, deletions, replacements and swaps of adjacent characters."""
-    before_last: list[int] = []
-    last = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
+    second_last_row: list[int] = []
+    last_row = list(range(len(other_text) + 1))
+    for i, a in enumerate(text, 1):
         row = [i]
-        for j, b in enumerate(other, 1):
-            edits = min(last[j] + 1, row[-1] + 1, last[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
-                edits = min(edits, before_last[j - 2] + 1)
+        for j, b in enumerate(other_text, 1):
+            edits = min(last_row[j] + 1, row[-1] + 1, last_row[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other_text[j - 2] and text[i - 2] == b:
+                edits = min(edits, second_last_row[j - 2] + 1)
             row.append(edits)
-        before_last, last = last, row
-    return last[-1]
+        second_last_row, last_row = last_row, row
+    return last_row[-1]
 
 
-def _is_prefix_of_either(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
+def _is_prefix_of_either(text: str, other_text: str) -> bool:
+    return text.startswith(other_text) or other_text.startswith(text)
 
 
 def _normalize_name(name: str) -> str:
@@ -155,20 +157,20 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
     """
     name = str(path[-1])
     type_scope, type_name = scope.scope_of(owner)
-    known = list(type_scope.fields(type_name))
-    likely_name = find_nearest_name(name, known, STRICT_EDIT_SHARE)
+    names = list(type_scope.fields(type_name))
+    likely_name = find_nearest_name(name, names, STRICT_EDIT_SHARE)
     if likely_name:
         return f"did you mean {likely_name}?"
     steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
     if closest_path and steps <= _NEAR_STEPS:
         return f"it belongs at {closest_path}"
-    similar = find_nearest_name(name, known, LOOSE_EDIT_SHARE)
+    similar = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
     if similar:
         return f"did you mean {similar}?"
     if closest_path and steps <= _FAR_STEPS:
         return f"it belongs at {closest_path}"
     return (
-        f"use one of the fields {', '.join(known)}" if len(known) <= _LISTED_MAX else "check its spelling, or remove it"
+        f"use one of the fields {', '.join(names)}" if len(names) <= _LISTED_MAX else "check its spelling, or remove it"
     )
 
 
@@ -176,10 +178,10 @@ def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: 
     """Return the distance to the closest object within a kind that has a field `name`, and the path of that field."""
     minimum_steps, closest_path = 1 << 30, ""
     for location in _locations_by_field(scope, kind).get(name, ()):
-        shared = 0
-        while shared < min(len(start), len(location)) and start[shared] == location[shared]:
-            shared += 1
-        steps = len(start) + len(location) - 2 * shared
+        shared_steps = 0
+        while shared_steps < min(len(start), len(location)) and start[shared_steps] == location[shared_steps]:
+            shared_steps += 1
+        steps = len(start) + len(location) - 2 * shared_steps
         if 0 < steps < minimum_steps:
             minimum_steps, closest_path = steps, ".".join((*location, name))
     return minimum_steps, closest_path

@@ -84,8 +84,8 @@ def _check_descriptor(text: str) -> None:
 
 def _check_range(expression: str, bounds: _Bounds) -> None:
     """Raise ScheduleError unless a part of a cron field is valid: `*`, `N` or `N-M`, with an optional step `/N`."""
-    first, *steps = expression.split("/")
-    low, *highs = first.split("-")
+    range_text, *steps = expression.split("/")
+    low, *highs = range_text.split("-")
     start, end = bounds.minimum, bounds.maximum
     if low not in {"*", "?"}:
         start = end = _parse_number(low, bounds.names)
@@ -126,14 +126,14 @@ def _parse_number(text: str, names: Mapping[str, int]) -> int:
 
 def _check_duration(text: str) -> None:
     """Raise ScheduleError unless a text is a duration in Go's syntax, such as `1h30m` or `1.5h`."""
-    unsigned = text[1:] if text[:1] in {"+", "-"} else text
-    if unsigned == "0":
+    unsigned_text = text[1:] if text[:1] in {"+", "-"} else text
+    if unsigned_text == "0":
         return
     invalid, total, position = ScheduleError(f'time: invalid duration "{text}"'), 0.0, 0
-    if not unsigned:
+    if not unsigned_text:
         raise invalid
-    while position < len(unsigned):
-        part = _DURATION_PART.match(unsigned, position)
+    while position < len(unsigned_text):
+        part = _DURATION_PART.match(unsigned_text, position)
         if part is None or not (part[1] or part[3]):
             raise invalid
         if not part[4]:
@@ -302,9 +302,9 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
     yield from _time_zone_faults(spec.get("timeZone"))
     policy = spec.get("concurrencyPolicy", "Allow")
     if policy not in _CONCURRENCY_POLICIES:
-        supported = ", ".join(f'"{each}"' for each in _CONCURRENCY_POLICIES)
-        problem = f'Unsupported value: "{policy}": supported values: {supported}'
-        yield FieldError("spec.concurrencyPolicy", problem, f"use one of {supported}")
+        supported_policies = ", ".join(f'"{each}"' for each in _CONCURRENCY_POLICIES)
+        problem = f'Unsupported value: "{policy}": supported values: {supported_policies}'
+        yield FieldError("spec.concurrencyPolicy", problem, f"use one of {supported_policies}")
     for field in ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
         if (spec.get(field) or 0) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE, "use 0 or more")
@@ -319,8 +319,8 @@ def _selector_faults(selector: Mapping[str, Any] | None, labels: Mapping[str, st
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         message = f"empty selector is invalid for {kind.lower()}"
         yield rules.invalid("spec.selector", selector, message, "add matchLabels with the labels of the pod template")
-    parsed = None if errors else parsed_selector(selector)
-    if parsed is not None and not parsed.matches(labels):
+    label_selector = None if errors else parsed_selector(selector)
+    if label_selector is not None and not label_selector.matches(labels):
         message = "`selector` does not match template `labels`"
         yield rules.invalid(_TEMPLATE_LABELS, labels, message, "add the labels of the selector to the pod template")
 

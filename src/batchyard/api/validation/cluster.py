@@ -53,9 +53,9 @@ def node_pool_faults(pool: Mapping[str, Any]) -> Iterator[FieldError]:
 def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a NodePool: its machine configuration is immutable."""
     yield from node_pool_faults(new)
-    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field in _IMMUTABLE_FIELDS:
-        if spec.get(field) != before.get(field):
+        if spec.get(field) != old_spec.get(field):
             yield rules.immutable(f"spec.{field}", spec.get(field), "create another NodePool, and delete this one")
 
 
@@ -276,11 +276,11 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
         if rules.parse_nano(machine_type[field]) == 0:
             remedy = f"set it to the {field} of the machine"
             yield rules.invalid(f"{path}.{field}", machine_type[field], "must be greater than 0", remedy)
-    sustained = machine_type.get("sustainedCpu")
-    if sustained is not None and rules.exceeds(sustained, machine_type["cpu"]):
+    sustained_cpu = machine_type.get("sustainedCpu")
+    if sustained_cpu is not None and rules.exceeds(sustained_cpu, machine_type["cpu"]):
         message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
         remedy = "set it to the cpu that the machine can use permanently, or remove it"
-        yield rules.invalid(f"{path}.sustainedCpu", sustained, message, remedy)
+        yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
     yield from _device_faults(machine_type, path)
 
 
@@ -337,9 +337,9 @@ def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
         if limit.get("min", 0) > limit["max"]:
             message = f"must be at most max, which is {limit['max']}"
             yield rules.invalid(f"{path}[{i}].min", limit["min"], message, "lower min, or raise max")
-    limited = {limit["resource"] for limit in limits}
+    limited_resources = {limit["resource"] for limit in limits}
     for resource in _LIMITED_RESOURCES:
-        if resource not in limited:
+        if resource not in limited_resources:
             remedy = f"add {{resource: {resource}, max: 1000}}{' (memory in GB)' if resource == 'memory' else ''}"
             yield rules.required(path, f"autoProvisioning needs a limit for {resource}", remedy)
 
@@ -378,8 +378,8 @@ def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
 def cluster_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Cluster: its region is immutable."""
     yield from cluster_faults(new)
-    region, before = ((obj.get("spec") or {}).get("region") for obj in (new, old))
-    if region != before:
+    region, old_region = ((obj.get("spec") or {}).get("region") for obj in (new, old))
+    if region != old_region:
         yield rules.immutable("spec.region", region)
 
 
@@ -455,8 +455,8 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     The sum is greatest at the start of a reservation, so only these times are checked. Durations count from the
     creation of the Cluster.
     """
-    created = cluster["metadata"].get("creationTimestamp")
-    began = parse_time(created) if created else 0
+    creation_time = cluster["metadata"].get("creationTimestamp")
+    began = parse_time(creation_time) if creation_time else 0
     reservations = cluster["spec"].get("reservations") or ()
     windows = [reservation_window(reservation, began) for reservation in reservations]
     for bookable in cluster["spec"].get("bookable") or ():
@@ -464,11 +464,11 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
         same_kind = [i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == kind]
         for i in same_kind:
             start = ReservationWindow(windows[i].start, windows[i].start + 1)
-            overlapping = [n for n in same_kind if n != i and windows[n].overlaps(start)]
-            booked = sum(reservations[n]["count"] for n in (i, *overlapping))
-            if booked > bookable["count"]:
-                names = ", ".join(reservations[n]["name"] for n in overlapping) or "no other reservation"
-                message = f"{bookable['count']} machines of {kind[0]} can be booked in {kind[1]}, not {booked}"
+            overlapping_indexes = [n for n in same_kind if n != i and windows[n].overlaps(start)]
+            booked_count = sum(reservations[n]["count"] for n in (i, *overlapping_indexes))
+            if booked_count > bookable["count"]:
+                names = ", ".join(reservations[n]["name"] for n in overlapping_indexes) or "no other reservation"
+                message = f"{bookable['count']} machines of {kind[0]} can be booked in {kind[1]}, not {booked_count}"
                 remedy = f"lower count, or change start: {names} already has machines at that time"
                 yield rules.invalid(f"spec.reservations[{i}].count", reservations[i]["count"], message, remedy)
 

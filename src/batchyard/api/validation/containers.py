@@ -37,23 +37,23 @@ def host_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 def ip_faults(address: str, path: str) -> Iterator[FieldError]:
     """Report an address that is not an IP address, or is an IPv4 address in IPv6 form."""
     try:
-        parsed = ipaddress.ip_address(address)
+        parsed_address = ipaddress.ip_address(address)
     except ValueError:
-        parsed = None
-    if parsed is None or "%" in address:
+        parsed_address = None
+    if parsed_address is None or "%" in address:
         message = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
         yield rules.invalid(path, address, message, "use an address such as 10.9.8.7")
-    elif isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+    elif isinstance(parsed_address, ipaddress.IPv6Address) and parsed_address.ipv4_mapped is not None:
         message = "must not be an IPv4-mapped IPv6 address"
-        yield rules.invalid(path, address, message, f"write {parsed.ipv4_mapped}")
+        yield rules.invalid(path, address, message, f"write {parsed_address.ipv4_mapped}")
 
 
 def _dns_faults(config: Mapping[str, Any] | None, policy: str | None, path: str) -> Iterator[FieldError]:
     nameservers: Sequence[str] = (config or {}).get("nameservers") or ()
     if policy == "None" and not nameservers:
-        missing = "at least one DNS nameserver" if config is not None else "`dnsConfig`"
+        setting = "at least one DNS nameserver" if config is not None else "`dnsConfig`"
         item_path = f"{path}.nameservers" if config is not None else path
-        yield rules.required(item_path, f"must provide {missing} when `dnsPolicy` is None", "add a nameserver's IP")
+        yield rules.required(item_path, f"must provide {setting} when `dnsPolicy` is None", "add a nameserver's IP")
         return
     config = config or {}
     if len(nameservers) > _NAMESERVERS_MAX:
@@ -127,9 +127,9 @@ def _address_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 def service_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Service: its cluster IP is immutable."""
     yield from service_faults(new)
-    before, after = ((obj.get("spec") or {}).get("clusterIP") for obj in (old, new))
-    if before and after and before != after:
-        yield rules.immutable("spec.clusterIP", after)
+    old_ip, new_ip = ((obj.get("spec") or {}).get("clusterIP") for obj in (old, new))
+    if old_ip and new_ip and old_ip != new_ip:
+        yield rules.immutable("spec.clusterIP", new_ip)
 
 
 def _external_name_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -216,16 +216,16 @@ def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldErro
     if not handlers:
         yield rules.required(path, "must specify a handler type", "set exec, httpGet, tcpSocket or grpc")
         return
-    first, *other_handlers = handlers
-    match first:
+    kind, *other_handlers = handlers
+    match kind:
         case "exec" if not handler["exec"].get("command"):
             yield rules.required(f"{path}.exec.command", "", "set it to the command to run")
         case "httpGet":
             yield from _http_faults(handler["httpGet"], f"{path}.httpGet")
         case "tcpSocket" | "grpc":
-            yield from _port_value_faults(handler[first].get("port", 0), f"{path}.{first}.port")
+            yield from _port_value_faults(handler[kind].get("port", 0), f"{path}.{kind}.port")
     for name in other_handlers:
-        yield rules.forbidden(f"{path}.{name}", "may not specify more than 1 handler type", f"remove {name} or {first}")
+        yield rules.forbidden(f"{path}.{name}", "may not specify more than 1 handler type", f"remove {name} or {kind}")
 
 
 def _http_faults(action: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -317,31 +317,32 @@ def _id_faults(number: int | None, path: str) -> Iterator[FieldError]:
 
 
 def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    kind, local = profile.get("type") or "", profile.get("localhostProfile")
+    kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
     yield from _profile_type_faults(kind, path, "seccompProfile")
-    if kind == _LOCALHOST and local is None:
+    if kind == _LOCALHOST and profile_path is None:
         message = "must be set when seccomp type is Localhost"
         yield rules.required(f"{path}.localhostProfile", message, "set it to the path of the profile on the node")
     elif kind == _LOCALHOST:
-        yield from rules.local_path_faults(local or "", f"{path}.localhostProfile")
-    elif local is not None:
+        yield from rules.local_path_faults(profile_path or "", f"{path}.localhostProfile")
+    elif profile_path is not None:
         message = "can only be set when seccomp type is Localhost"
-        yield rules.invalid(f"{path}.localhostProfile", local, message, "remove it, or set type to Localhost")
+        yield rules.invalid(f"{path}.localhostProfile", profile_path, message, "remove it, or set type to Localhost")
 
 
 def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    kind, local, item_path = profile.get("type") or "", profile.get("localhostProfile"), f"{path}.localhostProfile"
+    kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
+    item_path = f"{path}.localhostProfile"
     yield from _profile_type_faults(kind, path, "appArmorProfile")
     if kind == _LOCALHOST:
-        if local is not None and local != local.strip():
-            yield rules.invalid(item_path, local, "must not be padded with whitespace", "remove the spaces")
-        if not local:
+        if profile_path is not None and profile_path != profile_path.strip():
+            yield rules.invalid(item_path, profile_path, "must not be padded with whitespace", "remove the spaces")
+        if not profile_path:
             yield rules.required(item_path, "must be set when AppArmor type is Localhost", "set it to a profile name")
-        elif len(local.encode()) > _PROFILE_LENGTH_MAX:
+        elif len(profile_path.encode()) > _PROFILE_LENGTH_MAX:
             yield rules.too_long(item_path, _PROFILE_LENGTH_MAX, "set it to a profile name")
-    elif local is not None:
+    elif profile_path is not None:
         message = "can only be set when AppArmor type is Localhost"
-        yield rules.invalid(item_path, local, message, "remove it, or set type to Localhost")
+        yield rules.invalid(item_path, profile_path, message, "remove it, or set type to Localhost")
 
 
 def _profile_type_faults(kind: str, path: str, field: str) -> Iterator[FieldError]:
@@ -383,7 +384,7 @@ def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path
 
 def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report host ports that two containers of a pod use; on the host network, all container ports are host ports."""
-    on_host, seen = bool(spec.get("hostNetwork")), dict[str, None]()
+    on_host, seen_ports = bool(spec.get("hostNetwork")), dict[str, None]()
     containers = [(f"{path}.containers[{i}]", container) for i, container in enumerate(spec.get("containers") or ())]
     for item_path, port in [
         (f"{item_path}.ports[{i}]", p) for item_path, c in containers for i, p in enumerate(c.get("ports") or ())
@@ -394,9 +395,9 @@ def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError
             yield rules.invalid(f"{item_path}.containerPort", container_port, message, "remove hostPort")
         number = number or (container_port if on_host else 0)
         port_key = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{number}"
-        if number and port_key in seen:
+        if number and port_key in seen_ports:
             yield rules.duplicate(f"{item_path}.hostPort", port_key, "use another port in one of the containers")
-        seen[port_key] = None
+        seen_ports[port_key] = None
 
 
 def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:

@@ -75,9 +75,9 @@ def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
-def _decoded_size(encoded: Mapping[str, str]) -> int:
+def _decoded_size(encoded_data: Mapping[str, str]) -> int:
     """Return the total size in bytes of base64 values after decoding."""
-    return sum(len(value) * 3 // 4 - value.count("=") for value in encoded.values())
+    return sum(len(value) * 3 // 4 - value.count("=") for value in encoded_data.values())
 
 
 def _too_large(path: str) -> FieldError:
@@ -202,11 +202,11 @@ def node_faults(node: Mapping[str, Any]) -> Iterator[FieldError]:
 def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Node: its provider ID and its pod CIDRs are immutable."""
     yield from node_faults(new)
-    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field, shown_name in _IMMUTABLE_NODE_FIELDS:
-        if before.get(field) and spec.get(field) != before[field]:
+        if old_spec.get(field) and spec.get(field) != old_spec[field]:
             message = f'node updates may not change {shown_name} except from "" to valid'
-            yield rules.forbidden(f"spec.{field}", message, f"keep the value {rules.format_json(before[field])}")
+            yield rules.forbidden(f"spec.{field}", message, f"keep the value {rules.format_json(old_spec[field])}")
 
 
 # Rules of Namespaces. Source: Kubernetes's pkg/apis/core/validation.
@@ -262,6 +262,6 @@ def priority_class_update_faults(new: Mapping[str, Any], old: Mapping[str, Any])
     yield from priority_class_faults(new)
     if new.get("value", 0) != old.get("value", 0):
         yield rules.forbidden("value", "may not be changed in an update.", "delete the PriorityClass and recreate it")
-    policy, before = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
-    if policy != before:
+    policy, old_policy = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
+    if policy != old_policy:
         yield rules.immutable("preemptionPolicy", policy)

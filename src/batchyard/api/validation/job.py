@@ -32,9 +32,9 @@ def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
         else:
             yield from success_faults(spec, success.get("rules") or (), f"{path}.successPolicy.rules")
     replacement = spec.get("podReplacementPolicy")
-    allowed = _REPLACEMENT_POLICIES if failure is None else _REPLACEMENT_POLICIES[:1]
-    if replacement is not None and replacement not in allowed:
-        yield rules.unsupported(f"{path}.podReplacementPolicy", replacement, allowed)
+    allowed_policies = _REPLACEMENT_POLICIES if failure is None else _REPLACEMENT_POLICIES[:1]
+    if replacement is not None and replacement not in allowed_policies:
+        yield rules.unsupported(f"{path}.podReplacementPolicy", replacement, allowed_policies)
 
 
 # Rules of Kueue's labels and annotations on Jobs and JobSets.
@@ -58,12 +58,12 @@ def queue_settings_faults(job: Obj) -> Iterator[FieldError]:
 
 def queue_settings_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of Kueue's labels and annotations: most of them are immutable while the Job runs."""
-    suspended, was_suspended = is_suspended(new), is_suspended(old)
-    if not suspended:
+    is_now_suspended, was_suspended = is_suspended(new), is_suspended(old)
+    if not is_now_suspended:
         yield from _immutable_label_faults(new, old, well_known.QUEUE_NAME)
-    if not suspended and not is_elastic(old) and _prebuilt_workload(new)[0] != _prebuilt_workload(old)[0]:
+    if not is_now_suspended and not is_elastic(old) and _prebuilt_workload(new)[0] != _prebuilt_workload(old)[0]:
         yield rules.immutable(_prebuilt_workload(new)[1], _prebuilt_workload(new)[0], "suspend the Job first")
-    if not (suspended and was_suspended):
+    if not (is_now_suspended and was_suspended):
         yield from _immutable_label_faults(new, old, well_known.MAX_EXEC_TIME)
     yield from _class_update_faults(new, old)
     if is_elastic(new) != is_elastic(old):
@@ -111,21 +111,21 @@ def _max_time_faults(value: str | None) -> Iterator[FieldError]:
 
 def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
     """Report the change of a label that is immutable while the Job runs."""
-    before, after = _labels(old).get(name) or "", _labels(new).get(name) or ""
-    if before != after:
-        yield rules.immutable(f"metadata.labels[{name}]", after, "suspend the Job first")
+    old_value, new_value = _labels(old).get(name) or "", _labels(new).get(name) or ""
+    if old_value != new_value:
+        yield rules.immutable(f"metadata.labels[{name}]", new_value, "suspend the Job first")
 
 
 def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report a removed priority class label, and one added to a running Job; it may be changed to another class."""
-    before, after = (_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
+    old_value, new_value = (_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
-    if after and not before and not is_suspended(new):
+    if new_value and not old_value and not is_suspended(new):
         message = "WorkloadPriorityClass cannot be added to a non-suspended workload"
-        yield rules.invalid(path, after, message, "suspend the Job first")
-    if before and not after:
+        yield rules.invalid(path, new_value, message, "suspend the Job first")
+    if old_value and not new_value:
         message = "WorkloadPriorityClass cannot be removed from a workload"
-        yield rules.invalid(path, "", message, f"keep the label with {before}, or set it to another class")
+        yield rules.invalid(path, "", message, f"keep the label with {old_value}, or set it to another class")
 
 
 # Rules of node pools whose nodes form one TPU slice: they divide its chips among them, are in one zone, and are created
@@ -248,8 +248,8 @@ def _manual_selector_faults(selector: Obj | None, labels: Obj) -> Iterator[Field
         return
     errors = list(rules.selector_faults(selector, "spec.selector"))
     yield from errors
-    parsed = None if errors else parsed_selector(selector)
-    if parsed is not None and not parsed.matches(labels):
+    label_selector = None if errors else parsed_selector(selector)
+    if label_selector is not None and not label_selector.matches(labels):
         yield rules.invalid(_LABELS, labels, _NO_MATCH, "add the labels of the selector to the pod template")
 
 
@@ -381,30 +381,30 @@ def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report completions, parallelism and maxFailedIndexes of an Indexed Job that are missing or above the limits."""
-    completions, parallelism, failed = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
+    completions, parallelism, failed_max = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
     if completions is None:
         remedy = "set it to the number of indexes"
         yield rules.required(f"{path}.completions", "when completion mode is Indexed", remedy)
     if parallelism is not None and parallelism > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX} when completion mode is Indexed"
         yield rules.invalid(f"{path}.parallelism", parallelism, message, f"set it to at most {_INDEXES_MAX}")
-    if failed is not None and completions is not None and failed > completions:
+    if failed_max is not None and completions is not None and failed_max > completions:
         message = "must be less than or equal to completions"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed, message, f"set it to at most {completions}")
-    if failed is not None and failed > _INDEXES_MAX:
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"set it to at most {completions}")
+    if failed_max is not None and failed_max > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX}"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed, message, f"set it to at most {_INDEXES_MAX}")
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"set it to at most {_INDEXES_MAX}")
     if (completions or 0) > _INDEXES_MAX and spec.get("backoffLimitPerIndex") is not None:
-        yield from _many_indexes_faults(parallelism, failed, path)
+        yield from _many_indexes_faults(parallelism, failed_max, path)
 
 
-def _many_indexes_faults(parallelism: int | None, failed: int | None, path: str) -> Iterator[FieldError]:
+def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: str) -> Iterator[FieldError]:
     """Report parallelism and maxFailedIndexes above the lower limits for Jobs with over 100,000 indexes."""
-    if failed is None:
+    if failed_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
         remedy = f"set it to at most {_MANY_INDEXES_LIMIT}"
         yield rules.required(f"{path}.maxFailedIndexes", message, remedy)
-    for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed)):
+    for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed_max)):
         if value is not None and value > _MANY_INDEXES_LIMIT:
             message = (
                 f"must be less than or equal to {_MANY_INDEXES_LIMIT} when completions are above {_INDEXES_MAX} "
@@ -441,8 +441,8 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
             yield rules.invalid("spec.completions", completions, message, "set both to the same number")
     # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
     may_move = bool(old.get("suspend") or new.get("suspend"))
-    template, before = (spec.get("template") or {} for spec in (new, old))
-    comparable = (_without_scheduling(each) if may_move else each for each in (template, before))
+    template, old_template = (spec.get("template") or {} for spec in (new, old))
+    comparable = (_without_scheduling(each) if may_move else each for each in (template, old_template))
     if not meaning.is_same(_TEMPLATE_TYPE, *comparable):
         remedy = "recreate the Job" if may_move else "suspend it first; then its scheduling directives may change"
         yield rules.immutable("spec.template", template, remedy)
@@ -494,11 +494,11 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:
         return
-    enabled, spec = parse_boolean(value), job.get("spec") or {}
-    if enabled is None:
+    is_enabled, spec = parse_boolean(value), job.get("spec") or {}
+    if is_enabled is None:
         message = f"strconv.ParseBool: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, "set it to true or false")
-    if not enabled:
+    if not is_enabled:
         return
     if spec.get("completionMode") != "Indexed":
         message = "should not be enabled for NonIndexed jobs"
@@ -511,13 +511,13 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
 
 def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of a running Job's parallelism (with partial admission) or job-completions-equal-parallelism."""
-    spec, before = new.get("spec") or {}, old.get("spec") or {}
-    changes_parallelism = spec.get("parallelism", 1) != before.get("parallelism", 1)
-    if _annotation(old, well_known.MIN_PARALLELISM) is not None and not before.get("suspend") and changes_parallelism:
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
+    changes_parallelism = spec.get("parallelism", 1) != old_spec.get("parallelism", 1)
+    if _annotation(old, well_known.MIN_PARALLELISM) is not None and not old_spec.get("suspend") and changes_parallelism:
         message = "cannot change when partial admission is enabled and the job is not suspended"
         yield rules.forbidden("spec.parallelism", message, "suspend the Job first")
     is_on, was_on = (parse_boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old))
-    if not spec.get("suspend") and not before.get("suspend") and is_on != was_on:
+    if not spec.get("suspend") and not old_spec.get("suspend") and is_on != was_on:
         path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
         message = f"{rules.IMMUTABLE} while the job is not suspended"
         yield rules.forbidden(path, message, "suspend the Job first")

@@ -38,8 +38,8 @@ def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
 def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
     """Report a missing or unknown action of a rule, and FailIndex without backoffLimitPerIndex."""
     if not action:
-        shown = " ".join(map(rules.format_json, _ACTIONS))
-        yield rules.required(path, f"valid values: [{shown}]", f"use one of {', '.join(_ACTIONS)}")
+        shown_actions = " ".join(map(rules.format_json, _ACTIONS))
+        yield rules.required(path, f"valid values: [{shown_actions}]", f"use one of {', '.join(_ACTIONS)}")
     elif action not in _ACTIONS:
         yield rules.unsupported(path, action, _ACTIONS)
     elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
@@ -132,11 +132,11 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
 
 def _index_count(text: str, completions: int) -> int | None:
     """Return the number of indexes in a text such as `0,2-4`; None if it is malformed or has an index out of range."""
-    last, total = -1, 0
+    last_index, total = -1, 0
     for part in text.split(",") if text else ():
-        first, dash, end = part.partition("-")
-        low, high = parse_integer(first), parse_integer(end if dash else first)
-        if low is None or high is None or low <= last or high < low or (dash and high == low) or high >= completions:
+        start_text, dash, end_text = part.partition("-")
+        start, end = parse_integer(start_text), parse_integer(end_text if dash else start_text)
+        if start is None or end is None or not last_index < start <= end < completions or (dash and end == start):
             return None
-        last, total = high, total + high - low + 1
+        last_index, total = end, total + end - start + 1
     return total

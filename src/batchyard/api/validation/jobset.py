@@ -73,8 +73,8 @@ def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
         seen.setdefault(rule.get("name") or f"failurePolicyRule{i}", []).append(i)
     for name, indexes in seen.items():
         if len(indexes) > 1:
-            shown = " ".join(map(str, indexes))
-            message = f"rule names are not unique, rules with indices [{shown}] all have the same name '{name}'"
+            shown_indexes = " ".join(map(str, indexes))
+            message = f"rule names are not unique, rules with indices [{shown_indexes}] all have the same name '{name}'"
             yield rules.invalid(f"{_RULES}[{indexes[1]}].name", name, message, "give each rule a unique name")
 
 
@@ -115,12 +115,12 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
 def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
     """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
     name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
-    replicated = jobs.get(name)
-    if replicated is None:
+    job = jobs.get(name)
+    if job is None:
         message = f"coordinator replicatedJob {name} does not exist"
         yield rules.invalid(f"{_COORDINATOR}.replicatedJob", name, message, f"use one of {', '.join(jobs)}")
         return
-    replicas, spec = replicated.get("replicas", 1), replicated["template"].get("spec") or {}
+    replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     if not 0 <= index < replicas:
         message = f"coordinator job index {index} is invalid for replicatedJob {name}"
         yield rules.invalid(f"{_COORDINATOR}.jobIndex", index, message, f"use an index from 0 to {replicas - 1}")
@@ -170,7 +170,7 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
     """Report a volume claim that no container mounts, and pod volumes with the same name."""
-    mounted = False
+    is_mounted = False
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         pod = ((replicated["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
         for j, volume in enumerate(pod.get("volumes") or ()):
@@ -179,8 +179,8 @@ def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
                 message = f"volume name conflicts with VolumeClaimPolicy template name: {name}"
                 yield rules.invalid(path, name, message, "rename the volume of the pod")
         containers = [c for field in ("initContainers", "containers") for c in pod.get(field) or ()]
-        mounted = mounted or any(m.get("name") == name for c in containers for m in c.get("volumeMounts") or ())
-    if not mounted:
+        is_mounted = is_mounted or any(m.get("name") == name for c in containers for m in c.get("volumeMounts") or ())
+    if not is_mounted:
         message = f"replicatedJob containers don't have a matching volumeMount: {name} from VolumeClaimPolicies"
         yield rules.invalid_without_value("spec.replicatedJobs", message, f"mount {name} in a container")
 
@@ -223,18 +223,18 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
 def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a JobSet: most of its spec is immutable; if suspended, scheduling directives may change."""
     yield from jobset_faults(new)
-    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     meaning = semantic_equality(scheme.JOB_SET)
     for field in _IMMUTABLE_FIELDS:
-        is_given = spec.get(field) is not None and before.get(field) is not None
-        if is_given and not meaning.is_same_field("JobSet.spec", field, spec, before):
+        is_given = spec.get(field) is not None and old_spec.get(field) is not None
+        if is_given and not meaning.is_same_field("JobSet.spec", field, spec, old_spec):
             schema_type = "array" if isinstance(spec[field], list) else "object"
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", "create another JobSet")
-    may_move = bool(spec.get("suspend") or before.get("suspend"))
-    if not meaning.is_same(_JOBS_TYPE, *(_comparable_jobs(each, may_move=may_move) for each in (spec, before))):
+    may_move = bool(spec.get("suspend") or old_spec.get("suspend"))
+    if not meaning.is_same(_JOBS_TYPE, *(_comparable_jobs(each, may_move=may_move) for each in (spec, old_spec))):
         remedy = "create another JobSet" if may_move else "suspend it first; then its scheduling directives may change"
         yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
-    if spec.get("managedBy") != before.get("managedBy"):
+    if spec.get("managedBy") != old_spec.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
     yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_update_faults(new, old))
 
@@ -246,9 +246,9 @@ def _name(jobset: Obj) -> str:
     return str(meta.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
 
 
-def _job_spec(replicated: Obj) -> Obj:
+def _job_spec(job: Obj) -> Obj:
     """Return the spec of the Jobs of a replicated Job, with default completions and parallelism."""
-    spec: Obj = replicated["template"].get("spec") or {}
+    spec: Obj = job["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
     return spec
@@ -291,20 +291,19 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
         seen[replicated["name"]] = None
 
 
-def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
+def _replicated_job_faults(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
     """Report a replicated Job with too many pods, or whose generated Job and pod names are invalid."""
-    replicas, spec = replicated.get("replicas", 1), replicated["template"].get("spec") or {}
+    replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     parallelism = spec.get("parallelism")
     if replicas * (1 if parallelism is None else parallelism) > _INT32_MAX:
         message = (
-            f"the product of replicas and parallelism must not exceed {_INT32_MAX} "
-            f"for replicatedJob '{replicated['name']}'"
+            f"the product of replicas and parallelism must not exceed {_INT32_MAX} for replicatedJob '{job['name']}'"
         )
         yield rules.invalid(f"{path}.replicas", replicas, message, "reduce replicas or parallelism")
-    group = replicated.get("groupName", "default")
+    group = job.get("groupName", "default")
     too_long = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
     yield from _label_faults(group, too_long, f"{path}.groupName", "shorten the name of the group")
-    longest_job_name = f"{jobset_name}-{replicated['name']}-{max(replicas - 1, 0)}"
+    longest_job_name = f"{jobset_name}-{job['name']}-{max(replicas - 1, 0)}"
     too_long = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
     name_faults = list(_label_faults(longest_job_name, too_long, f"{path}.name", _SHORTEN))
     completions = spec.get("completions")
@@ -367,12 +366,12 @@ def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:
     return [_without_scheduling(each) for each in jobs] if may_move else jobs
 
 
-def _without_scheduling(replicated: Obj) -> Obj:
+def _without_scheduling(job: Obj) -> Obj:
     """Return a replicated Job without the labels, annotations and scheduling directives of its pod template."""
-    template = replicated["template"]
+    template = job["template"]
     job_spec = template.get("spec") or {}
     pod = job_spec.get("template") or {}
     meta = {k: v for k, v in (pod.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
     scheduling_fields = {"nodeSelector", "tolerations", "schedulingGates"}
     spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in scheduling_fields}
-    return {**replicated, "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": spec}}}}
+    return {**job, "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": spec}}}}

@@ -172,9 +172,9 @@ def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[Fi
         yield from _term_faults(preferred.get("preference") or {}, f"{item_path}.preference")
 
 
-def _weight_faults(preferred: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _weight_faults(preferred_term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a preferred term whose weight is not from 1 to 100."""
-    weight = preferred.get("weight", 0)
+    weight = preferred_term.get("weight", 0)
     if not 1 <= weight <= 100:
         yield rules.invalid(f"{path}.weight", weight, "must be in the range 1-100", "use a weight from 1 to 100")
 
@@ -264,30 +264,32 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
     """Report topology spread constraints that are invalid or duplicate."""
     seen: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
-        item_path, when = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
+        item_path, action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
         key, skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
         if skew <= 0:
             yield rules.invalid(f"{item_path}.maxSkew", skew, "must be greater than zero", "set it to 1 or more")
         if not key:
             remedy = "use the key of a node label, such as kubernetes.io/hostname"
             yield rules.required(f"{item_path}.topologyKey", "can not be empty", remedy)
-        if when not in _WHEN_UNSATISFIABLE:
-            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", when, _WHEN_UNSATISFIABLE)
-        if (key, when) in seen:
-            yield rules.duplicate(f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when}}}", "remove one")
-        seen[key, when] = None
+        if action not in _WHEN_UNSATISFIABLE:
+            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", action, _WHEN_UNSATISFIABLE)
+        if (key, action) in seen:
+            yield rules.duplicate(
+                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}", "remove one"
+            )
+        seen[key, action] = None
         yield from rules.selector_faults(constraint.get("labelSelector"), f"{item_path}.labelSelector")
         yield from _pod_label_key_faults(constraint, "matchLabelKeys", item_path)
-        yield from _domain_faults(constraint, when, item_path)
+        yield from _domain_faults(constraint, action, item_path)
 
 
-def _domain_faults(constraint: Mapping[str, Any], when: str, path: str) -> Iterator[FieldError]:
+def _domain_faults(constraint: Mapping[str, Any], action: str, path: str) -> Iterator[FieldError]:
     """Report a minDomains that is not positive or lacks DoNotSchedule, and unknown node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "set it to 1 or more")
-    if min_domains is not None and when != _WHEN_UNSATISFIABLE[0]:
-        message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
+    if min_domains is not None and action != _WHEN_UNSATISFIABLE[0]:
+        message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
         yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove it, or use DoNotSchedule")
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
         policy = constraint.get(field)
@@ -462,15 +464,15 @@ _SEPARATE_FIELDS: Final = ("containers", "initContainers", "activeDeadlineSecond
 def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Pod: most of its spec is immutable."""
     yield from pod_faults(new)
-    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field in ("containers", "initContainers"):
-        if len(spec.get(field) or ()) != len(before.get(field) or ()):
+        if len(spec.get(field) or ()) != len(old_spec.get(field) or ()):
             yield rules.forbidden(f"spec.{field}", "pod updates may not add or remove containers", _REMEDY)
             return
-    yield from _deadline_faults(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
-    yield from _toleration_faults(spec.get("tolerations") or (), before.get("tolerations") or ())
-    yield from _gate_update_faults(spec.get("schedulingGates") or (), before.get("schedulingGates") or ())
-    if not _POD_EQUALITY.is_same("PodSpec", _immutable_fields(spec, before), _immutable_fields(before, before)):
+    yield from _deadline_faults(spec.get("activeDeadlineSeconds"), old_spec.get("activeDeadlineSeconds"))
+    yield from _toleration_faults(spec.get("tolerations") or (), old_spec.get("tolerations") or ())
+    yield from _gate_update_faults(spec.get("schedulingGates") or (), old_spec.get("schedulingGates") or ())
+    if not _POD_EQUALITY.is_same("PodSpec", _immutable_fields(spec, old_spec), _immutable_fields(old_spec, old_spec)):
         yield rules.forbidden("spec", _IMMUTABLE_MESSAGE, _REMEDY)
 
 

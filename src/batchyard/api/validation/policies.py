@@ -39,8 +39,8 @@ def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
             yield rules.duplicate(f"{path}.type", kind, "merge the two limits")
         seen[kind] = None
         yield from _field_faults(limit, path)
-        listed = {name: None for field in _FIELDS for name in limit.get(field) or ()}
-        for name in sorted(listed):
+        resource_names = {name: None for field in _FIELDS for name in limit.get(field) or ()}
+        for name in sorted(resource_names):
             yield from _amount_faults(limit, name, path)
 
 
@@ -72,10 +72,10 @@ def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[F
     amounts = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
     for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
         if smaller in amounts and larger in amounts and rules.exceeds(amounts[smaller], amounts[larger]):
-            low, high = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
+            minimum, maximum = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
             value = rules.canonical_or_text(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
-            message = f"{smaller_name} {low} is greater than {larger_name} {high}"
-            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"set it to at most {high}")
+            message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
+            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"set it to at most {maximum}")
     yield from _ratio_faults(amounts, name, path)
     is_shared = not is_extended(name) and not name.startswith("hugepages-")
     if not is_shared and "default" in amounts and "defaultRequest" in amounts:
@@ -89,13 +89,16 @@ def _ratio_faults(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[
     ratio = rules.parse_nano(amounts.get("maxLimitRequestRatio", ""))
     if ratio is None:
         return
-    ratio_path, shown = f"{path}.maxLimitRequestRatio[{name}]", rules.canonical_or_text(amounts["maxLimitRequestRatio"])
+    ratio_path, text = (
+        f"{path}.maxLimitRequestRatio[{name}]",
+        rules.canonical_or_text(amounts["maxLimitRequestRatio"]),
+    )
     if ratio < NANO:
-        yield rules.invalid(ratio_path, shown, f"ratio {shown} is less than 1", "set it to 1 or more")
-    low, high = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
-    if low and high is not None and ratio * low > high * NANO:
-        message = f"ratio {shown} is greater than max/min = {high / low:f}"
-        yield rules.invalid(ratio_path, shown, message, "reduce the ratio, or change min and max")
+        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "set it to 1 or more")
+    minimum, maximum = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
+    if minimum and maximum is not None and ratio * minimum > maximum * NANO:
+        message = f"ratio {text} is greater than max/min = {maximum / minimum:f}"
+        yield rules.invalid(ratio_path, text, message, "reduce the ratio, or change min and max")
 
 
 _COMPUTE_RESOURCES: Final = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
@@ -140,9 +143,9 @@ def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
 def resource_quota_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResourceQuota: its scopes are immutable."""
     yield from resource_quota_faults(new)
-    after, before = ((each.get("spec") or {}).get("scopes") or [] for each in (new, old))
-    if sorted(after) != sorted(before):
-        yield rules.immutable("spec.scopes", after)
+    new_scopes, old_scopes = ((each.get("spec") or {}).get("scopes") or [] for each in (new, old))
+    if sorted(new_scopes) != sorted(old_scopes):
+        yield rules.immutable("spec.scopes", new_scopes)
 
 
 def _is_standard(name: str) -> bool:
@@ -212,10 +215,10 @@ def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[Field
             yield rules.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
 
 
-def _conflict_faults(scopes: Sequence[str], shown: Sequence[str], path: str) -> Iterator[FieldError]:
+def _conflict_faults(scopes: Sequence[str], shown_scopes: Sequence[str], path: str) -> Iterator[FieldError]:
     for pair in _CONFLICTS:
         if all(scope in scopes for scope in pair):
-            yield rules.invalid(path, list(shown), "conflicting scopes", f"remove {pair[0]} or {pair[1]}")
+            yield rules.invalid(path, list(shown_scopes), "conflicting scopes", f"remove {pair[0]} or {pair[1]}")
 
 
 # Rules of PodDisruptionBudgets. Source: Kubernetes's pkg/apis/policy/validation.

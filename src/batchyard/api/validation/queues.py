@@ -40,25 +40,25 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
             )
 
 
-def _covered_faults(covered: Sequence[str], path: str, seen: dict[str, str]) -> Iterator[FieldError]:
+def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
     """Report covered resources of a group that are not valid resource names, or are already in another group."""
-    for j, resource in enumerate(covered):
+    for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
         yield from rules.label_key_faults(resource, item_path)
-        yield from _duplicate_name_faults(item_path, resource, seen, "a resource can be in one resource group only")
+        yield from _duplicate_name_faults(item_path, resource, paths, "a resource can be in one resource group only")
 
 
-def _duplicate_name_faults(path: str, name: str, seen: dict[str, str], rule: str) -> Iterator[FieldError]:
-    """Report a name that is in `seen` already; otherwise add it to `seen` with its path."""
-    if name in seen:
-        yield rules.duplicate(path, name, f"remove it here: {rule}, and {name} is already at {seen[name]}")
+def _duplicate_name_faults(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
+    """Report a name that is in `paths` already; otherwise add it to `paths` with its path."""
+    if name in paths:
+        yield rules.duplicate(path, name, f"remove it here: {rule}, and {name} is already at {paths[name]}")
     else:
-        seen[name] = path
+        paths[name] = path
 
 
-def _flavor_faults(flavor: Obj, covered: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
+def _flavor_faults(flavor: Obj, resources: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
     """Report a flavor whose resources are not in the order of coveredResources, or whose quotas are invalid."""
-    for i, (quota, expected) in enumerate(zip(flavor["resources"], covered, strict=False)):
+    for i, (quota, expected) in enumerate(zip(flavor["resources"], resources, strict=False)):
         item_path = f"{path}.resources[{i}]"
         if quota["name"] != expected:
             message = "must match the name in coveredResources"
@@ -191,8 +191,8 @@ def _on_flavors_faults(spec: Mapping[str, Any], old_on_flavors: Mapping[str, fro
 
 def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report a ClusterQueue with a borrowWithinCohort policy but without reclaimWithinCohort."""
-    borrowing = (preemption.get("borrowWithinCohort") or {}).get("policy", "Never")
-    if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing != "Never":
+    borrowing_policy = (preemption.get("borrowWithinCohort") or {}).get("policy", "Never")
+    if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing_policy != "Never":
         message = "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
         remedy = "set reclaimWithinCohort to LowerPriority or Any, or borrowWithinCohort.policy to Never"
         yield rules.schema_rule_fault("spec.preemption", "object", message, remedy)
@@ -200,8 +200,8 @@ def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report a flavor fungibility preference without TryNextFlavor in whenCanBorrow and whenCanPreempt."""
-    both = (fungibility.get("whenCanBorrow"), fungibility.get("whenCanPreempt"))
-    if fungibility.get("preference") and both != ("TryNextFlavor", "TryNextFlavor"):
+    both_settings = (fungibility.get("whenCanBorrow"), fungibility.get("whenCanPreempt"))
+    if fungibility.get("preference") and both_settings != ("TryNextFlavor", "TryNextFlavor"):
         message = "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
         remedy = "set both fields to TryNextFlavor, or remove preference"
         yield rules.schema_rule_fault("spec.flavorFungibility", "object", message, remedy)
@@ -234,9 +234,9 @@ def local_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a LocalQueue: its ClusterQueue is immutable."""
     yield from local_queue_faults(new)
-    before, after = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
-    if before is not None and after is not None and before != after:
-        remedy = f"keep the value {before}, or delete the LocalQueue and recreate it"
+    old_queue, new_queue = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
+    if old_queue is not None and new_queue is not None and old_queue != new_queue:
+        remedy = f"keep the value {old_queue}, or delete the LocalQueue and recreate it"
         yield rules.schema_rule_fault("spec.clusterQueue", "string", rules.IMMUTABLE, remedy)
 
 
@@ -262,10 +262,10 @@ def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
 def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResourceFlavor: its topology is immutable."""
     yield from resource_flavor_faults(new)
-    before = (old.get("spec") or {}).get("topologyName")
-    if before is not None and (new.get("spec") or {}).get("topologyName") != before:
+    old_name = (old.get("spec") or {}).get("topologyName")
+    if old_name is not None and (new.get("spec") or {}).get("topologyName") != old_name:
         yield rules.schema_rule_fault(
-            "spec", "object", _TOPOLOGY_IMMUTABLE, f"keep topologyName: {before}, or create another ResourceFlavor"
+            "spec", "object", _TOPOLOGY_IMMUTABLE, f"keep topologyName: {old_name}, or create another ResourceFlavor"
         )
 
 
@@ -280,9 +280,9 @@ def admission_check_faults(check: Mapping[str, Any]) -> Iterator[FieldError]:
 def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of an AdmissionCheck: its controller is immutable."""
     yield from admission_check_faults(new)
-    before, after = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
-    if before is not None and after is not None and before != after:
-        remedy = f"keep the value {before}, or create another AdmissionCheck"
+    old_name, new_name = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
+    if old_name is not None and new_name is not None and old_name != new_name:
+        remedy = f"keep the value {old_name}, or create another AdmissionCheck"
         yield rules.schema_rule_fault("spec.controllerName", "string", rules.IMMUTABLE, remedy)
 
 
@@ -322,11 +322,11 @@ def provisioning_request_faults(request: Mapping[str, Any]) -> Iterator[FieldErr
 def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ProvisioningRequest: its spec is immutable."""
     yield from provisioning_request_faults(new)
-    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     meaning = semantic_equality(scheme.PROVISIONING_REQUEST)
     for field, schema_type in _IMMUTABLE_FIELDS.items():
-        is_given = field in before and field in spec
-        if is_given and not meaning.is_same_field("ProvisioningRequest.spec", field, spec, before):
+        is_given = field in old_spec and field in spec
+        if is_given and not meaning.is_same_field("ProvisioningRequest.spec", field, spec, old_spec):
             remedy = "keep the old value, or create another ProvisioningRequest"
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", remedy)
 
@@ -366,5 +366,5 @@ def _fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fie
     if not strategies:
         yield rules.required(path, "must be specified", remedy)
     elif strategies not in _STRATEGIES:
-        known = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
-        yield FieldError(path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {known}", remedy)
+        names = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
+        yield FieldError(path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {names}", remedy)

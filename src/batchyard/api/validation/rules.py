@@ -79,11 +79,11 @@ def not_found(path: str, value: Any, remedy: str) -> FieldError:
     return FieldError(path, f"Not found: {format_json(value)}", remedy)
 
 
-def unsupported(path: str, value: Any, supported: Iterable[str], remedy: str = "") -> FieldError:
+def unsupported(path: str, value: Any, supported_values: Iterable[str], remedy: str = "") -> FieldError:
     """Return the error for a value that is not one of the supported ones."""
-    shown = ", ".join(format_json(each) for each in supported)
-    used_remedy = remedy or (f"use one of {shown}" if shown else "remove it: no value is supported here")
-    return FieldError(path, f"Unsupported value: {format_json(value)}: supported values: {shown}", used_remedy)
+    shown_values = ", ".join(format_json(each) for each in supported_values)
+    used_remedy = remedy or (f"use one of {shown_values}" if shown_values else "remove it: no value is supported here")
+    return FieldError(path, f"Unsupported value: {format_json(value)}: supported values: {shown_values}", used_remedy)
 
 
 def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
@@ -124,8 +124,8 @@ def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
 
 def exceeds(value: Any, limit: Any) -> bool:
     """Report whether a quantity exceeds a limit; False if one of them is malformed."""
-    amount, bound = parse_nano(value), parse_nano(limit)
-    return amount is not None and bound is not None and amount > bound
+    amount, limit_amount = parse_nano(value), parse_nano(limit)
+    return amount is not None and limit_amount is not None and amount > limit_amount
 
 
 def canonical_or_text(value: Any) -> str:
@@ -200,8 +200,10 @@ def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> M
     """Return the message, with valid examples, if a text does not match the pattern."""
     if _matches(pattern, text):
         return ()
-    shown = ",  or ".join(f"'{example}'" for example in examples)
-    return (f"{rule_text} ({f'e.g. {shown}, ' if shown else ''}regex used for validation is '{pattern}')",)
+    shown_examples = ",  or ".join(f"'{example}'" for example in examples)
+    return (
+        f"{rule_text} ({f'e.g. {shown_examples}, ' if shown_examples else ''}regex used for validation is '{pattern}')",
+    )
 
 
 @memoized_if_short(maxsize=65536)
@@ -577,10 +579,10 @@ def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -
             message = "Limit must be set for non overcommitable resources"
             yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_or_text(value)}")
         return
-    requested, limit_text = canonical_or_text(value), canonical_or_text(limit)
+    request_text, limit_text = canonical_or_text(value), canonical_or_text(limit)
     if is_overcommitable and exceeds(value, limit):
         message = f"must be less than or equal to {name} limit of {limit_text}"
-        yield invalid(f"{path}.requests", requested, message, f"request at most {limit_text}, or raise the limit")
+        yield invalid(f"{path}.requests", request_text, message, f"request at most {limit_text}, or raise the limit")
     elif not is_overcommitable and parse_nano(value) != parse_nano(limit):
         message = f"must be equal to {name} limit of {limit_text}"
-        yield invalid(f"{path}.requests", requested, message, f"set request and limit of {name} to the same amount")
+        yield invalid(f"{path}.requests", request_text, message, f"set request and limit of {name} to the same amount")

@@ -60,8 +60,8 @@ def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
     """Report more than one of the three modes (required, preferred, unconstrained), and invalid values."""
     modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in modes) > 1:
-        shown = ", ".join(map(rules.format_json, modes))
-        message = f"must not contain more than one topology annotation: [{shown}]"
+        shown_modes = ", ".join(map(rules.format_json, modes))
+        message = f"must not contain more than one topology annotation: [{shown_modes}]"
         yield rules.invalid_without_value(path, message, "keep one of these annotations")
     for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
         if name in annotations:
@@ -165,18 +165,18 @@ def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
             yield from _pair_faults(name, members[0], members[1])
 
 
-def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> Iterator[FieldError]:
+def _pair_faults(name: str, first_pod_set: PodSetTopology, second_pod_set: PodSetTopology) -> Iterator[FieldError]:
     """Report the two pod sets of a group if neither has a single pod, or if their topologies differ."""
-    if first.count != 1 and second.count != 1:
+    if first_pod_set.count != 1 and second_pod_set.count != 1:
         message = (
             "can only define groups where at least one pod set has only 1 replica, "
-            f"got: {first.count} replica(s) and {second.count} replica(s) in the group"
+            f"got: {first_pod_set.count} replica(s) and {second_pod_set.count} replica(s) in the group"
         )
-        for member in (first, second):
+        for member in (first_pod_set, second_pod_set):
             yield rules.invalid(f"{member.path}[{POD_SET_GROUP}]", name, message, "set the count of one pod set to 1")
     modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY)
-    if any(first.annotations.get(mode) != second.annotations.get(mode) for mode in modes):
-        for member, other in ((first, second), (second, first)):
+    if any(first_pod_set.annotations.get(mode) != second_pod_set.annotations.get(mode) for mode in modes):
+        for member, other in ((first_pod_set, second_pod_set), (second_pod_set, first_pod_set)):
             message = (
                 f"must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology"
                 f" consistent with '{other.path}' in group '{name}'"
@@ -205,8 +205,8 @@ def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
 def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Topology: its levels may change only if the lowest one is the host name."""
     yield from topology_faults(new)
-    before, after, hostname = _levels(old), _levels(new), well_known.HOSTNAME
-    if before != after and not (hostname in before[-1:] and hostname in after[-1:]):
+    old_levels, new_levels, hostname = _levels(old), _levels(new), well_known.HOSTNAME
+    if old_levels != new_levels and not (hostname in old_levels[-1:] and hostname in new_levels[-1:]):
         message = f"levels are mutable only when {hostname} is the lowest level both before and after the change"
         yield rules.schema_rule_fault(_PATH, "array", message, "keep the levels, or create another Topology")
 

@@ -66,11 +66,11 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report forbidden changes of a Workload's status: reclaimable pods, admission, and pod set updates of checks."""
     if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
         yield from _reclaimable_update_faults(new, old)
-    status, before = new.get("status") or {}, old["status"]
-    yield from _admission_update_faults(status.get("admission"), before.get("admission"))
-    ready = {check["name"]: check for check in status.get("admissionChecks") or () if check["state"] == "Ready"}
-    for i, check in enumerate(before.get("admissionChecks") or ()):
-        new_check = ready.get(check["name"]) if check["state"] == "Ready" else None
+    status, old_status = new.get("status") or {}, old["status"]
+    yield from _admission_update_faults(status.get("admission"), old_status.get("admission"))
+    ready_checks = {check["name"]: check for check in status.get("admissionChecks") or () if check["state"] == "Ready"}
+    for i, check in enumerate(old_status.get("admissionChecks") or ()):
+        new_check = ready_checks.get(check["name"]) if check["state"] == "Ready" else None
         if new_check is not None and not semantic_equality(scheme.WORKLOAD).is_same_field(
             _CHECK_TYPE, "podSetUpdates", new_check, check
         ):
@@ -142,15 +142,15 @@ def _reclaimable_counts(workload: Obj) -> dict[str, int]:
 
 def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report numbers of reclaimable pods that decrease, except in pod sets of an elastic Workload that shrank."""
-    before, after = _reclaimable_counts(old), _reclaimable_counts(new)
+    counts, new_counts = _reclaimable_counts(old), _reclaimable_counts(new)
     shrunk = _shrunk_pod_sets(new)
-    for name, count in after.items():
-        if count < before.get(name, 0) and name not in shrunk:
+    for name, count in new_counts.items():
+        if count < counts.get(name, 0) and name not in shrunk:
             item_path = f"{_RECLAIMABLE}[{name}].count"
-            yield rules.invalid(item_path, count, f"cannot be less than {before[name]}", f"use {before[name]} or more")
-    for name in before:
-        if name not in after and name not in shrunk:
-            remedy = f"keep the entry, with a count of {before[name]} or more"
+            yield rules.invalid(item_path, count, f"cannot be less than {counts[name]}", f"use {counts[name]} or more")
+    for name in counts:
+        if name not in new_counts and name not in shrunk:
+            remedy = f"keep the entry, with a count of {counts[name]} or more"
             yield rules.required(f"{_RECLAIMABLE}[{name}]", "cannot be removed", remedy)
 
 
@@ -194,14 +194,14 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
 
 def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterator[FieldError]:
     """Report a changed clusterName, and one that is not nominated, unless the Workload replaces another slice."""
-    after, before = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
-    if after is None or after == before:
+    new_name, old_name = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
+    if new_name is None or new_name == old_name:
         return
-    if before is not None:
-        yield rules.schema_rule_fault("status", "object", "clusterName is immutable once set", f"keep {before}")
-    elif not replaces and after not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
+    if old_name is not None:
+        yield rules.schema_rule_fault("status", "object", "clusterName is immutable once set", f"keep {old_name}")
+    elif not replaces and new_name not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
         message = "when setting clusterName it must be one of the nominatedClusterNames"
-        yield rules.invalid("status.clusterName", after, message, "first add the cluster to nominatedClusterNames")
+        yield rules.invalid("status.clusterName", new_name, message, "first add the cluster to nominatedClusterNames")
 
 
 # Rules of the annotation with the admission gates of a Job or Workload: it cannot reserve quota while it has gates.
@@ -232,12 +232,12 @@ def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report admission gates that an update adds; it may only remove them."""
-    before, after = _parse_gates(_gate_annotation(old)), _parse_gates(_gate_annotation(new))
-    if after and not before:
+    old_gates, new_gates = _parse_gates(_gate_annotation(old)), _parse_gates(_gate_annotation(new))
+    if new_gates and not old_gates:
         remedy = "set the annotation when creating the object"
         yield rules.forbidden(PATH, "cannot add admission gate after creation", remedy)
-    elif any(gate not in before for gate in after):
-        yield rules.forbidden(PATH, "can only remove gates, not add new ones", f"use only gates from {before}")
+    elif any(gate not in old_gates for gate in new_gates):
+        yield rules.forbidden(PATH, "can only remove gates, not add new ones", f"use only gates from {old_gates}")
 
 
 def _gate_annotation(obj: Mapping[str, Any]) -> str:
@@ -300,13 +300,13 @@ def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[F
 def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the pod sets, the priority class and the admission gates of a Workload."""
     spec = workload.get("spec") or {}
-    min_count_pod_sets, seen = 0, {}
+    min_count_pod_sets, seen_names = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
         yield from _pod_set_faults(pod_set, f"{_POD_SETS}[{i}]")
         min_count_pod_sets += pod_set.get("minCount") is not None
-        if (name := pod_set.get("name", "main")) in seen:
+        if (name := pod_set.get("name", "main")) in seen_names:
             yield rules.duplicate(f"{_POD_SETS}[{i}].name", name, "give each podSet a unique name")
-        seen[name] = i
+        seen_names[name] = i
     if min_count_pod_sets > 1:
         remedy = "keep minCount in one podSet only"
         yield rules.invalid(_POD_SETS, min_count_pod_sets, "at most one podSet can use minCount", remedy)
@@ -379,10 +379,10 @@ def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     if spec.get("priority") is None:
         message = "priority should not be nil when priorityClassRef is set"
         yield rules.schema_rule_fault("spec", "object", message, "set spec.priority to the value of the priority class")
-    expected = _CLASS_KINDS.get(reference["group"])
-    if expected and reference["kind"] != expected:
-        message = f"only the {expected} kind is allowed for the {reference['group']} group"
-        yield rules.schema_rule_fault(_CLASS, "object", message, f"use the kind {expected}")
+    expected_kind = _CLASS_KINDS.get(reference["group"])
+    if expected_kind and reference["kind"] != expected_kind:
+        message = f"only the {expected_kind} kind is allowed for the {reference['group']} group"
+        yield rules.schema_rule_fault(_CLASS, "object", message, f"use the kind {expected_kind}")
 
 
 def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
@@ -392,11 +392,11 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
         yield rules.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
         return
     meaning = semantic_equality(scheme.WORKLOAD)
-    for i, (after, before) in enumerate(zip(new, old, strict=True)):
-        shrunk = after.get("count", 1) < before.get("count", 1)
-        expected = {**before, "count": after.get("count", 1)} if shrunk else before
-        if not meaning.is_same(_POD_SET_TYPE, after, expected):
-            yield rules.immutable(f"{_POD_SETS}.{i}", after, remedy)  # Kueue writes this one path with a dot
+    for i, (new_pod_set, old_pod_set) in enumerate(zip(new, old, strict=True)):
+        shrunk = new_pod_set.get("count", 1) < old_pod_set.get("count", 1)
+        expected_pod_set = {**old_pod_set, "count": new_pod_set.get("count", 1)} if shrunk else old_pod_set
+        if not meaning.is_same(_POD_SET_TYPE, new_pod_set, expected_pod_set):
+            yield rules.immutable(f"{_POD_SETS}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
 
 
 def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
@@ -416,7 +416,7 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
 
 def _immutable_field_faults(new: Obj, old: Obj, field: str, absent: object) -> Iterator[FieldError]:
     """Report the change of a field of the spec, which is immutable while quota is reserved."""
-    before, after = old["spec"].get(field, absent), new["spec"].get(field, absent)
-    if before != after:
+    old_value, new_value = old["spec"].get(field, absent), new["spec"].get(field, absent)
+    if old_value != new_value:
         message = f"{field} is immutable while workload quota reserved"
         yield rules.schema_rule_fault("", "object", message, f"keep {field}, or wait until the Workload is evicted")

@@ -118,8 +118,8 @@ def _to_integer(resource: str, nano: int) -> int:
 def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     """Return the requests of one container in billionths; a limit replaces a missing request."""
     resources = container.get("resources") or {}
-    merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: meta.parse_quantity(value) for name, value in merged.items()}
+    requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: meta.parse_quantity(value) for name, value in requests.items()}
 
 
 def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
@@ -127,8 +127,8 @@ def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
     return {n: meta.parse_quantity(v) for n, v in ((container.get("resources") or {}).get("limits") or {}).items()}
 
 
-def _add(total: dict[str, int], added: Mapping[str, int]) -> None:
-    for name, nano in added.items():
+def _add(total: dict[str, int], added_amounts: Mapping[str, int]) -> None:
+    for name, nano in added_amounts.items():
         total[name] = total.get(name, 0) + nano
 
 
@@ -169,10 +169,10 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
 
 def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...], ...] | None:
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = node_affinity.get(well_known.REQUIRED)
-    if not required:
+    required_affinity = node_affinity.get(well_known.REQUIRED)
+    if not required_affinity:
         return None
-    terms: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or ()
+    terms: Sequence[Mapping[str, Any]] = required_affinity.get("nodeSelectorTerms") or ()
     return tuple(
         tuple(
             Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in t.get("matchExpressions") or ()
@@ -190,13 +190,13 @@ def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]
     for path, container in containers:
         resources = container.get("resources") or {}
         limits = resources.get("limits") or {}
-        exceeding = sorted(
+        exceeding_names = sorted(
             name
             for name, value in (resources.get("requests") or {}).items()
             if name in limits and meta.amount(name, value) > meta.amount(name, limits[name])
         )
-        if exceeding:
-            yield path, tuple(exceeding)
+        if exceeding_names:
+            yield path, tuple(exceeding_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +221,10 @@ _views: dict[str, tuple[Obj, NodeView]] = {}
 def node_view(obj: Obj) -> NodeView:
     """Return the view of a Node; the view of its last revision is cached."""
     uid = obj["metadata"].get("uid", "")
-    known = _views.get(uid)
-    if known is not None and known[0] is obj:
-        return known[1]
-    if known is None and len(_views) >= _VIEWS_MAX:
+    cache_entry = _views.get(uid)
+    if cache_entry is not None and cache_entry[0] is obj:
+        return cache_entry[1]
+    if cache_entry is None and len(_views) >= _VIEWS_MAX:
         _views.clear()
     view = _parse_node(obj)
     _views[uid] = obj, view

@@ -129,7 +129,7 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     pod_affinity = affinity.get("podAffinity") or _EMPTY_OBJECT
     pod_anti_affinity = affinity.get("podAntiAffinity") or _EMPTY_OBJECT
     amounts = dict(template.requests)
-    scored = dict(parse_pod_template(_with_assumed_requests(spec)).requests)
+    scored_requests = dict(parse_pod_template(_with_assumed_requests(spec)).requests)
     anti_affinity = tuple(_pod_term(t, namespace, labels) for t in pod_anti_affinity.get(well_known.REQUIRED) or ())
     spread = tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ())
     return PodShape(
@@ -137,8 +137,8 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
         cpu=amounts.get("cpu", 0),
         memory=amounts.get("memory", 0),
         gpu_milli=amounts.get(well_known.GPU_MILLI, 0),
-        scored_cpu=scored.get("cpu", 0),
-        scored_memory=scored.get("memory", 0),
+        scored_cpu=scored_requests.get("cpu", 0),
+        scored_memory=scored_requests.get("memory", 0),
         rules=_node_rules(spec, template.node_selector, template.tolerations),
         host_ports=tuple(_host_ports(spec)),
         affinity=tuple(_pod_term(t, namespace, labels) for t in pod_affinity.get(well_known.REQUIRED) or ()),
@@ -156,12 +156,12 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
 
 def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the pod spec with the requests that node scoring assumes for containers without any."""
-    filled = {
+    container_lists = {
         kind: [_with_assumed_container_requests(c) for c in spec.get(kind) or ()]
         for kind in ("initContainers", "containers")
         if spec.get(kind)
     }
-    return {**spec, **filled}
+    return {**spec, **container_lists}
 
 
 def _with_assumed_container_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,21 +176,21 @@ def _node_rules(
 ) -> NodeRules:
     node_affinity = (spec.get("affinity") or _EMPTY_OBJECT).get("nodeAffinity") or _EMPTY_OBJECT
     content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
-    known = _rules.get(content)
-    if known is None:
+    node_rules = _rules.get(content)
+    if node_rules is None:
         if len(_rules) >= _MEMO_MAX:
             _rules.clear()
-        required = node_affinity.get(well_known.REQUIRED)
-        known = _rules[content] = NodeRules(
+        affinity = node_affinity.get(well_known.REQUIRED)
+        node_rules = _rules[content] = NodeRules(
             node_selector=node_selector,
-            affinity=tuple(map(_node_term, required.get("nodeSelectorTerms") or ())) if required else None,
+            affinity=tuple(map(_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
             preferences=tuple(
                 NodePreference(p["weight"], _node_term(p.get("preference") or _EMPTY_OBJECT))
                 for p in node_affinity.get(well_known.PREFERRED) or ()
             ),
             tolerations=tolerations,
         )
-    return known
+    return node_rules
 
 
 def _node_term(obj: Mapping[str, Any]) -> NodeTerm:

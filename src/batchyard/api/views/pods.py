@@ -63,14 +63,14 @@ class PodView:
     unplaced: str
     scheduler: str
 
-    def __init__(self, obj: meta.Obj, before: "PodView | None" = None) -> None:
-        """Parse a Pod. `before` is the view of an earlier revision of the pod with equal spec and labels, if any."""
+    def __init__(self, obj: meta.Obj, old_view: "PodView | None" = None) -> None:
+        """Parse a Pod. `old_view` is the view of an earlier revision of the pod with equal spec and labels, if any."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _EMPTY_OBJECT
         self.labels = metadata.get("labels") or _NO_LABELS
-        if before is None:
+        if old_view is None:
             self._read_spec(metadata, spec)
         else:
-            self._copy_spec(before)
+            self._copy_spec(old_view)
         self.requests = self.shape.requests
         self.node_name = spec.get("nodeName") or ""
         self.gpus = _gpus(metadata) if self.shape.gpu_milli else ()
@@ -79,8 +79,8 @@ class PodView:
         self.deleting = "deletionTimestamp" in metadata
         self.nominated = status.get("nominatedNodeName") or ""
         self.phase = status.get("phase") or "Pending"
-        started = status.get("startTime")
-        self.started = times.parse_time(started) if started else None
+        start_time = status.get("startTime")
+        self.started = times.parse_time(start_time) if start_time else None
         self.preempted = self.deleting and _is_preempted(status)
         self.unscheduled, self.unplaced = _unscheduled(status)
 
@@ -119,10 +119,10 @@ class PodView:
         self.scheduler = spec.get("schedulerName") or "default-scheduler"
         self.shape = _shape_of(spec, self.namespace, self.labels)
 
-    def _copy_spec(self, before: "PodView") -> None:
-        self.namespace, self.name, self.key, self.uid = before.namespace, before.name, before.key, before.uid
-        self.created, self.priority, self.may_preempt = before.created, before.priority, before.may_preempt
-        self.scheduler, self.shape = before.scheduler, before.shape
+    def _copy_spec(self, old_view: "PodView") -> None:
+        self.namespace, self.name, self.key, self.uid = old_view.namespace, old_view.name, old_view.key, old_view.uid
+        self.created, self.priority, self.may_preempt = old_view.created, old_view.priority, old_view.may_preempt
+        self.scheduler, self.shape = old_view.scheduler, old_view.shape
 
 
 _shapes: dict[bytes, PodShape] = {}
@@ -132,13 +132,13 @@ _views: dict[str, tuple[meta.Obj, PodView]] = {}
 def pod_view(obj: meta.Obj) -> PodView:
     """Return the view of a Pod; the view of its last revision is cached."""
     uid = obj["metadata"].get("uid", "")
-    known = _views.get(uid)
-    if known is not None and known[0] is obj:
-        return known[1]
-    before = known[1] if known is not None and uid and _has_same_shape(obj, known[0]) else None
-    if known is None and len(_views) >= _VIEWS_MAX:
+    cache_entry = _views.get(uid)
+    if cache_entry is not None and cache_entry[0] is obj:
+        return cache_entry[1]
+    old_view = cache_entry[1] if cache_entry is not None and uid and _has_same_shape(obj, cache_entry[0]) else None
+    if cache_entry is None and len(_views) >= _VIEWS_MAX:
         _views.clear()
-    view = PodView(obj, before)
+    view = PodView(obj, old_view)
     _views[uid] = obj, view
     return view
 
@@ -187,12 +187,12 @@ def _is_preempted(status: Mapping[str, Any]) -> bool:
 def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
     """Return the shape of a pod, shared by all pods with equal content."""
     content = _encode(_content(spec, namespace, labels))
-    known = _shapes.get(content)
-    if known is None:
+    pod_shape = _shapes.get(content)
+    if pod_shape is None:
         if len(_shapes) >= _MEMO_MAX:
             _shapes.clear()
-        known = _shapes[content] = read_shape(spec, namespace, labels)
-    return known
+        pod_shape = _shapes[content] = read_shape(spec, namespace, labels)
+    return pod_shape
 
 
 def _content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
@@ -311,18 +311,18 @@ def grace_period(pod: meta.Obj) -> int:
 def deleted_at(pod: meta.Obj) -> Instant | None:
     """Return when a pod's deletion was requested: deletionTimestamp minus the grace period; None if not deleted."""
     metadata = pod["metadata"]
-    until = metadata.get("deletionTimestamp")
-    if until is None:
+    deletion_time = metadata.get("deletionTimestamp")
+    if deletion_time is None:
         return None
     grace: int = metadata.get("deletionGracePeriodSeconds") or 0
-    return parse_time(until) - grace * SECOND
+    return parse_time(deletion_time) - grace * SECOND
 
 
 def scheduled_at(pod: meta.Obj) -> Instant:
     """Return when a pod was bound to its node, else its start time or, if it has none, its creation time."""
-    scheduled = meta.find_condition(pod, SCHEDULED)
-    if scheduled is not None and scheduled["status"] == "True":
-        return parse_time(scheduled["lastTransitionTime"])
+    scheduled_condition = meta.find_condition(pod, SCHEDULED)
+    if scheduled_condition is not None and scheduled_condition["status"] == "True":
+        return parse_time(scheduled_condition["lastTransitionTime"])
     return parse_time((pod.get("status") or {}).get("startTime") or pod["metadata"]["creationTimestamp"])
 
 
@@ -342,8 +342,8 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
             seconds.append(max(0, tolerated_seconds))
     if not seconds:
         return None
-    added = [parse_time(obj["timeAdded"]) for obj in taints if "timeAdded" in obj]
-    return max(min(added, default=0), scheduled_at(pod)) + min(seconds) * SECOND
+    added_times = [parse_time(obj["timeAdded"]) for obj in taints if "timeAdded" in obj]
+    return max(min(added_times, default=0), scheduled_at(pod)) + min(seconds) * SECOND
 
 
 def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> meta.Obj:
@@ -354,8 +354,8 @@ def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], 
     new = pod_condition(kind, holds, why, old, now)
     if new == old:
         return pod
-    changed = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
-    return meta.with_status(pod, {**status, "conditions": changed})
+    new_conditions = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
+    return meta.with_status(pod, {**status, "conditions": new_conditions})
 
 
 def pod_condition(kind: str, holds: bool, why: tuple[str, str], old: meta.Obj | None, now: Instant) -> dict[str, Any]:
@@ -381,18 +381,18 @@ def with_disruption(pod: meta.Obj, by: Disruption, now: Instant) -> meta.Obj:
 
 def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
     """Return the pod with the condition Ready set to False, as on an unreachable node; reason and message are kept."""
-    ready = meta.find_condition(pod, READY)
-    if ready is None:
+    condition = meta.find_condition(pod, READY)
+    if condition is None:
         return pod
-    return with_condition(pod, READY, False, (ready.get("reason", ""), ready.get("message", "")), now)
+    return with_condition(pod, READY, False, (condition.get("reason", ""), condition.get("message", "")), now)
 
 
 def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> meta.Obj:
     """Return the pod with the phase Failed and the disruption that caused it; a terminal pod stays unchanged."""
     if is_terminal(pod):
         return pod
-    marked = pod if by is None else with_disruption(pod, by, now)
-    return meta.with_status(marked, {**(marked.get("status") or {}), "phase": FAILED})
+    marked_pod = pod if by is None else with_disruption(pod, by, now)
+    return meta.with_status(marked_pod, {**(marked_pod.get("status") or {}), "phase": FAILED})
 
 
 # Simulated checkpoints: the work that a stopped pod loses, and the work with which its successor resumes.
@@ -427,22 +427,22 @@ def running_since(pod: meta.Obj) -> Instant | None:
     if phase(pod) != RUNNING:
         return None
     for container in pod["status"].get("containerStatuses") or ():
-        started = ((container.get("state") or {}).get("running") or {}).get("startedAt")
-        if started is not None:
-            return parse_time(started)
+        start_time = ((container.get("state") or {}).get("running") or {}).get("startedAt")
+        if start_time is not None:
+            return parse_time(start_time)
     return None
 
 
-def lost_work(started: Instant | None, interval: Duration | None, now: Instant) -> Duration:
+def lost_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
     """Return the work that a pod loses if it stops now: the time since its last checkpoint, or since its start."""
-    elapsed = 0 if started is None else max(0, now - started)
-    return elapsed % interval if interval else elapsed
+    run_time = 0 if start_time is None else max(0, now - start_time)
+    return run_time % interval if interval else run_time
 
 
-def kept_work(started: Instant | None, interval: Duration | None, now: Instant) -> Duration:
+def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
     """Return the work that a pod keeps if it stops now: the time from its start to its last checkpoint."""
-    elapsed = 0 if started is None else max(0, now - started)
-    return elapsed - lost_work(started, interval, now)
+    run_time = 0 if start_time is None else max(0, now - start_time)
+    return run_time - lost_work(start_time, interval, now)
 
 
 def is_interchangeable(pod: meta.Obj) -> bool:
@@ -456,12 +456,12 @@ def saved_work_key(pod: meta.Obj) -> str:
     A pod that resumed work uses the key of its predecessor. In a JobSet, whose Jobs are recreated, the key includes the
     replicated Job and the index of the Job.
     """
-    resumed = resumption(pod)
-    if resumed is not None:
-        return resumed.place
+    resumed_from = resumption(pod)
+    if resumed_from is not None:
+        return resumed_from.place
     pod_key = meta.annotation(pod, well_known.COMPLETION_INDEX) or pod["metadata"]["name"]
-    replicated, job = meta.label(pod, well_known.REPLICATED_JOB_NAME), meta.label(pod, well_known.JOB_INDEX)
-    return pod_key if replicated is None or job is None else f"{replicated}/{job}/{pod_key}"
+    replicated_job, job = meta.label(pod, well_known.REPLICATED_JOB_NAME), meta.label(pod, well_known.JOB_INDEX)
+    return pod_key if replicated_job is None or job is None else f"{replicated_job}/{job}/{pod_key}"
 
 
 def resumption(pod: meta.Obj) -> Resumption | None:
@@ -475,17 +475,17 @@ def resumption(pod: meta.Obj) -> Resumption | None:
 
 def resumed_work(pod: meta.Obj) -> Duration:
     """Return the work that earlier pods or containers did before a pod's containers started; 0 without any."""
-    resumed = resumption(pod)
-    return 0 if resumed is None else resumed.work
+    resumed_from = resumption(pod)
+    return 0 if resumed_from is None else resumed_from.work
 
 
-def with_resumption(pod: meta.Obj, resumed: Resumption | None, now: Instant) -> meta.Obj:
+def with_resumption(pod: meta.Obj, resumed_from: Resumption | None, now: Instant) -> meta.Obj:
     """Return the pod with the condition Resumed set or, for None, removed; the same object if unchanged."""
-    if resumption(pod) == resumed:
+    if resumption(pod) == resumed_from:
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
-    if resumed is not None and resumed.work:
-        why = (_RESUMED_REASON, f"{format_duration(resumed.work)}{_RESUMED_SEPARATOR}{resumed.place}")
+    if resumed_from is not None and resumed_from.work:
+        why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.place}")
         conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
     return meta.with_status(pod, {**pod["status"], "conditions": conditions})
 
@@ -497,8 +497,10 @@ def saved_work(job: meta.Obj, place: str) -> Duration:
 
 def most_saved_work(job: meta.Obj, places: Iterable[str]) -> Resumption | None:
     """Return the place with the most saved work of a Job or JobSet among the given ones; None if none has any."""
-    saved = saved_work_by_place(job)
-    resumptions = [Resumption(place, work) for place in places if (work := _parse_saved_duration(saved.get(place)))]
+    saved_work = saved_work_by_place(job)
+    resumptions = [
+        Resumption(place, work) for place in places if (work := _parse_saved_duration(saved_work.get(place)))
+    ]
     return min(resumptions, key=lambda each: (-each.work, each.place), default=None)
 
 
@@ -510,10 +512,10 @@ def saved_work_by_place(job: meta.Obj) -> Mapping[str, str]:
 
 def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
     """Return the Job or JobSet with its saved work for a place set; the same object if unchanged."""
-    saved = saved_work_by_place(job)
-    if _parse_saved_duration(saved.get(place)) == work:
+    saved_work = saved_work_by_place(job)
+    if _parse_saved_duration(saved_work.get(place)) == work:
         return job
-    new_saved = dict(saved)
+    new_saved = dict(saved_work)
     if work:
         new_saved[place] = format_duration(work)
     else:

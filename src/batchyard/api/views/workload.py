@@ -108,28 +108,29 @@ class WorkloadView:
 
     _shared: "_SharedPodSets"
 
-    def __init__(self, obj: Obj, before: "WorkloadView | None" = None) -> None:
-        """Parse a Workload. `before` is the view of an earlier revision with the same spec, if any."""
+    def __init__(self, obj: Obj, old_view: "WorkloadView | None" = None) -> None:
+        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, if any."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
         self.boost = _priority_boost(metadata)
         self.priority = (spec.get("priority") or 0) + self.boost
         self.active = spec.get("active", True) is not False
-        if before is None:
+        if old_view is None:
             self._read_identity(metadata, spec)
         else:
-            self.namespace, self.name, self.key, self.uid = before.namespace, before.name, before.key, before.uid
-            self.created, self.queue, self._shared = before.created, before.queue, before._shared
-        shared = self._shared
-        self.pod_sets, self.pod_set_groups = shared.pod_sets, shared.groups
-        self.over_limit, self.can_be_partially_admitted = shared.over_limit, shared.can_shrink
+            self.namespace, self.name, self.key = old_view.namespace, old_view.name, old_view.key
+            self.uid, self.created, self.queue = old_view.uid, old_view.created, old_view.queue
+            self._shared = old_view._shared
+        shared_pod_sets = self._shared
+        self.pod_sets, self.pod_set_groups = shared_pod_sets.pod_sets, shared_pod_sets.groups
+        self.over_limit, self.can_be_partially_admitted = shared_pod_sets.over_limit, shared_pod_sets.can_shrink
         self.out_of_bounds = ""
-        self.counts = _counts(shared, status)
-        self.shape = shared.shape, self.priority, self.counts
+        self.counts = _counts(shared_pod_sets, status)
+        self.shape = shared_pod_sets.shape, self.priority, self.counts
         admission = status.get("admission")
         self.cluster_queue = admission.get("clusterQueue", "") if admission else ""
-        self.holdings = shared.holdings_of(admission, self.counts) if admission else ()
+        self.holdings = shared_pod_sets.holdings_of(admission, self.counts) if admission else ()
         self._read_conditions(metadata, status)
 
     def _read_identity(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
@@ -151,20 +152,20 @@ class WorkloadView:
         self.has_failed_check = any(check["state"] in _FAILED_CHECK_STATES for check in checks) if checks else False
         self.quota_reserved = "QuotaReserved" in true_conditions
         self.reserved_at = self.waits_for = None
-        reserved = conditions.get("QuotaReserved")
-        if reserved is not None:
+        reserved_condition = conditions.get("QuotaReserved")
+        if reserved_condition is not None:
             if self.quota_reserved:
-                self.reserved_at = times.parse_time(reserved["lastTransitionTime"])
-            elif reserved["status"] == "False":
-                self.waits_for = reserved["reason"]
+                self.reserved_at = times.parse_time(reserved_condition["lastTransitionTime"])
+            elif reserved_condition["status"] == "False":
+                self.waits_for = reserved_condition["reason"]
         is_held = self.waits_for == "OnHold" or "WaitingForReplacementPods" in true_conditions or _is_gated(metadata)
         self.admissible = self.active and not self.finished and not self.quota_reserved and not is_held
         self.queued = _queue_timestamp(conditions, self.created)
-        requeued = conditions.get("Requeued")
+        requeued_condition = conditions.get("Requeued")
         self.waiting_since, self.requeue_blocked = self.created, False
-        if requeued is not None:
-            self.waiting_since = times.parse_time(requeued["lastTransitionTime"])
-            self.requeue_blocked = requeued["status"] == "False"
+        if requeued_condition is not None:
+            self.waiting_since = times.parse_time(requeued_condition["lastTransitionTime"])
+            self.requeue_blocked = requeued_condition["status"] == "False"
         requeue_at = status["requeueState"].get("requeueAt") if "requeueState" in status else None
         self.requeue_at = times.parse_time(requeue_at) if requeue_at else None
 
@@ -172,14 +173,14 @@ class WorkloadView:
 def workload_view(obj: Obj) -> WorkloadView:
     """Return the view of a Workload; the views of its last two revisions are cached."""
     uid = obj["metadata"].get("uid", "")
-    known = _views.get(uid)
-    if known is None:
+    cache_entry = _views.get(uid)
+    if cache_entry is None:
         if len(_views) >= _VIEWS_MAX:
             _views.clear()
         view = WorkloadView(obj)
         _views[uid] = (obj, view, obj, view)
         return view
-    newer, view, older, older_view = known
+    newer, view, older, older_view = cache_entry
     if newer is obj:
         return view
     if older is obj:
@@ -221,11 +222,11 @@ def _is_gated(metadata: Mapping[str, Any]) -> bool:
     return bool((metadata.get("annotations") or {}).get(well_known.ADMISSION_GATED_BY))
 
 
-def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> Instant:
-    evicted = conditions.get("Evicted")
-    if not evicted or evicted["status"] != "True" or evicted["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}:
-        return created
-    return times.parse_time(evicted["lastTransitionTime"])
+def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time: Instant) -> Instant:
+    eviction = conditions.get("Evicted")
+    if not eviction or eviction["status"] != "True" or eviction["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}:
+        return creation_time
+    return times.parse_time(eviction["lastTransitionTime"])
 
 
 class _SharedPodSets:
@@ -250,32 +251,32 @@ class _SharedPodSets:
         """
         assignments = admission.get("podSetAssignments") or ()
         cache_key = _encode(assignments), counts
-        known = self._holdings.get(cache_key)
-        if known is None:
+        cached_holdings = self._holdings.get(cache_key)
+        if cached_holdings is None:
             if len(self._holdings) >= _HOLDINGS_MAX:
                 self._holdings.clear()
             total = {p.name: p.count for p in self.pod_sets}
-            remaining = {p.name: count for p, count in zip(self.pod_sets, counts, strict=True)}
-            known = tuple(_holding(a, total.get(a["name"], 0), remaining) for a in assignments)
-            self._holdings[cache_key] = known
-        return known
+            remaining_counts = {p.name: count for p, count in zip(self.pod_sets, counts, strict=True)}
+            cached_holdings = tuple(_holding(a, total.get(a["name"], 0), remaining_counts) for a in assignments)
+            self._holdings[cache_key] = cached_holdings
+        return cached_holdings
 
 
 def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
     content = _encode(objs)
-    known = _pod_sets_by_content.get(content)
-    if known is None:
+    shared_pod_sets = _pod_sets_by_content.get(content)
+    if shared_pod_sets is None:
         if len(_pod_sets_by_content) >= _CONTENTS_MAX:
             _pod_sets_by_content.clear()
-        known = _pod_sets_by_content[content] = _shared_pod_sets(_SharedPodSets(objs))
-    return known
+        shared_pod_sets = _pod_sets_by_content[content] = _shared_pod_sets(_SharedPodSets(objs))
+    return shared_pod_sets
 
 
-def _shared_pod_sets(parsed: _SharedPodSets) -> _SharedPodSets:
+def _shared_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
     """Return the cached pod sets that equal the given ones; if there are none, cache and return the given ones."""
     if len(_pod_sets_by_value) >= _VALUES_MAX:
         _pod_sets_by_value.clear()
-    return _pod_sets_by_value.setdefault((parsed.shape, parsed.pod_sets), parsed)
+    return _pod_sets_by_value.setdefault((parsed_pod_sets.shape, parsed_pod_sets.pod_sets), parsed_pod_sets)
 
 
 def _pod_set_groups(pod_sets: Sequence[PodSet]) -> PodSetGroups:
@@ -313,27 +314,27 @@ def _shape(obj: Mapping[str, Any]) -> list[Any]:
 
 def _container_shape(container: Mapping[str, Any]) -> list[Any]:
     resources = container.get("resources") or {}
-    merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return [_canonical(merged), container.get("ports")]
+    requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return [_canonical(requests), container.get("ports")]
 
 
 def _canonical(resources: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: meta.canonical_quantity(value) for name, value in (resources or {}).items()}
 
 
-def _counts(shared: _SharedPodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
+def _counts(shared_pod_sets: _SharedPodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
     reclaimable = {r["name"]: r["count"] for r in status.get("reclaimablePods") or ()}
     if not reclaimable:
-        return shared.counts
-    return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in shared.pod_sets)
+        return shared_pod_sets.counts
+    return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in shared_pod_sets.pod_sets)
 
 
-def _holding(assignment: Mapping[str, Any], total: int, remaining: Mapping[str, int]) -> Holding:
+def _holding(assignment: Mapping[str, Any], total: int, remaining_counts: Mapping[str, int]) -> Holding:
     name, count = assignment["name"], assignment.get("count", total)
     usage = {r: meta.amount(r, q) for r, q in (assignment.get("resourceUsage") or {}).items()}
-    if remaining.get(name, count) < count:
-        usage = {r: amount // count * remaining[name] for r, amount in usage.items()}
-        count = remaining[name]
+    if remaining_counts.get(name, count) < count:
+        usage = {r: amount // count * remaining_counts[name] for r, amount in usage.items()}
+        count = remaining_counts[name]
     return Holding(name, count, assignment.get("flavors") or {}, node.order_requests(usage))
 
 

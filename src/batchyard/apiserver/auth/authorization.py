@@ -154,15 +154,15 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
     return tuple(RbacRule(*(tuple(rule.get(field) or ()) for field in fields)) for rule in role.get("rules") or ())
 
 
-def missing_rules(required: Iterable[RbacRule], granted: Sequence[RbacRule]) -> list[RbacRule]:
+def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[RbacRule]) -> list[RbacRule]:
     """Return the required permissions that the granted rules lack, merged into few rules."""
-    single_rules = (single_rule for rule in required for single_rule in _split_rule(rule))
-    missing = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted)]
-    merged: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
-    for rule in missing:
-        same_target = merged.get(rule[1:])
-        merged[rule[1:]] = rule if same_target is None else rule._replace(verbs=(*same_target.verbs, *rule.verbs))
-    return list(merged.values())
+    single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
+    lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
+    by_target: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
+    for rule in lacking_rules:
+        same_target = by_target.get(rule[1:])
+        by_target[rule[1:]] = rule if same_target is None else rule._replace(verbs=(*same_target.verbs, *rule.verbs))
+    return list(by_target.values())
 
 
 def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:

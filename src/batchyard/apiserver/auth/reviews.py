@@ -92,12 +92,12 @@ class Reviews:
         token = _string_field(spec, "token")
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
-        verified = self._tokens.verify_token(token)
+        token_info = self._tokens.verify_token(token)
         requested_audiences = _string_list_field(spec, "audiences") or (ISSUER,)
-        audiences = [] if verified is None else [each for each in requested_audiences if each in verified.audiences]
-        if verified is None or not audiences:
+        audiences = [] if token_info is None else [each for each in requested_audiences if each in token_info.audiences]
+        if token_info is None or not audiences:
             return {"error": "the token is invalid or has none of the requested audiences"}
-        return {"authenticated": True, "user": verified.user.to_json(), "audiences": audiences}
+        return {"authenticated": True, "user": token_info.user.to_json(), "audiences": audiences}
 
     def _self_subject_review(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return {"userInfo": request.user.to_json()}
@@ -121,8 +121,8 @@ class Reviews:
         else:
             fields = ("verb", "group", "resource", "subresource", "namespace", "name")
             attributes = RequestAttributes(user, *(_string_field(resource_attributes, field) for field in fields))
-        allowed, reason = self._rbac.decide(attributes)
-        return {"allowed": allowed, "reason": reason} if reason else {"allowed": allowed}
+        is_allowed, reason = self._rbac.decide(attributes)
+        return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
 
 def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
@@ -149,8 +149,8 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
 
 def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bool) -> None:
     """Raise StatusError if an access review has metadata other than the allowed fields."""
-    ignored = ("managedFields", "namespace") if is_namespaced else ("managedFields",)
-    forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored}
+    ignored_fields = ("managedFields", "namespace") if is_namespaced else ("managedFields",)
+    forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
         message = "must be empty except for namespace" if is_namespaced else "must be empty"
         raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave it out"))
@@ -218,7 +218,7 @@ class TokenRequests:
         self._objects = objects
         self._tokens = tokens
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `token`."""
         return EndpointHandlers(_GROUP, "v1", _KIND, {"POST": self._create})
 
@@ -237,10 +237,10 @@ class TokenRequests:
         expires_at = self._tokens.clock() + min(seconds, TOKEN_LIFETIME_MAX) * SECOND
         token = self._tokens.issue(account, bound_object, audiences, expires_at)
         expiration_time = format_time(expires_at // SECOND * SECOND)
-        granted = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, TOKEN_LIFETIME_MAX)}
+        new_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, TOKEN_LIFETIME_MAX)}
         status = {"token": token, "expirationTimestamp": expiration_time}
         metadata = {"name": name, "namespace": namespace}
-        body = {"kind": _KIND, "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": granted, "status": status}
+        body = {"kind": _KIND, "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": new_spec, "status": status}
         return Response(201, body)
 
     def _find_bound_object(self, reference: Any, namespace: str, account: str) -> Obj | None:

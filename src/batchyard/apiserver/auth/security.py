@@ -231,14 +231,14 @@ class EscalationGuard:
             authorization.RequestAttributes(user, verb, authorization.GROUP, resource, "", namespace, name)
         ).allowed
 
-    def _check_permissions_held(self, user: UserInfo, new: Obj, required: Sequence[authorization.RbacRule]) -> None:
+    def _check_permissions_held(self, user: UserInfo, new: Obj, rules: Sequence[authorization.RbacRule]) -> None:
         metadata = new["metadata"]
-        missing = authorization.missing_rules(required, self._rbac.rules_for(user, metadata.get("namespace", "")))
-        if not missing:
+        missing_rules = authorization.missing_rules(rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
+        if not missing_rules:
             return
         groups = " ".join(map(json.dumps, user.groups))
         message = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
-        reason = "\n".join([message, *sorted(map(str, missing))])
+        reason = "\n".join([message, *sorted(map(str, missing_rules))])
         resource = _RBAC_RESOURCES[f"{new['kind']}.{authorization.GROUP}"]
         raise authorization.forbidden_resource_error(authorization.GROUP, resource, metadata.get("name", ""), reason)
 
@@ -315,9 +315,11 @@ def build_security(
     """
     rbac = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac).guards()
-    served = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
-    answers = {"token": TokenRequests(objects, tokens).answer()}
-    served = with_subresource_handlers(served, scheme.SERVICE_ACCOUNT, answers)
+    results = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
+    handlers = {"token": TokenRequests(objects, tokens).handlers()}
+    results = with_subresource_handlers(results, scheme.SERVICE_ACCOUNT, handlers)
     return ServerSecurity(
-        AuthFilters(OwnerPodsAuthorizer(rbac, pods_denial), tokens), rbac, [*served, *Reviews(rbac, tokens).resources()]
+        AuthFilters(OwnerPodsAuthorizer(rbac, pods_denial), tokens),
+        rbac,
+        [*results, *Reviews(rbac, tokens).resources()],
     )

@@ -34,10 +34,10 @@ _STRING_LIST: Final[values.Schema] = {"type": "array", "items": _STRING, values.
 _ANY_OBJECT: Final[values.Schema] = {"type": "object", values.PRESERVE_UNKNOWN_FIELDS: True}
 
 
-def _object_schema(*required: str, about: str = "", **fields: values.Schema) -> dict[str, Any]:
+def _object_schema(*required_names: str, summary: str = "", **fields: values.Schema) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object", "properties": fields}
-    schema |= {"required": list(required)} if required else {}
-    return schema | ({"description": about} if about else {})
+    schema |= {"required": list(required_names)} if required_names else {}
+    return schema | ({"description": summary} if summary else {})
 
 
 def _list_schema(item_schema: values.Schema, *keys: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _list_schema(item_schema: values.Schema, *keys: str) -> dict[str, Any]:
 _NAMES: Final = _object_schema(
     "plural",
     "kind",
-    about="the names of the resource and the kind",
+    summary="the names of the resource and the kind",
     plural=_STRING,
     singular=_STRING,
     shortNames=_STRING_LIST,
@@ -62,7 +62,7 @@ _COLUMN: Final = _object_schema(
     "name",
     "type",
     "jsonPath",
-    about="a column of the printed table",
+    summary="a column of the printed table",
     name=_STRING,
     type=_STRING,
     format=_STRING,
@@ -71,7 +71,7 @@ _COLUMN: Final = _object_schema(
     jsonPath=_STRING,
 )
 _SCALE: Final = _object_schema(
-    about="the paths of desired and current replicas",
+    summary="the paths of desired and current replicas",
     specReplicasPath=_STRING,
     statusReplicasPath=_STRING,
     labelSelectorPath=_STRING,
@@ -85,8 +85,8 @@ _VERSION: Final = _object_schema(
     storage=_BOOLEAN,
     deprecated=_BOOLEAN,
     deprecationWarning=_STRING,
-    schema=_object_schema(about="the schema of the objects", openAPIV3Schema=_ANY_OBJECT),
-    subresources=_object_schema(about="the subresources of the objects", status=_ANY_OBJECT, scale=_SCALE),
+    schema=_object_schema(summary="the schema of the objects", openAPIV3Schema=_ANY_OBJECT),
+    subresources=_object_schema(summary="the subresources of the objects", status=_ANY_OBJECT, scale=_SCALE),
     additionalPrinterColumns=_list_schema(_COLUMN),
     selectableFields=_list_schema(_object_schema("jsonPath", jsonPath=_STRING)),
 )
@@ -95,7 +95,7 @@ _SPEC: Final = _object_schema(
     "names",
     "scope",
     "versions",
-    about="the desired state of the definition",
+    summary="the desired state of the definition",
     group=_STRING,
     names=_NAMES,
     scope={"type": "string", "enum": ["Cluster", "Namespaced"]},
@@ -115,7 +115,7 @@ _CONDITION: Final = _object_schema(
 )
 CONDITIONS: Final = _list_schema(_CONDITION, "type")
 _STATUS: Final = _object_schema(
-    about="the current state of the definition",
+    summary="the current state of the definition",
     conditions=CONDITIONS,
     acceptedNames=_object_schema(**_NAMES["properties"]),
     storedVersions=_STRING_LIST,
@@ -146,12 +146,12 @@ class DefinitionStrategy(CustomStrategy):
     def __init__(self) -> None:
         super().__init__(_INFO, [_OWN_VERSION])
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+    def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode a CustomResourceDefinition with defaults, or return its errors."""
-        decoded = super().decode(sent, namespace)
-        if decoded.obj is None:
-            return decoded
-        crd = _with_all_names(decoded.obj)
+        decoded_object = super().decode(sent_object, namespace)
+        if decoded_object.obj is None:
+            return decoded_object
+        crd = _with_all_names(decoded_object.obj)
         faults = list(definition_faults(crd))
         return DecodedObject(None, faults, []) if faults else DecodedObject(crd, [], definition_warnings(crd))
 
@@ -170,10 +170,10 @@ class DefinitionStrategy(CustomStrategy):
         """Return the table columns of CustomResourceDefinitions."""
         return _COLUMNS
 
-    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+    def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of a CustomResourceDefinition."""
-        created_at = parse_time(stored["metadata"]["creationTimestamp"])
-        return [stored["metadata"]["name"], format_time(created_at // SECOND * SECOND)]
+        created_at = parse_time(stored_object["metadata"]["creationTimestamp"])
+        return [stored_object["metadata"]["name"], format_time(created_at // SECOND * SECOND)]
 
 
 def definition_resource() -> Resource:
@@ -222,14 +222,14 @@ class CustomResources:
 
     def _refresh(self) -> None:
         definitions = [each for each in self._objects.list(DEFINITION) if is_served(each) and _serves_a_version(each)]
-        served = {
+        served_resources = {
             key: self._served.get(key) or _resource(each, self._objects, self._now)
             for each in definitions
             for key in [_resource_key(each)]
         }
-        if served.keys() != self._served.keys():
-            self._resources.serve_additional(served.values())
-        self._served = served
+        if served_resources.keys() != self._served.keys():
+            self._resources.serve_additional(served_resources.values())
+        self._served = served_resources
 
 
 def _serves_a_version(definition: Obj) -> bool:

@@ -22,11 +22,11 @@ class InvalidJsonPath(ValueError):  # noqa: N818 - named after the condition
 
 def parse_json_path(text: str) -> Sequence[Step]:
     """Parse a JSON path into steps. Raises BadPath if it is malformed."""
-    remaining, steps = text.strip().removeprefix("$"), []
-    while remaining:
-        step, length = _parse_first_step(remaining, text)
+    remaining_text, steps = text.strip().removeprefix("$"), []
+    while remaining_text:
+        step, length = _parse_first_step(remaining_text, text)
         steps.append(step)
-        remaining = remaining[length:]
+        remaining_text = remaining_text[length:]
     return steps
 
 
@@ -38,12 +38,12 @@ def values_at(obj: Any, path: Sequence[Step]) -> list[Any]:
     return values
 
 
-def _parse_first_step(remaining: str, path: str) -> tuple[Step, int]:
+def _parse_first_step(remaining_text: str, path: str) -> tuple[Step, int]:
     for pattern, make in _STEPS:
-        match = pattern.match(remaining)
+        match = pattern.match(remaining_text)
         if match:
             return make(match), match.end()
-    raise InvalidJsonPath(f"cannot parse {remaining!r} in {path!r}")
+    raise InvalidJsonPath(f"cannot parse {remaining_text!r} in {path!r}")
 
 
 def _field_step(name: str) -> Step:

@@ -72,8 +72,8 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
     yield "sets.contains", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) >= _comparable_set(b)
     yield "sets.intersects", False, [_LIST, _LIST], boolean, lambda a, b: bool(_comparable_set(a) & _comparable_set(b))
     yield "sets.equivalent", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) == _comparable_set(b)
-    yield "find", True, [text, text], text, lambda where, what: next(find_matches(what, where), "")
-    yield "findAll", True, [text, text], _T.List(text), lambda where, what: list(find_matches(what, where))
+    yield "find", True, [text, text], text, lambda value, pattern: next(find_matches(pattern, value), "")
+    yield "findAll", True, [text, text], _T.List(text), lambda value, pattern: list(find_matches(pattern, value))
     yield "findAll", True, [text, text, integer], _T.List(text), _first_matches
     yield "quantity", False, [text], text, _canonical_quantity
     yield "isQuantity", False, [text], boolean, _is_parsed_by(_canonical_quantity)
@@ -115,10 +115,10 @@ def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any
     yield "masked", True, [text], text, lambda network: str(_parse_network(network))
 
 
-def _is_parsed_by(read: Callable[[str], object]) -> Callable[[str], bool]:
+def _is_parsed_by(parse: Callable[[str], object]) -> Callable[[str], bool]:
     def check(text: str) -> bool:
         try:
-            read(text)
+            parse(text)
         except ValueError:
             return False
         return True
@@ -131,17 +131,17 @@ def _canonical_quantity(text: str) -> str:
 
 
 def _compare_quantities(first_text: str, second_text: str) -> int:
-    first, second = Fraction(first_text), Fraction(second_text)
-    return (first > second) - (first < second)
+    first_amount, second_amount = Fraction(first_text), Fraction(second_text)
+    return (first_amount > second_amount) - (first_amount < second_amount)
 
 
-def _index_of(items: Sequence[Any], wanted: Any) -> int:
-    wanted_member = _comparable(wanted)
+def _index_of(items: Sequence[Any], wanted_item: Any) -> int:
+    wanted_member = _comparable(wanted_item)
     return next((i for i, each in enumerate(items) if _comparable(each) == wanted_member), -1)
 
 
-def _last_index_of(items: Sequence[Any], wanted: Any) -> int:
-    wanted_member = _comparable(wanted)
+def _last_index_of(items: Sequence[Any], wanted_item: Any) -> int:
+    wanted_member = _comparable(wanted_item)
     return next((i for i in range(len(items) - 1, -1, -1) if _comparable(items[i]) == wanted_member), -1)
 
 
@@ -201,19 +201,19 @@ class CompiledExpression(NamedTuple):
 
 
 class NotCompiled(ValueError):  # noqa: N818 - named after the condition
-    """A CEL expression does not compile; `unimplemented` lists the unimplemented functions that it uses."""
+    """A CEL expression does not compile; `unimplemented_names` lists the unimplemented functions that it uses."""
 
-    def __init__(self, message: str, unimplemented: str = "") -> None:
+    def __init__(self, message: str, unimplemented_names: str = "") -> None:
         super().__init__(message)
-        self.unimplemented = unimplemented
+        self.unimplemented = unimplemented_names
 
 
 def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpression:
     """Compile a validation rule. Raises NotCompiled if it is invalid."""
-    compiled = compile_expression(_bind_optional_old_self(text) if is_old_self_optional else text)
-    if compiled.program.return_type().name() not in _ALLOWED_RESULT_TYPES:
+    compiled_rule = compile_expression(_bind_optional_old_self(text) if is_old_self_optional else text)
+    if compiled_rule.program.return_type().name() not in _ALLOWED_RESULT_TYPES:
         raise NotCompiled("must evaluate to a bool")
-    return compiled
+    return compiled_rule
 
 
 def compile_expression(text: str) -> CompiledExpression:
@@ -226,8 +226,8 @@ def compile_expression(text: str) -> CompiledExpression:
         return CompiledExpression(_environment(with_old_self=True).compile(text), uses_old_self=True)
     except RuntimeError as error:
         unknown_functions = dict.fromkeys(_UNKNOWN_FUNCTION.findall(str(error)))
-        unimplemented = ", ".join(name for name in unknown_functions if name in UNIMPLEMENTED_FUNCTIONS)
-        raise NotCompiled(f"compilation failed: {error}", unimplemented) from error
+        unimplemented_names = ", ".join(name for name in unknown_functions if name in UNIMPLEMENTED_FUNCTIONS)
+        raise NotCompiled(f"compilation failed: {error}", unimplemented_names) from error
 
 
 def evaluate_program(program: Any, variables: Mapping[str, Any]) -> tuple[Any, str]:
@@ -287,7 +287,7 @@ def escape_field_name(name: str) -> str:
     """Return the form of a field name in CEL expressions, such as `a__dot__b` for `a.b`."""
     if name in _RESERVED_WORDS:
         return f"__{name}__"
-    return _ESCAPED_CHARACTERS.sub(lambda found: _ESCAPES[found[0]], name)
+    return _ESCAPED_CHARACTERS.sub(lambda match: _ESCAPES[match[0]], name)
 
 
 def _cel_object(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -346,14 +346,14 @@ def iteration_depth(text: str) -> int:
 
 def input_size(value: Any) -> InputSize:
     """Return the number of values in a value, including itself, and of characters in their strings."""
-    values, characters, pending = 0, 0, [value]
-    while pending:
-        each = pending.pop()
+    values, characters, pending_values = 0, 0, [value]
+    while pending_values:
+        each = pending_values.pop()
         values += 1
         if isinstance(each, Mapping):
-            pending += each.values()
+            pending_values += each.values()
         elif isinstance(each, list):
-            pending += each
+            pending_values += each
         elif isinstance(each, str):
             characters += len(each)
     return InputSize(values, characters)
@@ -498,13 +498,13 @@ def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
     """Compile a validation rule; None if it uses unimplemented functions."""
     try:
-        compiled = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
+        rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         message_expression = definition.get("messageExpression")
         message = compile_expression(message_expression).program if message_expression else None
     except NotCompiled:
         return None
     depth = iteration_depth(definition["rule"])
-    return ValidationRule(definition, compiled.program, compiled.uses_old_self, message, depth)
+    return ValidationRule(definition, rule.program, rule.uses_old_self, message, depth)
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:

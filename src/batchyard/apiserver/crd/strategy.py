@@ -144,31 +144,36 @@ class CustomStrategy:
             for each in versions
         }
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+    def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode a custom object into its storage version with defaults, or return its errors."""
-        schema = self._schemas[sent["apiVersion"]]
-        obj = {**sent, "metadata": _complete_metadata(sent.get("metadata"), namespace if self._info.namespaced else "")}
+        schema = self._schemas[sent_object["apiVersion"]]
+        obj = {
+            **sent_object,
+            "metadata": _complete_metadata(sent_object.get("metadata"), namespace if self._info.namespaced else ""),
+        }
         faults = [*_metadata_errors(obj)]
-        completed = with_defaults(prune_unknown_fields(obj, schema), schema)
-        errors = list(value_faults(completed, schema, ""))
+        complete_object = with_defaults(prune_unknown_fields(obj, schema), schema)
+        errors = list(value_faults(complete_object, schema, ""))
         if any(fault.problem.startswith(_BLOCKING_PROBLEMS) or "must be of type" in fault.problem for fault in errors):
             errors += [_RULES_NOT_CHECKED] if uses_keyword(schema, VALIDATION_RULES) else []
         faults += errors
-        warning = self._deprecation_warnings.get(sent["apiVersion"])
+        warning = self._deprecation_warnings.get(sent_object["apiVersion"])
         warnings = [] if warning is None else [warning]
-        return DecodedObject(None if faults else self._convert(completed, self._info.api_version), faults, warnings)
+        return DecodedObject(
+            None if faults else self._convert(complete_object, self._info.api_version), faults, warnings
+        )
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 
-    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
-        return cut_times_to_seconds(self.in_version(stored, api_version), self._time_locations())
+        return cut_times_to_seconds(self.in_version(stored_object, api_version), self._time_locations())
 
-    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version without rounding times, for comparison."""
-        return self._convert(self._upgrade_stored(stored), api_version)
+        return self._convert(self._upgrade_stored(stored_object), api_version)
 
     def _time_locations(self) -> TimeLocations:
         """Return the paths of time fields; of a custom object only those of the metadata are known."""
@@ -193,9 +198,9 @@ class CustomStrategy:
         """Return the table columns, including those of `-o wide`."""
         return self._columns[api_version].columns()
 
-    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+    def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
         """Return the table cells of a stored object."""
-        return self._columns[api_version].cells(stored, now)
+        return self._columns[api_version].cells(stored_object, now)
 
     def merge_schema(self, version: str) -> MergeSchema:
         """Return the merge schema of a version."""
@@ -223,15 +228,15 @@ class CustomStrategy:
         schema = self._schemas[self._info.api_version]
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
-    def _upgrade_stored(self, stored: Obj) -> Obj:
+    def _upgrade_stored(self, stored_object: Obj) -> Obj:
         """Return a stored object, pruned and defaulted by the current schema if that has changed since."""
-        metadata = stored["metadata"]
+        metadata = stored_object["metadata"]
         uid = metadata.get("uid", "")
         if self._conforming_metadata.get(uid) is metadata:
-            return stored
+            return stored_object
         schema = self._schemas[self._info.api_version]
-        current: Obj = with_defaults(prune_unknown_fields(stored, schema), schema)
-        if uid and current == stored:
+        current: Obj = with_defaults(prune_unknown_fields(stored_object, schema), schema)
+        if uid and current == stored_object:
             if len(self._conforming_metadata) >= _CONFORMING_OBJECTS_MAX:
                 self._conforming_metadata.clear()
             self._conforming_metadata[uid] = metadata

@@ -182,10 +182,10 @@ def _matches_pattern(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: pattern.fullmatch(text) is not None
 
 
-def _is_parsed_by(read: Callable[[str], object]) -> Callable[[str], bool]:
+def _is_parsed_by(parse: Callable[[str], object]) -> Callable[[str], bool]:
     def check(text: str) -> bool:
         try:
-            read(text)
+            parse(text)
         except (ValueError, binascii.Error):
             return False
         return True
@@ -265,9 +265,9 @@ def _type_of(value: Any) -> str:
 
 
 def _enum_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
-    allowed = schema.get("enum")
-    if allowed and not any(value == each and type(value) is type(each) for each in allowed):
-        allowed_texts = ", ".join(format_json(each if isinstance(each, str) else format_json(each)) for each in allowed)
+    values = schema.get("enum")
+    if values and not any(value == each and type(value) is type(each) for each in values):
+        allowed_texts = ", ".join(format_json(each if isinstance(each, str) else format_json(each)) for each in values)
         yield FieldError(path, f"Unsupported value: {format_json(value)}: supported values: {allowed_texts}")
 
 

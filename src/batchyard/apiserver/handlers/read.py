@@ -213,27 +213,27 @@ class PagedLists:
         limit = limit_of(request)
         token = request.query.get("continue", "")
         revision, objs, start_key = self._continue_list(token, path) if token else self._start_list(request, path)
-        selected = _filter_objects(objs, selection, path.name)
-        first_index = _first_index_after(selected, start_key)
-        items = selected[first_index : first_index + limit] if limit else selected[first_index:]
+        selected_objects = _filter_objects(objs, selection, path.name)
+        first_index = _first_index_after(selected_objects, start_key)
+        items = selected_objects[first_index : first_index + limit] if limit else selected_objects[first_index:]
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
-        remaining = len(selected) - first_index - len(items)
-        if remaining:
+        remaining_count = len(selected_objects) - first_index - len(items)
+        if remaining_count:
             self._hold_list(path, revision, objs)
             metadata["continue"] = _encode_token(revision, items[-1])
             if selection.is_all:
-                metadata["remainingItemCount"] = remaining
+                metadata["remainingItemCount"] = remaining_count
         return ListPage(items, metadata)
 
     def _start_list(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return revision, objects and start key of a new list: the current one, or at an exact revision."""
         revision = self._objects.revision
         match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
-        requested = parse_resource_version(revision_text)
-        check_revision_not_in_future(requested, revision)
+        requested_revision = parse_resource_version(revision_text)
+        check_revision_not_in_future(requested_revision, revision)
         objs = sort_by_etcd_key(self._objects.list(path.info.constant, path.namespace or None))
-        if match == "Exact" and requested != revision:
-            return requested, self._list_at_revision(requested, path, objs), ""
+        if match == "Exact" and requested_revision != revision:
+            return requested_revision, self._list_at_revision(requested_revision, path, objs), ""
         return revision, objs, ""
 
     def _list_at_revision(self, revision: int, path: ResourcePath, objs: Sequence[Obj]) -> Sequence[Obj]:
@@ -255,10 +255,10 @@ class PagedLists:
     def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return revision, objects and start key of the held list that a continue token names."""
         token = _parse_token(text)
-        held = self._held.get((path.info.constant, path.namespace, token.rv))
-        if held is None:
+        held_list = self._held.get((path.info.constant, path.namespace, token.rv))
+        if held_list is None:
             raise StatusError(410, "Expired", _TOO_OLD)
-        return token.rv, held, token.start
+        return token.rv, held_list, token.start
 
     def _hold_list(self, path: ResourcePath, revision: int, objs: Sequence[Obj]) -> None:
         key = (path.info.constant, path.namespace, revision)
@@ -283,10 +283,10 @@ def parse_resource_version(text: str) -> int:
     return int(text)
 
 
-def check_revision_not_in_future(requested: int, revision: int) -> None:
+def check_revision_not_in_future(requested_revision: int, revision: int) -> None:
     """Raise StatusError if a requested revision is in the future."""
-    if requested > revision:
-        message = f"Too large resource version: {requested}, current: {revision}"
+    if requested_revision > revision:
+        message = f"Too large resource version: {requested_revision}, current: {revision}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         raise StatusError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
 
@@ -356,7 +356,7 @@ _NO_REVISION: Final = ("", "0")
 class ChangeFeed(ChangeHistory, Protocol):
     """The change history, with a subscription to the durable changes."""
 
-    def since(self, revision: int) -> Sequence[WatchEvent]:
+    def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the durable changes after a revision. Raises Expired if the history is too short."""
 
     def join(self, watch: WatchStream) -> None:
@@ -418,6 +418,6 @@ class ReadHandler:
 
     def _durable_since(self, revision: int) -> Sequence[WatchEvent]:
         try:
-            return self._feed.since(revision)
+            return self._feed.events_since(revision)
         except ExpiredRevision as expired:
             raise StatusError(410, "Expired", str(expired)) from expired

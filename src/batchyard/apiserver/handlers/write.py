@@ -67,8 +67,8 @@ class PreparedWrite(NamedTuple):
 class WriteExecutor(Protocol):
     """Prepares writes outside the platform's thread."""
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
-        """Run work for a user; `done` receives its result later, in the platform's thread.
+    def ask(self, user: UserInfo, work: Callable[[], bytes], on_result: Callable[[bytes | StatusError], None]) -> None:
+        """Run work for a user; `on_result` receives its result later, in the platform's thread.
 
         Raises StatusError if too much work of that user is queued.
         """
@@ -77,12 +77,12 @@ class WriteExecutor(Protocol):
 def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
     """Encode the write that `prepare` returns, or the error that it raises, as bytes."""
     try:
-        prepared = prepare()
+        prepared_write = prepare()
     except StatusError as error:
         error_fields = {"code": error.code, "reason": error.reason, "message": str(error), "details": error.details}
         return msgspec.json.encode(error_fields)
-    write = prepared.write
-    fields: dict[str, Any] = {**prepared._asdict(), "write": type(write).__name__, "obj": write.obj}
+    write = prepared_write.write
+    fields: dict[str, Any] = {**prepared_write._asdict(), "write": type(write).__name__, "obj": write.obj}
     if not isinstance(write, Create):
         fields["managed_fields"] = write.managed_fields
     if isinstance(write, Update):
@@ -90,14 +90,14 @@ def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def decode_prepared_write(sent: bytes | StatusError) -> PreparedWrite:
+def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
     """Decode a write that `encode_prepared_write` encoded. Raises StatusError if it is an error or empty."""
-    if isinstance(sent, StatusError):
-        raise sent
-    if not sent:
+    if isinstance(encoded_write, StatusError):
+        raise encoded_write
+    if not encoded_write:
         message = "the request did not complete within the allotted time"
         raise StatusError(504, "Timeout", message, {"retryAfterSeconds": 5})
-    fields = msgspec.json.decode(sent)
+    fields = msgspec.json.decode(encoded_write)
     if "reason" in fields:
         raise StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
     plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "based_on", "annotations")}
@@ -140,37 +140,41 @@ class WriteHandler:
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
         """Report whether a path names a large object, for which even a small change is expensive."""
-        stored = self._objects.get(_key(path)) if path.name else None
-        return stored is not None and len(_encode_json(stored)) > INLINE_BODY_MAX
+        stored_object = self._objects.get(_key(path)) if path.name else None
+        return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 
     def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         """Prepare a write without storing it: the steps whose cost grows with the body."""
         match request.method, bool(path.name):
             case ["POST", False]:
-                prepared = self._create(request, path)
+                prepared_write = self._create(request, path)
             case ["PUT", True]:
-                prepared = self._update(request, path)
+                prepared_write = self._update(request, path)
             case ["PATCH", True]:
-                prepared = self._patch(request, path)
+                prepared_write = self._patch(request, path)
             case _:
                 raise method_not_allowed()
-        if len(_encode_json(prepared.write.obj)) > OBJECT_SIZE_MAX:
+        if len(_encode_json(prepared_write.write.obj)) > OBJECT_SIZE_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
-        return prepared
+        return prepared_write
 
-    def is_current(self, prepared: PreparedWrite, path: resources.ResourcePath) -> bool:
+    def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
         """Report whether a prepared write's object is unchanged. Raises StatusError if it no longer exists."""
-        if isinstance(prepared.write, Create):
+        if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
-        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared.based_on)
+        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.based_on)
 
-    def store_prepared(self, prepared: PreparedWrite, path: resources.ResourcePath) -> Response:
+    def store_prepared(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> Response:
         """Store a prepared write and return the response."""
-        with _annotate_rejection(prepared.annotations):
-            stored = self._execute_write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
-        rendered = _render(stored, path)
-        return Response(prepared.code, rendered, prepared.warnings, annotations=prepared.annotations)
+        with _annotate_rejection(prepared_write.annotations):
+            stored_object = self._execute_write(
+                prepared_write.write, path, prepared_write.name, dry_run=prepared_write.dry_run
+            )
+        served_object = _render(stored_object, path)
+        return Response(
+            prepared_write.code, served_object, prepared_write.warnings, annotations=prepared_write.annotations
+        )
 
     def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
         """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
@@ -181,18 +185,20 @@ class WriteHandler:
 
     def _create(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         options, body = write_options(request), serialization.read_body(request)
-        sent = serialization.decode_body_object(_without_server_fields(body, path), path, options)
-        if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
+        sent_object = serialization.decode_body_object(_without_server_fields(body, path), path, options)
+        if sent_object.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
-        target = path._replace(name=sent.obj["metadata"].get("name", ""))
+        target = path._replace(name=sent_object.obj["metadata"].get("name", ""))
         if path.resource.is_adoptable and (stored := self._objects.get(_key(target))) and _is_provided(stored, target):
-            return self._prepare_replacement(sent, stored, target, options)._replace(code=201)
-        return self._prepare_creation(sent, path, options)
+            return self._prepare_replacement(sent_object, stored, target, options)._replace(code=201)
+        return self._prepare_creation(sent_object, path, options)
 
     def _update(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         options, body = write_options(request), serialization.read_body(request)
-        stored = self._get_stored(path)
-        return self._prepare_replacement(serialization.decode_body_object(body, path, options), stored, path, options)
+        stored_object = self._get_stored(path)
+        return self._prepare_replacement(
+            serialization.decode_body_object(body, path, options), stored_object, path, options
+        )
 
     def _patch(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         content_type = serialization.content_type_of(request)
@@ -200,13 +206,13 @@ class WriteHandler:
         options = write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._apply(serialization.read_yaml(request.body), path, options)
-        body, stored = serialization.read_json(request.body), self._get_stored(path)
-        current = _render(stored, path)
-        patched_value = apply_patch(current, content_type, body.value, path.resource.merge_schema(path.version))
+        body, stored_object = serialization.read_json(request.body), self._get_stored(path)
+        served_object = _render(stored_object, path)
+        patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
         faults = json_patch_strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
         patched_body = serialization.RequestBody(patched_value, faults)
-        sent = serialization.decode_body_object(patched_body, path, options, patched_from=current)
-        return self._prepare_replacement(sent, stored, path, options)
+        sent_object = serialization.decode_body_object(patched_body, path, options, patched_from=served_object)
+        return self._prepare_replacement(sent_object, stored_object, path, options)
 
     def _apply(
         self, body: serialization.RequestBody, path: resources.ResourcePath, options: WriteOptions
@@ -214,28 +220,30 @@ class WriteHandler:
         """Prepare a server-side apply: merge the configuration into the stored object, if one exists."""
         config = serialization.with_kind(body.value, path)
         apply.check_config(config, path.resource.merge_schema(path.version))
-        stored = self._objects.get(_key(path))
-        if stored is None and path.subresource:
+        stored_object = self._objects.get(_key(path))
+        if stored_object is None and path.subresource:
             raise resources.not_found_error(path)
-        live = None if stored is None else _render(stored, path)
+        live_object = None if stored_object is None else _render(stored_object, path)
         author, versions = self._field_manager(path, options), apply.versions_of(path.resource, path.namespace)
-        force = options.force or (stored is not None and _is_provided(stored, path))
-        result = apply.apply_configuration(live, _covered_fields(config, path), author, versions, force=force)
-        if stored is None:
-            decoded = serialization.decode_body_object(
+        force = options.force or (stored_object is not None and _is_provided(stored_object, path))
+        result = apply.apply_configuration(live_object, _covered_fields(config, path), author, versions, force=force)
+        if stored_object is None:
+            decoded_object = serialization.decode_body_object(
                 _without_server_fields(serialization.RequestBody(result.obj, body.faults), path), path, options
             )
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise resources.conflict_error(path, path.name, message)
-            return self._prepare_creation(decoded, path, options, result.entries)
-        sent = serialization.decode_body_object(serialization.RequestBody(result.obj, body.faults), path, options)
-        return self._prepare_replacement(sent, stored, path, options, result.entries)
+            return self._prepare_creation(decoded_object, path, options, result.entries)
+        sent_object = serialization.decode_body_object(
+            serialization.RequestBody(result.obj, body.faults), path, options
+        )
+        return self._prepare_replacement(sent_object, stored_object, path, options, result.entries)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options = delete_options(request, serialization.read_body(request).value)
-        stored = self._get_stored(path)
-        _check_preconditions(options, stored, path, path.name)
+        stored_object = self._get_stored(path)
+        _check_preconditions(options, stored_object, path, path.name)
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
         if "deletionTimestamp" in result["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
             return Response(200, _render(result, path), _propagation_warnings(options, path))
@@ -243,7 +251,7 @@ class WriteHandler:
             revision = None if options.dry_run else str(self._objects.revision)
             last_state = with_metadata(result, resourceVersion=revision) if revision else result
             return Response(200, _render(last_state, path), _propagation_warnings(options, path))
-        deleted_details = {**resources.object_details(path, path.name), "uid": stored["metadata"]["uid"]}
+        deleted_details = {**resources.object_details(path, path.name), "uid": stored_object["metadata"]["uid"]}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
         return Response(200, status, _propagation_warnings(options, path))
 
@@ -253,19 +261,19 @@ class WriteHandler:
         options = delete_options(request, serialization.read_body(request).value)
         selection = parse_selection(request, path.info)
         objs = self._objects.list(path.info.constant, path.namespace or None)
-        selected = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
-        deleted = selected[: limit_of(request) or None]
-        for obj in deleted:
+        selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
+        deleted_objects = selected_objects[: limit_of(request) or None]
+        for obj in deleted_objects:
             key = key_of(obj)
             _check_preconditions(options, obj, path, key.name)
             self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
-        return Response(200, serialization.full_object_list(deleted, path, {}))
+        return Response(200, serialization.full_object_list(deleted_objects, path, {}))
 
     # --- steps of a write ---
 
     def _prepare_creation(
         self,
-        sent: serialization.SentObject,
+        sent_object: serialization.SentObject,
         path: resources.ResourcePath,
         options: WriteOptions,
         entries: Sequence[apply.ManagedFieldsJson] | None = None,
@@ -273,53 +281,62 @@ class WriteHandler:
         """Prepare the creation of an object."""
         self._check_namespace(path)
         if entries is None:
-            new = path.resource.strategy.in_version(sent.obj, path.api_version)
+            new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
             schema = path.resource.merge_schema(path.version)
             entries = apply.created_managed_fields(new, self._field_manager(path, options), schema)
-        _check_guard(sent.obj, None, path, options)
-        obj = with_metadata(sent.obj, managedFields=entries or None)
+        _check_guard(sent_object.obj, None, path, options)
+        obj = with_metadata(sent_object.obj, managedFields=entries or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         security = review(path.info.constant, obj, None, self._objects)
-        warnings, name = (*sent.warnings, *security.warnings), obj["metadata"].get("name", "")
+        warnings, name = (*sent_object.warnings, *security.warnings), obj["metadata"].get("name", "")
         return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", security.annotations)
 
     def _prepare_replacement(
         self,
-        sent: serialization.SentObject,
-        stored: Obj,
+        sent_object: serialization.SentObject,
+        stored_object: Obj,
         path: resources.ResourcePath,
         options: WriteOptions,
         entries: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Prepare an update of a stored object or of its status."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
-        obj = restore_stored_times(sent.obj, strategy.show(stored, path.info.api_version), stored)
-        obj = _without_provided_annotation(obj) if _is_provided(stored, path) and not path.subresource else obj
-        sent = serialization.SentObject(strategy.prepared(obj, stored), sent.warnings)
-        _check_server_metadata(sent.obj, stored, path)
+        obj = restore_stored_times(sent_object.obj, strategy.show(stored_object, path.info.api_version), stored_object)
+        obj = _without_provided_annotation(obj) if _is_provided(stored_object, path) and not path.subresource else obj
+        sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
+        _check_server_metadata(sent_object.obj, stored_object, path)
         if path.subresource == _STATUS:
-            new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
-            faults = strategy.check_status(new, stored)
-            known_entries = stored["metadata"].get("managedFields") or []
+            new: dict[str, Any] = {**stored_object, "status": sent_object.obj.get("status")}
+            faults = strategy.check_status(new, stored_object)
+            known_entries = stored_object["metadata"].get("managedFields") or []
         else:
-            new = {**sent.obj, "status": stored.get("status")} if has_status else sent.obj
-            faults = strategy.check_update({**new, "status": new.get("status") or {}} if has_status else new, stored)
-            known_entries = _managed_fields_before(sent.obj, stored)
+            new = {**sent_object.obj, "status": stored_object.get("status")} if has_status else sent_object.obj
+            faults = strategy.check_update(
+                {**new, "status": new.get("status") or {}} if has_status else new, stored_object
+            )
+            known_entries = _managed_fields_before(sent_object.obj, stored_object)
         _check_valid(faults, path, path.name)
         if path.subresource != _STATUS:
-            _check_guard(sent.obj, stored, path, options)
+            _check_guard(sent_object.obj, stored_object, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if entries is None:
             versions, author = apply.versions_of(path.resource, path.namespace), self._field_manager(path, options)
-            old_and_new = strategy.in_version(stored, path.api_version), strategy.in_version(new, path.api_version)
+            old_and_new = (
+                strategy.in_version(stored_object, path.api_version),
+                strategy.in_version(new, path.api_version),
+            )
             entries = apply.updated_managed_fields(*old_and_new, known_entries, author, versions)
         is_status = path.subresource == _STATUS
-        write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_status)
-        security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
-        warnings, based_on = (*sent.warnings, *security.warnings), stored["metadata"]["resourceVersion"]
+        write = (
+            UpdateStatus(sent_object.obj, entries)
+            if is_status
+            else Update(sent_object.obj, entries, is_whole=not has_status)
+        )
+        security = Review() if is_status else review(path.info.constant, new, stored_object, self._objects)
+        warnings, based_on = (*sent_object.warnings, *security.warnings), stored_object["metadata"]["resourceVersion"]
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
 
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
@@ -330,10 +347,10 @@ class WriteHandler:
         return result.obj
 
     def _get_stored(self, path: resources.ResourcePath) -> Obj:
-        stored = self._objects.get(_key(path))
-        if stored is None:
+        stored_object = self._objects.get(_key(path))
+        if stored_object is None:
             raise resources.not_found_error(path)
-        return stored
+        return stored_object
 
     def _check_namespace(self, path: resources.ResourcePath) -> None:
         """Raise StatusError if the Namespace of a new object does not exist."""
@@ -397,9 +414,9 @@ def _covered_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> 
     return {name: value for name, value in config.items() if name != "status" or not has_status}
 
 
-def _is_provided(stored: Obj, path: resources.ResourcePath) -> bool:
+def _is_provided(stored_object: Obj, path: resources.ResourcePath) -> bool:
     """Report whether the platform provides the object and no client has taken it over."""
-    return path.resource.is_adoptable and annotation(stored, well_known.PROVIDED) is not None
+    return path.resource.is_adoptable and annotation(stored_object, well_known.PROVIDED) is not None
 
 
 def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
@@ -409,18 +426,18 @@ def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
     return with_metadata(obj, annotations=annotations or None)
 
 
-def _managed_fields_before(sent: Obj, stored: Obj) -> Sequence[apply.ManagedFieldsJson]:
+def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
     """Return the `managedFields` before an update: the sent ones, none if the client resets them, or the stored."""
-    sent_entries = sent["metadata"].get("managedFields")
+    sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
-    entries: Sequence[apply.ManagedFieldsJson] = sent_entries or stored["metadata"].get("managedFields") or []
+    entries: Sequence[apply.ManagedFieldsJson] = sent_entries or stored_object["metadata"].get("managedFields") or []
     return entries
 
 
-def _check_server_metadata(sent: Obj, stored: Obj, path: resources.ResourcePath) -> None:
+def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources.ResourcePath) -> None:
     """Raise StatusError if an update is for another UID or resourceVersion, or lacks a required one."""
-    new, old = sent["metadata"], stored["metadata"]
+    new, old = sent_object["metadata"], stored_object["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
         raise resources.conflict_error(path, path.name, message)
@@ -430,8 +447,8 @@ def _check_server_metadata(sent: Obj, stored: Obj, path: resources.ResourcePath)
     faults = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
-    created = old["creationTimestamp"]
-    if _whole_seconds_of(new.get("creationTimestamp") or created) != _whole_seconds_of(created):
+    creation_time = old["creationTimestamp"]
+    if _whole_seconds_of(new.get("creationTimestamp") or creation_time) != _whole_seconds_of(creation_time):
         problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
         faults.append(FieldError("metadata.creationTimestamp", problem))
     if old.get("deletionTimestamp") and path.subresource != _STATUS:
@@ -442,9 +459,9 @@ def _check_server_metadata(sent: Obj, stored: Obj, path: resources.ResourcePath)
 
 def _added_finalizer_faults(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
     """Yield an error for finalizers added to an object that is being deleted."""
-    added = sorted({*new} - {*old})
-    if added:
-        message = ", ".join(f'"{name}"' for name in added)
+    added_names = sorted({*new} - {*old})
+    if added_names:
+        message = ", ".join(f'"{name}"' for name in added_names)
         problem = "no new finalizers can be added if the object is being deleted, found new finalizers"
         yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{message}}}")
 
@@ -454,8 +471,8 @@ def _whole_seconds_of(time: str) -> int:
     return parse_time(time) // SECOND
 
 
-def _check_preconditions(options: DeleteOptions, stored: Obj, path: resources.ResourcePath, name: str) -> None:
-    if unmet_precondition := options.unmet_precondition(stored):
+def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resources.ResourcePath, name: str) -> None:
+    if unmet_precondition := options.unmet_precondition(stored_object):
         message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet_precondition}'
         raise StatusError(409, "Conflict", message, resources.object_details(path, name))
 

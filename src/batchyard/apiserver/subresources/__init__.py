@@ -19,18 +19,18 @@ def with_subresources(
     resources: Iterable[Resource],
     objects: ApiObjectStore,
     containers: Containers,
-    pending: PendingQueues,
+    pending_queues: PendingQueues,
     now: Callable[[], Instant],
 ) -> list[Resource]:
     """Return the resources with all subresources, and the virtual resources."""
     pods, bindings = PodContainers(objects, containers), BindingHandlers(objects, now)
-    answers = {
+    handlers = {
         "binding": bindings.pod_binding_handlers(),
-        "eviction": EvictionHandler(objects, now).answer(),
-        "log": PodLogs(pods, now).answer(),
-        **PodStreams(pods).answers(),
+        "eviction": EvictionHandler(objects, now).handlers(),
+        "log": PodLogs(pods, now).handlers(),
+        **PodStreams(pods).handlers(),
     }
-    served = with_finalize(with_subresource_handlers(resources, scheme.POD, answers), objects)
-    metrics, visibility = metrics_resources(objects, containers, now), VisibilityResources(pending, objects)
+    served_resources = with_finalize(with_subresource_handlers(resources, scheme.POD, handlers), objects)
+    metrics, visibility = metrics_resources(objects, containers, now), VisibilityResources(pending_queues, objects)
     virtual = (bindings.resource(), component_statuses(now), *visibility.resources(), *metrics)
-    return [*with_scales(served, objects, now), *virtual]
+    return [*with_scales(served_resources, objects, now), *virtual]

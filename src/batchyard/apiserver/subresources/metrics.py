@@ -87,11 +87,11 @@ class _PodMetricsSource:
         return pod_metrics
 
     def _pod_metrics(self, pod: Obj) -> Obj | None:
-        measured = self._metrics.containers.usage(pod)
-        if measured is None:
+        measurement = self._metrics.containers.usage(pod)
+        if measurement is None:
             return None
-        containers = [{"name": name, "usage": _format_usage(usage)} for name, usage in measured.usage.items()]
-        return self._metrics.build_metrics_object("PodMetrics", pod, measured.window, {"containers": containers})
+        containers = [{"name": name, "usage": _format_usage(usage)} for name, usage in measurement.usage.items()]
+        return self._metrics.build_metrics_object("PodMetrics", pod, measurement.window, {"containers": containers})
 
 
 class _NodeMetricsSource:
@@ -116,16 +116,16 @@ class _NodeMetricsSource:
         return self._node_metrics(node, (pod for pod in self._metrics.pods("") if bound_node(pod) == name))
 
     def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
-        measured = self._metrics.containers.node_usage(node["metadata"]["name"])
-        used, window = (self._total_usage(pods), 0) if measured is None else (measured.usage[""], measured.window)
+        sample = self._metrics.containers.node_usage(node["metadata"]["name"])
+        used, window = (self._total_usage(pods), 0) if sample is None else (sample.usage[""], sample.window)
         return self._metrics.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(used)})
 
     def _total_usage(self, pods: Iterable[Obj]) -> ResourceUsage:
         """Return the total CPU and memory usage of pods."""
         total = dict.fromkeys(_RESOURCES, 0)
         for pod in pods:
-            measured = self._metrics.containers.usage(pod)
-            for usage in () if measured is None else measured.usage.values():
+            measurement = self._metrics.containers.usage(pod)
+            for usage in () if measurement is None else measurement.usage.values():
                 for resource in _RESOURCES:
                     total[resource] += usage.get(resource, 0)
         return total
@@ -137,9 +137,9 @@ def _format_usage(usage: ResourceUsage) -> dict[str, str]:
 
 def _go_duration(microseconds: int) -> str:
     """Format a duration as Go does, rounded to milliseconds."""
-    minutes, remaining = divmod(microseconds, 60 * SECOND)
+    minutes, remaining_time = divmod(microseconds, 60 * SECOND)
     hours, minutes = divmod(minutes, 60)
-    seconds = f"{remaining / SECOND:.3f}".rstrip("0").rstrip(".")
+    seconds = f"{remaining_time / SECOND:.3f}".rstrip("0").rstrip(".")
     return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds}s"
 
 

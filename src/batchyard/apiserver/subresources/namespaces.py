@@ -23,31 +23,33 @@ class NamespaceStrategy(BuiltInStrategy):
     def __init__(self) -> None:
         super().__init__(scheme.NAMESPACE)
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
+    def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode a Namespace, and move its `kubernetes` finalizer from the spec to the metadata."""
-        decoded = super().decode(sent, namespace)
-        if decoded.obj is None:
-            return decoded
-        obj = dict(with_name_label(decoded.obj))
-        decoded = decoded._replace(obj=obj)
+        decoded_object = super().decode(sent_object, namespace)
+        if decoded_object.obj is None:
+            return decoded_object
+        obj = dict(with_name_label(decoded_object.obj))
+        decoded_object = decoded_object._replace(obj=obj)
         if FINALIZER not in _finalizers_in_spec(obj):
-            return decoded
+            return decoded_object
         finalizers = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
         with_kubernetes_finalizer = with_finalizer(obj, FINALIZER)
-        return decoded._replace(obj={**with_kubernetes_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}})
+        return decoded_object._replace(
+            obj={**with_kubernetes_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}}
+        )
 
-    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Keep the `kubernetes` finalizer of an updated Namespace; only `finalize` removes it."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
-    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a Namespace in a served version, with its `kubernetes` finalizer in the spec."""
-        converted = super().in_version(stored, api_version)
-        if FINALIZER not in finalizers_of(stored):
-            return converted
-        other_finalizers = [name for name in finalizers_of(stored) if name != FINALIZER]
-        spec = {**(stored.get("spec") or {}), "finalizers": [FINALIZER, *_finalizers_in_spec(stored)]}
-        return {**with_metadata(converted, finalizers=other_finalizers or None), "spec": spec}
+        served_object = super().in_version(stored_object, api_version)
+        if FINALIZER not in finalizers_of(stored_object):
+            return served_object
+        other_finalizers = [name for name in finalizers_of(stored_object) if name != FINALIZER]
+        spec = {**(stored_object.get("spec") or {}), "finalizers": [FINALIZER, *_finalizers_in_spec(stored_object)]}
+        return {**with_metadata(served_object, finalizers=other_finalizers or None), "spec": spec}
 
 
 class FinalizeHandler:
@@ -57,25 +59,25 @@ class FinalizeHandler:
         self._objects = objects
         self._strategy = strategy
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `finalize`."""
         return EndpointHandlers("", "v1", "Namespace", {"PUT": self._update})
 
     def _update(self, request: ApiRequest, _namespace: str, name: str) -> Response:
-        options, sent = write_options(request), read_body(request).value
-        stored = self._objects.get(Key(scheme.NAMESPACE, "", name))
+        options, sent_object = write_options(request), read_body(request).value
+        stored_object = self._objects.get(Key(scheme.NAMESPACE, "", name))
         details = {"name": name, "kind": "namespaces"}
-        if stored is None:
+        if stored_object is None:
             raise StatusError(404, "NotFound", f'namespaces "{name}" not found', details)
-        if not isinstance(sent, Mapping) or sent.get("kind", "Namespace") != "Namespace":
+        if not isinstance(sent_object, Mapping) or sent_object.get("kind", "Namespace") != "Namespace":
             raise bad_request("the request body is not a Namespace")
-        decoded = self._strategy.decode({**sent, "kind": "Namespace", "apiVersion": "v1"}, "").obj
-        if decoded is None or decoded["metadata"].get("name") != name:
+        decoded_object = self._strategy.decode({**sent_object, "kind": "Namespace", "apiVersion": "v1"}, "").obj
+        if decoded_object is None or decoded_object["metadata"].get("name") != name:
             raise bad_request(f"the request body is not a valid Namespace with the name {name} of the path")
-        has_finalizer = FINALIZER in finalizers_of(decoded)
-        new = with_finalizer(stored, FINALIZER) if has_finalizer else without_finalizer(stored, FINALIZER)
-        new = {**new, "spec": decoded.get("spec") or {}}
-        version = decoded["metadata"].get("resourceVersion") or stored["metadata"]["resourceVersion"]
+        has_finalizer = FINALIZER in finalizers_of(decoded_object)
+        new = with_finalizer(stored_object, FINALIZER) if has_finalizer else without_finalizer(stored_object, FINALIZER)
+        new = {**new, "spec": decoded_object.get("spec") or {}}
+        version = decoded_object["metadata"].get("resourceVersion") or stored_object["metadata"]["resourceVersion"]
         result = self._objects.attempt(Update(with_metadata(new, resourceVersion=version)), dry_run=options.dry_run)
         if result.obj is None:
             message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
@@ -86,9 +88,11 @@ class FinalizeHandler:
 def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:
     """Return the resources, where Namespaces have the subresource `finalize` and no deletecollection."""
     strategy = NamespaceStrategy()
-    answers = {"finalize": FinalizeHandler(objects, strategy).answer()}
+    finalize_handlers = {"finalize": FinalizeHandler(objects, strategy).handlers()}
     return [
-        each._replace(strategy=strategy, answers={**each.answers, **answers}, supports_deletecollection=False)
+        each._replace(
+            strategy=strategy, handlers={**each.handlers, **finalize_handlers}, supports_deletecollection=False
+        )
         if each.info.constant == scheme.NAMESPACE
         else each
         for each in resources

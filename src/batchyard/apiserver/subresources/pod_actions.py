@@ -165,9 +165,9 @@ def _check_bindable(pod: Obj, binding_metadata: Mapping[str, Any]) -> None:
     """Raise StatusError if a precondition fails, or the pod is being deleted, already bound or gated."""
     name, pod_metadata = pod["metadata"]["name"], pod["metadata"]
     for label, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
-        required = binding_metadata.get(field)
-        if required and required != pod_metadata[field]:
-            message = f"{label} in precondition: {required}, {label} in object meta: {pod_metadata[field]}"
+        required_value = binding_metadata.get(field)
+        if required_value and required_value != pod_metadata[field]:
+            message = f"{label} in precondition: {required_value}, {label} in object meta: {pod_metadata[field]}"
             raise _conflict(name, f"Precondition failed: {message}", "pods")
     if is_terminating(pod):
         raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
@@ -201,7 +201,7 @@ class EvictionHandler:
         self._objects = objects
         self._now = now
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `eviction`."""
         return EndpointHandlers(_GROUP, "v1", _EVICTION_KIND, {"POST": self._create})
 
@@ -227,8 +227,8 @@ class EvictionHandler:
         if decision.spent is not None:
             self._write(UpdateStatus(decision.spent), name, dry_run=options.dry_run)
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
-            disrupted = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
-            self._write(UpdateStatus(disrupted), name, dry_run=options.dry_run)
+            marked_pod = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
+            self._write(UpdateStatus(marked_pod), name, dry_run=options.dry_run)
         deletion = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
         self._write(deletion, name, dry_run=options.dry_run)
 
@@ -243,10 +243,12 @@ def _read_eviction(request: ApiRequest, namespace: str, name: str) -> Mapping[st
     eviction = read_body(request).value
     if not isinstance(eviction, Mapping) or (eviction.get("kind") or _EVICTION_KIND) != _EVICTION_KIND:
         raise bad_request("the request body is not an Eviction")
-    expected = _EVICTION_VERSIONS[0]
-    version = eviction.get("apiVersion") or expected
+    expected_version = _EVICTION_VERSIONS[0]
+    version = eviction.get("apiVersion") or expected_version
     if version not in _EVICTION_VERSIONS:
-        message = f"the API version in the data ({version}) does not match the expected API version ({expected})"
+        message = (
+            f"the API version in the data ({version}) does not match the expected API version ({expected_version})"
+        )
         raise bad_request(message)
     metadata = eviction.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}

@@ -47,39 +47,39 @@ _WEBSOCKET_VERSION: Final = "13"
 
 def negotiate_upgrade(request: ApiRequest, websockets: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
     """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
-    requested = request.headers.get("upgrade", "").lower()
+    protocol = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise bad_request("Upgrade request required")
-    if requested == WEBSOCKET:
+    if protocol == WEBSOCKET:
         return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websockets))
-    if SPDY.lower() in requested:
+    if SPDY.lower() in protocol:
         return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy))
-    raise bad_request(f"unable to upgrade: {requested or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
+    raise bad_request(f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
 
 
-def _websocket_protocol(request: ApiRequest, supported: Sequence[str]) -> str:
+def _websocket_protocol(request: ApiRequest, supported_names: Sequence[str]) -> str:
     if request.headers.get("sec-websocket-version", "") != _WEBSOCKET_VERSION:
         raise bad_request("unable to upgrade: missing or bad WebSocket Version")
     if request.method != "GET" or not request.headers.get(_WEBSOCKET_KEY_HEADER):
         raise bad_request("unable to upgrade: not a WebSocket handshake")
-    requested = _header_values(request, "sec-websocket-protocol")
-    chosen = next((each for each in requested or [UNNAMED_PROTOCOL] if each in supported), None)
-    if chosen is None:
-        message = f"[{' '.join(requested)}]; supports [{' '.join(filter(None, supported))}]"
+    requested_names = _header_values(request, "sec-websocket-protocol")
+    name = next((each for each in requested_names or [UNNAMED_PROTOCOL] if each in supported_names), None)
+    if name is None:
+        message = f"[{' '.join(requested_names)}]; supports [{' '.join(filter(None, supported_names))}]"
         raise StatusError(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}")
-    return chosen
+    return name
 
 
-def _spdy_protocol(request: ApiRequest, supported: Sequence[str]) -> str:
+def _spdy_protocol(request: ApiRequest, supported_names: Sequence[str]) -> str:
     header = "x-stream-protocol-version"
-    requested = _header_values(request, header)
-    if not requested:
+    requested_names = _header_values(request, header)
+    if not requested_names:
         raise bad_request(f"unable to upgrade: header {header.title()} does not exist in request")
-    chosen = next((each for each in requested if each in supported), None)
-    if chosen is None:
-        message = f"client supports [{' '.join(requested)}], server accepts [{' '.join(supported)}]"
+    name = next((each for each in requested_names if each in supported_names), None)
+    if name is None:
+        message = f"client supports [{' '.join(requested_names)}], server accepts [{' '.join(supported_names)}]"
         raise StatusError(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {message}")
-    return chosen
+    return name
 
 
 def _header_values(request: ApiRequest, header: str) -> list[str]:
@@ -106,7 +106,7 @@ class PodStreams:
     def __init__(self, pods: PodContainers) -> None:
         self._pods = pods
 
-    def answers(self) -> Mapping[str, EndpointHandlers]:
+    def handlers(self) -> Mapping[str, EndpointHandlers]:
         """Return the handlers by subresource; exec, attach and port-forward need the verb `create` for any method."""
         methods = ("POST", "GET")
 
@@ -268,7 +268,7 @@ class PodLogs:
         self._pods = pods
         self._now = now
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `log`."""
         return EndpointHandlers("", "v1", "Pod", {"GET": self._get})
 
@@ -327,8 +327,8 @@ class LogStream:
         if self.is_over and not self._log.is_over:
             self._log.on_new_data = _noop
             self._log.close()
-        pending, self._pending_data = self._pending_data, []
-        return [*pending, text] if text else pending
+        pending_data, self._pending_data = self._pending_data, []
+        return [*pending_data, text] if text else pending_data
 
     def return_data(self, data: Sequence[bytes]) -> "LogStream":
         """Return the stream with data put back, for another reader to take from the start."""
@@ -367,17 +367,17 @@ def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     if faults := [*_log_option_faults(tail, limit, seconds, since_time)]:
         details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
         raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
-    since = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
-    follow, previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
-    return LogOptions(query.get("container", ""), follow, previous, timestamps, since, tail, limit)
+    start_time = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
+    follow, is_previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
+    return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail, limit)
 
 
-def _log_option_faults(tail: int | None, limit: int | None, seconds: int | None, since: str) -> Iterator[FieldError]:
+def _log_option_faults(tail: int | None, limit: int | None, seconds: int | None, start: str) -> Iterator[FieldError]:
     if tail is not None and tail < 0:
         yield FieldError("tailLines", f"Invalid value: {tail}: must be greater than or equal to 0")
     if limit is not None and limit < 1:
         yield FieldError("limitBytes", f"Invalid value: {limit}: must be greater than 0")
-    if seconds is not None and since:
+    if seconds is not None and start:
         yield FieldError("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
     elif seconds is not None and seconds < 1:
         yield FieldError("sinceSeconds", f"Invalid value: {seconds}: must be greater than 0")
@@ -431,9 +431,9 @@ def _terminated_state(state: Mapping[str, Any] | None) -> Mapping[str, Any] | No
     return (state or {}).get("terminated")
 
 
-def _has_started(terminated: Mapping[str, Any] | None) -> bool:
+def _has_started(terminated_state: Mapping[str, Any] | None) -> bool:
     """Report whether a terminated container state has a start time."""
-    return terminated is not None and bool(terminated.get("startedAt"))
+    return terminated_state is not None and bool(terminated_state.get("startedAt"))
 
 
 def _noop() -> None:

@@ -96,8 +96,8 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
 
 
 def _regarding_cell(obj: Obj, _now: Instant) -> str:
-    regarding = obj["regarding"]
-    return f"{regarding['kind'].lower()}/{regarding['name']}"
+    reference = obj["regarding"]
+    return f"{reference['kind'].lower()}/{reference['name']}"
 
 
 def _age_cell(obj: Obj, now: Instant) -> str:
@@ -118,10 +118,10 @@ _DECISION_TABLE: Final = (
 def _hide_workload_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
     """Return decision details without the names of Workloads in hidden namespaces."""
     if isinstance(value, Mapping):
-        filtered = {name: _hide_workload_names(each, is_hidden) for name, each in value.items()}
-        if _WORKLOAD_FIELD in filtered and is_hidden(str(filtered[_WORKLOAD_FIELD]).partition("/")[0]):
-            filtered = {name: each for name, each in filtered.items() if name not in (_WORKLOAD_FIELD, "uid")}
-        return filtered
+        details = {name: _hide_workload_names(each, is_hidden) for name, each in value.items()}
+        if _WORKLOAD_FIELD in details and is_hidden(str(details[_WORKLOAD_FIELD]).partition("/")[0]):
+            details = {name: each for name, each in details.items() if name not in (_WORKLOAD_FIELD, "uid")}
+        return details
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_hide_workload_names(each, is_hidden) for each in value]
     return value
@@ -132,7 +132,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
     key = record.regarding
     info = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if info is None else info.api_version
-    regarding = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
+    reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
     metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT_NAMESPACE}
     time = format_time(record.at)
     return {
@@ -140,7 +140,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
         "kind": _KIND,
         "metadata": {**metadata, "creationTimestamp": format_time(record.at // SECOND * SECOND)},
         "time": time,
-        "regarding": {**{name: text for name, text in regarding.items() if text}, "name": key.name},
+        "regarding": {**{name: text for name, text in reference.items() if text}, "name": key.name},
         "component": record.component,
         "type": record.type,
         "reason": record.reason,
@@ -165,9 +165,9 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
     """Return the ledger query for a request, with the filters that the ledger supports."""
     exact_fields = {path: text for path, is_equality, text in selection.fields if is_equality}
     namespace = namespace or exact_fields.get("metadata.namespace", "")
-    about = request.query.get("about", "")
+    subject = request.query.get("about", "")
     return LedgerQuery(
-        about=tuple(_parse_about(about, namespace)) if about else (),
+        about=tuple(_parse_about(subject, namespace)) if subject else (),
         namespace=namespace,
         name=exact_fields.get("regarding.name", ""),
         reason=exact_fields.get("reason", ""),
@@ -177,16 +177,16 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
     )
 
 
-def _parse_about(about: str, namespace: str) -> Iterator[Key]:
+def _parse_about(subject: str, namespace: str) -> Iterator[Key]:
     """Yield the object keys that a text such as `job/train` can mean, including the Workloads of jobs."""
-    plural, separator, name = about.partition("/")
+    plural, separator, name = subject.partition("/")
     info = next((info for info in scheme.KINDS if plural.lower() in _resource_names(info)), None)
     if not separator or not name or info is None:
-        raise bad_request(f"about={about}: write it as KIND/NAME, such as workload/job-train-1f2e3")
+        raise bad_request(f"about={subject}: write it as KIND/NAME, such as workload/job-train-1f2e3")
     if set(name) & set("*?["):
-        raise bad_request(f"about={about}: {name} is not a valid name; wildcards are not supported")
+        raise bad_request(f"about={subject}: {name} is not a valid name; wildcards are not supported")
     if info.namespaced and not namespace:
-        raise bad_request(f"about={about}: the kind is namespaced; send the query to a namespace")
+        raise bad_request(f"about={subject}: the kind is namespaced; send the query to a namespace")
     yield Key(info.constant, namespace if info.namespaced else "", name)
     if info.constant in {scheme.JOB, scheme.JOB_SET}:
         yield Key(scheme.WORKLOAD, namespace, f"{info.kind.lower()}-{name}{_HASH_WILDCARD}")
@@ -243,13 +243,13 @@ def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) ->
 
 def with_forecasts(resources: Iterable[Resource], objects: ApiObjectStore, service: ForecastService) -> list[Resource]:
     """Return the resources, with the subresource `eta` on Workloads, Jobs and JobSets."""
-    served = list(resources)
+    served_resources = list(resources)
     for kind in FORECAST_KINDS:
         info = kind_info(kind)
         methods = {"GET": _forecast_handler(kind, objects, service)}
-        answer = EndpointHandlers("batchyard.dev", "v1alpha1", "Forecast", methods)
-        served = with_subresource_handlers(served, info.constant, {ETA_SUBRESOURCE: answer})
-    return served
+        handlers = EndpointHandlers("batchyard.dev", "v1alpha1", "Forecast", methods)
+        served_resources = with_subresource_handlers(served_resources, info.constant, {ETA_SUBRESOURCE: handlers})
+    return served_resources
 
 
 def _forecast_handler(
@@ -303,13 +303,13 @@ class WhyHandler:
     def with_why_subresource(self, resources: Iterable[Resource]) -> list[Resource]:
         """Return the resources, with the subresource `why` on the supported kinds."""
         return [
-            each._replace(answers={**each.answers, WHY_SUBRESOURCE: self._answer(each)})
+            each._replace(handlers={**each.handlers, WHY_SUBRESOURCE: self._handlers(each)})
             if each.info.constant in _EXPLAINED_KINDS
             else each
             for each in resources
         ]
 
-    def _answer(self, resource: Resource) -> EndpointHandlers:
+    def _handlers(self, resource: Resource) -> EndpointHandlers:
         return EndpointHandlers(_GROUP, _VERSION, _EXPLANATION_KIND, {"GET": partial(self._get, resource)})
 
     def _get(self, resource: Resource, request: ApiRequest, namespace: str, name: str) -> Response:
@@ -355,8 +355,8 @@ class PendingQueues(Protocol):
 class VisibilityResources:
     """The resources of Kueue's visibility API."""
 
-    def __init__(self, pending: PendingQueues, objects: ObjectReader) -> None:
-        self._pending = pending
+    def __init__(self, pending_queues: PendingQueues, objects: ObjectReader) -> None:
+        self._pending = pending_queues
         self._objects = objects
 
     def resources(self) -> list[Resource]:
@@ -366,7 +366,9 @@ class VisibilityResources:
     def _resources_of_version(self, version: str) -> list[Resource]:
         summary = {"kind": _VISIBILITY_KIND, "apiVersion": f"{VISIBILITY_GROUP}/{version}", "metadata": {}}
 
-        def answers(get: Callable[[ApiRequest, str, str], Sequence[dict[str, Any]]]) -> Mapping[str, EndpointHandlers]:
+        def read_handlers(
+            get: Callable[[ApiRequest, str, str], Sequence[dict[str, Any]]],
+        ) -> Mapping[str, EndpointHandlers]:
             def respond(request: ApiRequest, namespace: str, name: str) -> Response:
                 return Response(200, {**summary, "items": get(request, namespace, name)})
 
@@ -378,10 +380,10 @@ class VisibilityResources:
         cluster = virtual_kind(
             VISIBILITY_GROUP, version, _VISIBILITY_KIND, "clusterqueues", "clusterqueue", namespaced=False
         )
-        local = virtual_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
+        queues = virtual_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
         return [
-            virtual_resource(cluster, answers(self._in_cluster_queue)),
-            virtual_resource(local, answers(self._in_local_queue)),
+            virtual_resource(cluster, read_handlers(self._in_cluster_queue)),
+            virtual_resource(queues, read_handlers(self._in_local_queue)),
         ]
 
     def _in_cluster_queue(self, request: ApiRequest, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
@@ -410,9 +412,9 @@ class VisibilityResources:
     def _pending_workload(self, view: WorkloadView, cluster_position: int, local_position: int) -> dict[str, Any]:
         """Return a pending Workload with its positions in both queues."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
-        known = cut_metadata_times_to_seconds(workload["metadata"])
-        metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": known.get("creationTimestamp")}
-        owners = [{field: each[field] for field in _OWNER_FIELDS} for each in known.get("ownerReferences") or ()]
+        meta = cut_metadata_times_to_seconds(workload["metadata"])
+        metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": meta.get("creationTimestamp")}
+        owners = [{field: each[field] for field in _OWNER_FIELDS} for each in meta.get("ownerReferences") or ()]
         return {
             "metadata": {**metadata, "ownerReferences": owners} if owners else metadata,
             "priority": view.priority,

@@ -60,7 +60,7 @@ class ScaleHandler:
         selector_path = replica_paths.get("labelSelectorPath")
         self._selector_path = parse_json_path(selector_path) if selector_path else None
 
-    def answer(self) -> EndpointHandlers:
+    def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `scale`."""
         methods = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
         return EndpointHandlers(_GROUP, "v1", "Scale", methods)
@@ -72,27 +72,31 @@ class ScaleHandler:
         return self._store_scale(read_body(request).value, self._get_object(namespace, name), write_options(request))
 
     def _patch(self, request: ApiRequest, namespace: str, name: str) -> Response:
-        stored, content_type = self._get_object(namespace, name), content_type_of(request)
+        stored_object, content_type = self._get_object(namespace, name), content_type_of(request)
         check_patch_media_type(content_type, strategic=self._resource.is_native)
         options = write_options(request, content_type)
         if content_type == APPLY_PATCH:
-            return self._store_scale(read_yaml(request.body).value, stored, options, is_applied=True)
-        scale = apply_patch(self._scale_of(stored), content_type, read_json(request.body).value, UNSTRUCTURED)
-        return self._store_scale(scale, stored, options)
+            return self._store_scale(read_yaml(request.body).value, stored_object, options, is_applied=True)
+        scale = apply_patch(self._scale_of(stored_object), content_type, read_json(request.body).value, UNSTRUCTURED)
+        return self._store_scale(scale, stored_object, options)
 
-    def _store_scale(self, scale: Any, stored: Obj, options: WriteOptions, *, is_applied: bool = False) -> Response:
+    def _store_scale(
+        self, scale: Any, stored_object: Obj, options: WriteOptions, *, is_applied: bool = False
+    ) -> Response:
         """Store the desired replicas from a Scale, and return the new Scale."""
-        name, replicas = stored["metadata"]["name"], _desired_replicas(scale, stored)
-        version = _object_field(scale, "metadata").get("resourceVersion") or stored["metadata"]["resourceVersion"]
-        new = with_path(stored, self._spec_replicas_fields, replicas)
-        decoded = self._strategy.decode(new, stored["metadata"].get("namespace", ""))
-        faults = decoded.faults or self._strategy.check_update(decoded.obj or {}, stored)
+        name, replicas = stored_object["metadata"]["name"], _desired_replicas(scale, stored_object)
+        version = (
+            _object_field(scale, "metadata").get("resourceVersion") or stored_object["metadata"]["resourceVersion"]
+        )
+        new = with_path(stored_object, self._spec_replicas_fields, replicas)
+        decoded_object = self._strategy.decode(new, stored_object["metadata"].get("namespace", ""))
+        faults = decoded_object.faults or self._strategy.check_update(decoded_object.obj or {}, stored_object)
         if faults:
             raise _invalid_scale(name, *faults)
         entries = (
-            self._managed_fields_after_apply(stored, replicas, options)
+            self._managed_fields_after_apply(stored_object, replicas, options)
             if is_applied
-            else self._managed_fields_after_update(stored, new, options)
+            else self._managed_fields_after_update(stored_object, new, options)
         )
         write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": version}}, entries)
         result = self._objects.attempt(write, dry_run=options.dry_run)
@@ -100,20 +104,24 @@ class ScaleHandler:
             raise self._conflict_error(name, result.error)
         return Response(200, self._scale_of(result.obj))
 
-    def _managed_fields_after_update(self, stored: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
+    def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an update of its replicas."""
-        old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored, new))
-        entries = stored["metadata"].get("managedFields") or []
-        versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
+        old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored_object, new))
+        entries = stored_object["metadata"].get("managedFields") or []
+        versions = versions_of(self._resource, stored_object["metadata"].get("namespace", ""))
         return updated_managed_fields(old, new, entries, self._field_manager(options), versions)
 
-    def _managed_fields_after_apply(self, stored: Obj, replicas: int, options: WriteOptions) -> list[dict[str, Any]]:
+    def _managed_fields_after_apply(
+        self, stored_object: Obj, replicas: int, options: WriteOptions
+    ) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an apply of its replicas. Raises StatusError on a conflict."""
-        live = self._strategy.in_version(stored, self._info.api_version)
-        type_meta = {"apiVersion": live["apiVersion"], "kind": live["kind"]}
-        versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
+        live_object = self._strategy.in_version(stored_object, self._info.api_version)
+        type_meta = {"apiVersion": live_object["apiVersion"], "kind": live_object["kind"]}
+        versions = versions_of(self._resource, stored_object["metadata"].get("namespace", ""))
         config = with_path(type_meta, self._spec_replicas_fields, replicas)
-        return apply_configuration(live, config, self._field_manager(options), versions, force=options.force).entries
+        return apply_configuration(
+            live_object, config, self._field_manager(options), versions, force=options.force
+        ).entries
 
     def _field_manager(self, options: WriteOptions) -> FieldManager:
         time = format_time(self._now() // SECOND * SECOND)
@@ -132,16 +140,18 @@ class ScaleHandler:
         message = f'Operation cannot be fulfilled on {info.plural}.{info.group} "{name}": {error}'
         return StatusError(409, "Conflict", message, {"name": name, "group": info.group, "kind": info.plural})
 
-    def _scale_of(self, stored: Obj) -> dict[str, Any]:
+    def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
         """Return the Scale of an object."""
         copied_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-        metadata = {field: stored["metadata"][field] for field in copied_fields if field in stored["metadata"]}
+        stored_metadata = stored_object["metadata"]
+        metadata = {field: stored_metadata[field] for field in copied_fields if field in stored_metadata}
         metadata = cut_metadata_times_to_seconds(metadata)
-        desired, current = values_at(stored, self._spec_replicas_path), values_at(stored, self._status_replicas_path)
-        status: dict[str, Any] = {"replicas": current[0] if current else 0}
-        selector = values_at(stored, self._selector_path) if self._selector_path is not None else []
+        desired_counts = values_at(stored_object, self._spec_replicas_path)
+        current_counts = values_at(stored_object, self._status_replicas_path)
+        status: dict[str, Any] = {"replicas": current_counts[0] if current_counts else 0}
+        selector = values_at(stored_object, self._selector_path) if self._selector_path is not None else []
         status |= {"selector": _selector_text(selector[0])} if selector else {}
-        spec = {"replicas": desired[0]} if desired else {}
+        spec = {"replicas": desired_counts[0]} if desired_counts else {}
         return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
 
 
@@ -149,8 +159,8 @@ def with_scale(
     resource: Resource, objects: ApiObjectStore, replica_paths: Mapping[str, str], now: Callable[[], Instant]
 ) -> Resource:
     """Return a resource with the subresource `scale`; `replica_paths` has the JSON paths of the replicas."""
-    answer = ScaleHandler(objects, resource, replica_paths, now).answer()
-    return resource._replace(answers={**resource.answers, "scale": answer})
+    scale_handlers = ScaleHandler(objects, resource, replica_paths, now).handlers()
+    return resource._replace(handlers={**resource.handlers, "scale": scale_handlers})
 
 
 def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:
@@ -161,14 +171,14 @@ def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Cal
     ]
 
 
-def _desired_replicas(scale: Any, stored: Obj) -> int:
+def _desired_replicas(scale: Any, stored_object: Obj) -> int:
     """Return the desired replicas of a Scale. Raises StatusError if they are invalid."""
     if not isinstance(scale, Mapping) or scale.get("kind", "Scale") != "Scale":
         raise bad_request("the request body is not a Scale of autoscaling/v1")
     replicas = _object_field(scale, "spec").get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         problem = f"Invalid value: {replicas}: should be a non-negative integer"
-        raise _invalid_scale(stored["metadata"]["name"], FieldError(_REPLICAS, problem))
+        raise _invalid_scale(stored_object["metadata"]["name"], FieldError(_REPLICAS, problem))
     return replicas
 
 

@@ -21,7 +21,7 @@ def write_backup(file: Path, folder: Path) -> None:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         output.fail(f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}")
-    state = contents.recovered
+    state = contents.store
     count = len(state.objects)
     output.report_line(f"batchyard: backup {file} written and verified: {count} objects at revision {state.revision}")
 
@@ -35,7 +35,7 @@ def restore_backup(file: Path, folder: Path) -> None:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
-    state = contents.recovered
+    state = contents.store
     count = len(state.objects)
     output.report_line(f"batchyard: {folder}: {count} objects restored; it continues from revision {state.revision}")
     output.report_line(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")

@@ -11,7 +11,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, event_last_time
 from batchyard.api.scheme import kind_info
 from batchyard.cli.submit.manifests import JobRequest, with_job_owner
-from batchyard.client.transport import HttpAnswer, HttpRequest, decode_object, failure_reason, kind_path, object_path
+from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, failure_reason, kind_path, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 _VISIBILITY_PATH: Final = "/apis/visibility.kueue.x-k8s.io"
@@ -94,7 +94,7 @@ class Cluster:
 
     async def follow_log(
         self, namespace: str, pod: str, container: str, since: str, handle_lines: Callable[[Sequence[bytes]], None]
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Pass the timestamped lines of a container's log to `handle_lines`; return the final response."""
         path = object_path(kind_info(scheme.POD), "v1", namespace, pod, "log")
         since_query = f"&sinceTime={since.replace('+', '%2B')}" if since else ""
@@ -138,7 +138,7 @@ class Cluster:
         raise SubmitError(f"{self.url} does not serve {info.plural}.{info.group}: install Kueue first")
 
 
-def _items_in(answer: HttpAnswer) -> Sequence[Obj]:
+def _items_in(answer: HttpResponse) -> Sequence[Obj]:
     items: Sequence[Obj] = decode_object(answer.body).get("items") or ()
     return items
 

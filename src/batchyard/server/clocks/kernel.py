@@ -86,7 +86,7 @@ class LiveKernel:
     @property
     def is_unused(self) -> bool:
         """Whether no work has been scheduled yet."""
-        return not self._virtual_loop.steps and not self._virtual_loop.pending()
+        return not self._virtual_loop.steps and not self._virtual_loop.pending_count()
 
     def set_clock(self, instant: Instant, speed: float) -> None:
         """Set the clock to an instant, and its speed.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age
-from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decode_object
+from batchyard.client.transport import HttpRequest, HttpResponse, Transport, decode_object
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.operator.snapshot import RequestSender
@@ -80,7 +80,7 @@ class ServerClock:
         request = HttpRequest("GET", self._path)
         self._transport.send(request, lambda answer: self._poll_after(self._follow_response(answer, asked_at)))
 
-    def _follow_response(self, answer: HttpAnswer, asked_at: Instant) -> Duration:
+    def _follow_response(self, answer: HttpResponse, asked_at: Instant) -> Duration:
         """Set the clock to the time in a response. Return the delay until the next poll."""
         report = decode_object(answer.body) if answer.code == 200 else {}
         instant, speed = report.get("instant"), report.get("speed")

@@ -156,7 +156,7 @@ class RequestDispatcher:
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
-        return self._server.known(request)
+        return self._server.authenticate(request)
 
     def ask(self, request: ApiRequest, on_response: ResponseReceiver) -> None:
         """Queue a request; `on_response` gets the response, or a 429 at once if too many requests are in progress."""

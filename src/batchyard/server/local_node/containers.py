@@ -112,7 +112,7 @@ class LocalPort(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass bytes from the port to the client."""
         if not self._is_closed:
-            self._talker.received("stdout", data)
+            self._talker.process_output("stdout", data)
             if self._is_ending:
                 self._start_response_timeout()
 
@@ -174,7 +174,7 @@ class LocalPort(asyncio.Protocol):
     def _end(self, ending: containers.SessionEnd) -> None:
         if not self._is_closed:
             self.close()
-            self._talker.ended(ending)
+            self._talker.process_end(ending)
 
     def _start_response_timeout(self) -> None:
         """Close the connection if the port sends no data for a while after the end of the input."""

@@ -337,7 +337,7 @@ class _LocalSession:
         return write_fd
 
     def _read_output(self, name: str, fd: int) -> None:
-        on_data = partial(self._talker.received, name)
+        on_data = partial(self._talker.process_output, name)
         self._output_readers[name] = PipeReader(fd, self._loop, on_data, partial(self._process_output_end, name))
         self._output_readers[name].listen(listens=self._is_reading)
 
@@ -389,7 +389,7 @@ class _LocalSession:
     def _end_if_complete(self) -> None:
         if self._ending is not None and not self._is_closed and not self._output_readers:
             self.close()
-            self._talker.ended(self._ending)
+            self._talker.process_end(self._ending)
 
 
 class LocalCommand(_LocalSession):
@@ -490,7 +490,7 @@ class FailedSession:
     """A session that could not be started: it only reports its failure to the client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session_client: SessionClient, reason: str) -> None:
-        self._report_handle = loop.call_soon(session_client.ended, SessionEnd(failure=reason))
+        self._report_handle = loop.call_soon(session_client.process_end, SessionEnd(failure=reason))
 
     def write(self, data: bytes) -> None:
         """Do nothing, because the session has failed."""

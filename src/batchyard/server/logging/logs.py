@@ -213,7 +213,7 @@ class AuditLog:
 
     def note(self, audited: AuditedRequest) -> None:
         """Write the audit event of an answered request. If that fails, the event is lost and the error is logged."""
-        if isinstance(audited.answer, DeferredResponse):
+        if isinstance(audited.response, DeferredResponse):
             return  # it is written once the response is known
         self._count += 1
         line = _encode_audit(audit_event(audited, wall_clock(), self._count)) + b"\n"

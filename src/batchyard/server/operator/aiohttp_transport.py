@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import monotonic_seconds, sleep_for
 from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError
@@ -59,14 +59,14 @@ class HttpTransport:
         self._tasks[task] = None
         task.add_done_callback(self._process_task_end)
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response. After a 401, retry once with renewed credentials."""
         answer = await self._send_once(request)
         if answer.code == _UNAUTHORIZED and await self._renew_credentials():
             answer = await self._send_once(request)
         return answer
 
-    async def ask_with_retries(self, request: HttpRequest) -> HttpAnswer:
+    async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response. Retry within its timeout if the server is overloaded or down."""
         deadline = monotonic_seconds() + request.within / SECOND
         while (answer := await self.ask(request)).code in _RETRIED_CODES:
@@ -78,7 +78,7 @@ class HttpTransport:
 
     async def stream(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, deliver_incomplete_line: bool = False
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Pass the lines of a response to `deliver` as they arrive; return its status when it ends.
 
         With `deliver_incomplete_line`, an incomplete last line is delivered too.
@@ -96,9 +96,9 @@ class HttpTransport:
                     deliver([incomplete_line])
         except _CONNECTION_ERRORS as error:
             return _failed_answer(error)
-        return HttpAnswer(200)
+        return HttpResponse(200)
 
-    async def _send_once(self, request: HttpRequest) -> HttpAnswer:
+    async def _send_once(self, request: HttpRequest) -> HttpResponse:
         timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
         try:
             async with self._open_request(request, timeout) as response:
@@ -155,22 +155,22 @@ class KernelTransport:
         self._transport = http_transport
         self._post = post
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+    def send(self, request: HttpRequest, answered: Callable[[HttpResponse], None]) -> None:
         """Send a request, and call `answered` once with the response."""
         self._transport.start(self._send(request, answered))
 
     def watch(
-        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpResponse], None]
     ) -> None:
         """Send a watch request. Call `deliver` with its lines as they arrive, and `ended` once at the end."""
         self._transport.start(self._watch(request, deliver, ended))
 
-    async def _send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+    async def _send(self, request: HttpRequest, answered: Callable[[HttpResponse], None]) -> None:
         answer = await self._transport.ask(request)
         self._post(partial(answered, answer))
 
     async def _watch(
-        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpResponse], None]
     ) -> None:
         answer = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
         self._post(partial(ended, answer))
@@ -184,9 +184,9 @@ def _http_session() -> aiohttp.ClientSession:
     )
 
 
-async def _read_answer(response: aiohttp.ClientResponse) -> HttpAnswer:
+async def _read_answer(response: aiohttp.ClientResponse) -> HttpResponse:
     wait, date = response.headers.get("retry-after", ""), response.headers.get("date", "")
-    return HttpAnswer(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
+    return HttpResponse(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
@@ -215,7 +215,7 @@ def _parse_date(date: str) -> Instant:
         return 0
 
 
-def _failed_answer(error: BaseException) -> HttpAnswer:
+def _failed_answer(error: BaseException) -> HttpResponse:
     """Return a response with code 0 for a failed request, with the error and whether the request may have been sent."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     message = str(error) or type(error).__name__
@@ -223,7 +223,7 @@ def _failed_answer(error: BaseException) -> HttpAnswer:
         message = f"{error.host}:{error.port}: {_connection_error_text(error.os_error)}"
     elif isinstance(error, aiohttp.ClientPayloadError):  # aiohttp's message blames the server
         message = "the connection was closed before the response was complete"
-    return HttpAnswer(0, trouble=message, was_sent=was_sent)
+    return HttpResponse(0, trouble=message, was_sent=was_sent)
 
 
 def _connection_error_text(error: OSError) -> str:

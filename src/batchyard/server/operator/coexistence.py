@@ -14,7 +14,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Instant, format_age
-from batchyard.client.transport import HttpRequest, decode_object, failure_reason, kind_path, list_of_answer
+from batchyard.client.transport import HttpRequest, decode_object, failure_reason, kind_path, list_in_response
 from batchyard.client.write_queue import SHARED_MANAGERS
 from batchyard.controller_groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.interfaces.client import WatchEvent
@@ -122,7 +122,7 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
     """Return why controller groups must not start, if webhooks show a competing controller; else ''."""
-    listed = list_of_answer(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
+    listed = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     configurations = [
         configuration
         for configuration in (listed or {}).get("items") or ()
@@ -169,7 +169,7 @@ async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIte
         info = kind_info(kind)
         path = kind_path(info, info.storage_version)
         answer = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
-        listed = list_of_answer(answer) or {}
+        listed = list_in_response(answer) or {}
         written_at = _last_written(listed.get("items") or (), upstream.managers)
         now = answer.server_time or wall_clock()  # managedFields have the server's time
         if written_at is not None and now - written_at < _RECENT:

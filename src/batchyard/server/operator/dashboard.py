@@ -71,7 +71,7 @@ class OperatorPage:
         ]
 
     async def _serve_file(self, request: web.Request) -> web.StreamResponse:
-        return _web_response(self._files.answer(ApiRequest("GET", request.path)))
+        return _web_response(self._files.respond(ApiRequest("GET", request.path)))
 
     async def _serve_model(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -93,7 +93,7 @@ class OperatorPage:
         answer = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
         if not api_request.flag("watch"):
             return _web_response(answer)
-        stream = models.answer(api_request)
+        stream = models.respond(api_request)
         assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
         hub.join(stream)
         try:
@@ -107,7 +107,7 @@ class OperatorPage:
         for _ in range(_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
-                answer = models.answer(api_request)
+                answer = models.respond(api_request)
             except StatusError as error:
                 error_response = error
             if not await self._token_reviewer.send_reviews():

@@ -11,7 +11,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.openapi_definitions import definition_of
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
-from batchyard.client.transport import HttpAnswer, HttpRequest, decode_object, kind_path
+from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, kind_path
 from batchyard.server.clocks.wall import sleep_for
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -25,7 +25,7 @@ _ALREADY_EXISTS: Final = 409
 class DefinitionsClient(Protocol):
     """Sends requests to an API server."""
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response."""
 
 

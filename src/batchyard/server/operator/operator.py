@@ -185,7 +185,7 @@ class OperatorProcess:
         decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         observer = self._cycle_observer(cycles)
         ports = PlatformPorts(self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=observer)
-        platform, existing = build_platform(ports, self._config.settings), self.client.everything()
+        platform, existing = build_platform(ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
         if not self._config.beside_upstream:
@@ -333,7 +333,7 @@ def _readiness_delay(operator: OperatorProcess) -> str:
 def _client_texts(operator: OperatorProcess) -> Iterator[str]:
     """Yield the metrics of leader election and of the client."""
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
-    answers = operator.client.outbox.answers
+    answers = operator.client.outbox.response_counts
     rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
     yield gauge_text(metric("rest_client_requests_total"), rows)
     informers = operator.client.informers.items()

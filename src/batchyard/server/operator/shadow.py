@@ -169,7 +169,7 @@ class Shadow:
         if not has_begun and self._controller.has_begun:
             if self._config.port:
                 self.page = ShadowPage(self.client, self._timers, self.token_reviewer, lambda: self.counts)
-                self.page.observe(self.client.everything())
+                self.page.observe(self.client.added_events())
             self._report("batchyard: comparing with Kueue's decisions; no objects are written")
             if self._config.run_time is not None:
                 self._timers.call_at(self._timers.now() + self._config.run_time, self._end)

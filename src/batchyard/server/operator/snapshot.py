@@ -36,7 +36,7 @@ class SnapshotError(Exception):
 class RequestSender(Protocol):
     """Sends requests to an API server."""
 
-    async def ask(self, request: transport.HttpRequest) -> transport.HttpAnswer:
+    async def ask(self, request: transport.HttpRequest) -> transport.HttpResponse:
         """Send a request and return the response."""
 
 
@@ -82,7 +82,7 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
     return result
 
 
-async def _request_status_document(sender: RequestSender) -> transport.HttpAnswer:
+async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
     """Request the status document of a batchyard platform. Raises SnapshotError if the server is unreachable."""
     request = transport.HttpRequest("GET", REPORT)
     answer = await sender.ask(request)
@@ -93,7 +93,7 @@ async def _request_status_document(sender: RequestSender) -> transport.HttpAnswe
 
 async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
     """List all objects of a kind, in the newest version that the server serves and can convert to."""
-    unconverted: transport.HttpAnswer | None = None
+    unconverted: transport.HttpResponse | None = None
     for version in reversed(info.versions):
         path, exact_query = transport.kind_path(info, version), ""
         if result.revision:
@@ -121,7 +121,7 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
 async def _take_pages(
     sender: RequestSender,
     kind_and_version: tuple[ServedKind, str],
-    answer: transport.HttpAnswer,
+    answer: transport.HttpResponse,
     on_page: PageHandler,
     result: SnapshotResult,
 ) -> None:
@@ -129,7 +129,7 @@ async def _take_pages(
     info, version = kind_and_version
     path = transport.kind_path(info, version)
     while True:
-        page = transport.list_of_answer(answer)
+        page = transport.list_in_response(answer)
         if page is None:
             raise SnapshotError(transport.failure_reason(answer))
         result.revision = result.revision or transport.revision_of(page)
@@ -149,13 +149,13 @@ def _continue_token(page: Mapping[str, Any]) -> str:
     return (page.get("metadata") or {}).get("continue") or ""
 
 
-async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport.HttpAnswer:
+async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport.HttpResponse:
     """Fetch one page of a list, with retries."""
     request = transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", within=MINUTE)
     return await send_with_retries(sender, request)
 
 
-async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpAnswer:
+async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpResponse:
     """Send a request and return the response. Retry with exponential backoff while the server is overloaded."""
     answer = await sender.ask(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):
@@ -166,6 +166,6 @@ async def send_with_retries(sender: RequestSender, request: transport.HttpReques
     return answer
 
 
-def _is_unconverted(answer: transport.HttpAnswer) -> bool:
+def _is_unconverted(answer: transport.HttpResponse) -> bool:
     """Report whether a list failed because the conversion webhook of its API version is unavailable."""
     return answer.code == 500 and "conversion webhook" in transport.failure_reason(answer)

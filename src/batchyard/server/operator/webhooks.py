@@ -329,7 +329,7 @@ class CertificateKeeper:
             self._report_error(answer)
         return answer.code == 200
 
-    def _report_error(self, answer: transport.HttpAnswer) -> None:
+    def _report_error(self, answer: transport.HttpResponse) -> None:
         error = transport.failure_reason(answer)
         if error not in self._reported_errors:
             self._reported_errors[error] = None
@@ -470,7 +470,7 @@ class Webhooks:
         return counted
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_mutation, managed=self._terms.managed_namespaces))
+        return await self._answer_review(request, partial(review_mutation, namespaces=self._terms.managed_namespaces))
 
     async def _validate(self, request: web.Request) -> web.Response:
         return await self._answer_review(request, review_validation)

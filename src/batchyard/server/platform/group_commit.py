@@ -127,7 +127,7 @@ class GroupCommit:
         self.durable = store.revision
         store.listen(self._collect)
 
-    def since(self, revision: int) -> Sequence[WatchEvent]:
+    def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the durable changes after a revision. Raises Expired if the history no longer holds them."""
         return [change for change in self.changes_since(revision) if change.revision <= self.durable]
 

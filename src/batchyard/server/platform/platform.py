@@ -279,7 +279,7 @@ class EmbeddedPlatform:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._journal = RevisionJournal(options.folder / JOURNAL_FILE, options.sync, accept_loss=options.accept_loss)
-        self._store = Store(window=2 * HISTORY_REVISIONS, recovered=self._journal.recover())
+        self._store = Store(window=2 * HISTORY_REVISIONS, contents=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
         self.on_failure: Callable[[], None] = _ignore_failure
@@ -298,7 +298,7 @@ class EmbeddedPlatform:
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._is_fair_sharing = kueue.policy.fair_sharing
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
-        claim_fields = InProcessFieldManager(built_in, self._kernel.now).claimed
+        claim_fields = InProcessFieldManager(built_in, self._kernel.now).claim_fields
         admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
         self._client = LocalClient(self._store, self._kernel, admission=admission.rules(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
@@ -376,7 +376,7 @@ class EmbeddedPlatform:
         self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
         pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
-        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).answer)
+        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
         self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).answer)
 
     def _status_document(self, report: StatusReport) -> Mapping[str, Any]:

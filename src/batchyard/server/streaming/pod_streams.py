@@ -92,7 +92,7 @@ class ExecWebSocket:
 
     # --- callbacks of the process session ---
 
-    def received(self, output: str, data: bytes) -> None:
+    def process_output(self, output: str, data: bytes) -> None:
         """Send output of the process to the client."""
         self._socket.send(bytes([_OUTPUT_CHANNELS[output]]) + data)
 
@@ -100,7 +100,7 @@ class ExecWebSocket:
         """Resume or pause reading from the client, as the process accepts more input or not."""
         self._socket.listen(listens=wants)
 
-    def ended(self, ending: SessionEnd) -> None:
+    def process_end(self, ending: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
         self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(ending)))
@@ -188,7 +188,7 @@ class ExecSpdy:
 
     # --- callbacks of the process session ---
 
-    def received(self, output: str, data: bytes) -> None:
+    def process_output(self, output: str, data: bytes) -> None:
         """Send output of the process to the client."""
         self._connection.send(framing.encode_data(self._streams[output], data))
 
@@ -196,7 +196,7 @@ class ExecSpdy:
         """Resume or pause reading from the client, as the process accepts more input or not."""
         self._connection.listen(listens=wants)
 
-    def ended(self, ending: SessionEnd) -> None:
+    def process_end(self, ending: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
         status = msgspec.json.encode(self._command.status(ending))

@@ -170,7 +170,7 @@ class _StreamPair:
     def connect(self) -> None:
         """Connect to the port of the pod, unless the user's limit is reached."""
         if not self._owner.port_limit.enter_port():
-            self.ended(SessionEnd(failure=TOO_MANY_CONNECTIONS))
+            self.process_end(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return
         self._session = self._owner.forwarding.connect(self._port, self)
         if not self._owner.client_accepts_data:
@@ -203,7 +203,7 @@ class _StreamPair:
 
     # --- callbacks of the port ---
 
-    def received(self, output: str, data: bytes) -> None:
+    def process_output(self, output: str, data: bytes) -> None:
         """Send data of the port to the client."""
         self._owner.sink.send(framing.encode_data(self.streams["data"], data))
 
@@ -211,7 +211,7 @@ class _StreamPair:
         """Resume or pause reading from the client, as the port accepts more data or not."""
         self._owner.wants_more(self, wants=wants)
 
-    def ended(self, ending: SessionEnd) -> None:
+    def process_end(self, ending: SessionEnd) -> None:
         """Report the end of the connection to the port, or its failure, to the client."""
         self._detach_session()
         if ending.failure:
@@ -319,7 +319,7 @@ class _ForwardedPort:
         self._port = port
         self.session: ByteStream = owner.forwarding.connect(port, self)
 
-    def received(self, output: str, data: bytes) -> None:
+    def process_output(self, output: str, data: bytes) -> None:
         """Send data of the port to the client."""
         self._port_forward.socket.send(bytes([self._channel]) + data)
 
@@ -327,7 +327,7 @@ class _ForwardedPort:
         """Resume or pause reading from the client, as the port accepts more data or not."""
         self._port_forward.wants_more(self._channel, wants=wants)
 
-    def ended(self, ending: SessionEnd) -> None:
+    def process_end(self, ending: SessionEnd) -> None:
         """Report the end of the connection to the port, or its failure, to the client."""
         if ending.failure:
             self._port_forward.send_failure(self._channel, self._port, ending)

@@ -278,9 +278,9 @@ class FaultyClient:
         self._listeners.append(listener)
         self._client.subscribe(listener)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Report whether all watch events and all results of writes have been delivered."""
-        return self._client.settled()
+        return self._client.is_settled()
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
         """Submit writes in order until a crash or an error; some writes are rejected with a conflict."""
@@ -290,7 +290,7 @@ class FaultyClient:
             result = self._attempt(write)
             if result.error is not None:
                 break
-        self._client.answer(done, result)
+        self._client.deliver_result(done, result)
 
     def _attempt(self, write: Write) -> WriteResult:
         if self._write_faults.is_conflict_due():

@@ -181,7 +181,7 @@ class FaultInjector:
         kernel, client = self._world.kernel, self._world.client
         if kernel.now() < self._last_step_at:
             return False
-        if kernel.pending() <= self._scheduled:
+        if kernel.pending_count() <= self._scheduled:
             return not any(phase(pod) == RUNNING for pod in client.list(scheme.POD))
         return not has_unfinished_work(client)
 

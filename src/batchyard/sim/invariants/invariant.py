@@ -103,7 +103,7 @@ class Invariant:
     @property
     def is_at_rest(self) -> bool:
         """Whether no more events are scheduled in the world."""
-        return not self.world_view.world.kernel.pending()
+        return not self.world_view.world.kernel.pending_count()
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Check before a batch of watch events; the object states contain none of its changes."""

@@ -183,7 +183,7 @@ class NothingIsStuck(Invariant):
 
     def finish(self) -> None:
         """Check all pending Workloads, if no more events are scheduled."""
-        if self.world_view.world.kernel.pending():
+        if self.world_view.world.kernel.pending_count():
             return
         waiting = self._waiting()
         looping_roots = {loop.root for loop in self.world_view.world.loops}

@@ -75,7 +75,7 @@ class MortalClient:
     def __init__(self, client: LocalClient) -> None:
         self._client = client
         self.get, self.list, self.owned_by = client.get, client.list, client.owned_by
-        self.subscribe, self.settled = client.subscribe, client.settled
+        self.subscribe, self.is_settled = client.subscribe, client.is_settled
         self.left: int | None = None
         self.written = 0
 
@@ -88,7 +88,7 @@ class MortalClient:
             result = self._client.attempt(write)
             if result.error is not None:
                 break
-        self._client.answer(done, result)
+        self._client.deliver_result(done, result)
 
 
 class Cloud(Stage):
@@ -116,7 +116,7 @@ class Cloud(Stage):
     def finish(self) -> None:
         """Run all pending work, which must end."""
         self.kernel.run(steps_max=200_000)
-        assert self.kernel.pending() == 0
+        assert self.kernel.pending_count() == 0
 
     def instances(self, pool: str | None = None) -> Sequence[Mapping[str, Any]]:
         """Return the Instances of a pool, or all."""

@@ -155,7 +155,7 @@ def test_workload_without_job_has_no_pods_ready_timeout() -> None:
     stage = Stage(WorkloadLifecycle(PodsReadyPolicy()))
     stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
     stage.put(lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True))
-    assert stage.kernel.pending() == 0
+    assert stage.kernel.pending_count() == 0
 
 
 def test_without_job_policy_applies_timeout_to_workload_without_job() -> None:

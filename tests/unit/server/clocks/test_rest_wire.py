@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
@@ -135,7 +135,7 @@ def test_stream_delivers_complete_lines_as_they_arrive() -> None:
         answer = await wire.stream(HttpRequest("GET", "/watch"), reported.append)
         assert [line for lines in reported for line in lines] == [b'{"a": 1}', b'{"b": 2}']
         assert reported[0] == ()
-        assert answer == HttpAnswer(200)
+        assert answer == HttpResponse(200)
         assert (await wire.stream(HttpRequest("GET", "/busy"), reported.append)).code == 429
 
     run(act)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import ServerClock
@@ -18,15 +18,15 @@ class DatedServer:
     def __init__(self, ahead: Sequence[Duration]) -> None:
         self.ahead = list(ahead)
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: HttpRequest) -> HttpResponse:
         """Return a response; the clock uses only its date."""
         if request.path != "/version":
-            return HttpAnswer(404, server_time=START)
-        return HttpAnswer(
+            return HttpResponse(404, server_time=START)
+        return HttpResponse(
             200, b'{"gitVersion": "v1.36.2"}', server_time=START + (self.ahead.pop(0) if self.ahead else 0)
         )
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+    def send(self, request: HttpRequest, answered: Callable[[HttpResponse], None]) -> None:
         """Answer the same through a callback."""
         answered(asyncio.run(self.ask(request)))
 

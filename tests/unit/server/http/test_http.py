@@ -170,7 +170,7 @@ def test_anonymous_request_is_rejected_before_body(tmp_path: Path) -> None:
     head = POST + b"connection: close\r\ncontent-length: 3000\r\n\r\n"
     answer = exchange(tmp_path, head, server=api.server, is_secure=True)
     assert (codes(answer), body_of(answer)["reason"]) == ([401], "Unauthorized")
-    known = api.audited[-1].known
+    known = api.audited[-1].authenticated_request
     assert (known.user, known.source) == (ANONYMOUS, "127.0.0.1")
 
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.server.operator.definitions import install_definitions
 
 KINDS = (scheme.JOB, scheme.WORKLOAD, scheme.JOB_SET, scheme.LEASE)
@@ -19,13 +19,13 @@ class Server:
         self.refusal = refusal
         self.sent: list[str] = []
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: HttpRequest) -> HttpResponse:
         if request.method == "POST":
             self.sent.append(msgspec.json.decode(request.body)["metadata"]["name"])
-            return HttpAnswer(self.refusal or 201, b'{"message": "no rights"}')
+            return HttpResponse(self.refusal or 201, b'{"message": "no rights"}')
         if "customresourcedefinitions" in request.path:
-            return HttpAnswer(200, msgspec.json.encode(ESTABLISHED))
-        return HttpAnswer(200 if "/kueue.x-k8s.io/v1beta1/" in request.path else 404)
+            return HttpResponse(200, msgspec.json.encode(ESTABLISHED))
+        return HttpResponse(200 if "/kueue.x-k8s.io/v1beta1/" in request.path else 404)
 
 
 def test_only_missing_definitions_are_installed() -> None:

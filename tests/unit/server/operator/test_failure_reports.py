@@ -3,10 +3,10 @@
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
 from batchyard.client.informer import Informer, ObjectCache
-from batchyard.client.transport import HttpAnswer
+from batchyard.client.transport import HttpResponse
 from batchyard.server.operator.definitions import WatchErrorLog
 
-LISTED = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
+LISTED = HttpResponse(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 
 
 class TwoInformers:
@@ -18,14 +18,14 @@ class TwoInformers:
         self.templates = Informer(kind_info(scheme.POD_TEMPLATE), cache, 0)
         self._troubles = WatchErrorLog("look at the terms")
 
-    def listed(self, informer: Informer, answer: HttpAnswer) -> str:
+    def listed(self, informer: Informer, answer: HttpResponse) -> str:
         informer.process_list_page(answer)
         return self._troubles.news(informer, (self.jobs, self.templates))
 
 
 def test_watch_error_is_reported_once_and_recovery_is_reported() -> None:
     reported = TwoInformers()
-    away = HttpAnswer(0, trouble="nobody listens")
+    away = HttpResponse(0, trouble="nobody listens")
     assert reported.listed(reported.jobs, away) == "no answer: nobody listens"
     assert reported.listed(reported.templates, away) == ""
     assert reported.listed(reported.jobs, LISTED) == "", "the other informer has not recovered"
@@ -35,10 +35,10 @@ def test_watch_error_is_reported_once_and_recovery_is_reported() -> None:
 
 def test_unserved_kind_does_not_prevent_recovery_report() -> None:
     reported = TwoInformers()
-    unserved = reported.listed(reported.templates, HttpAnswer(404))
+    unserved = reported.listed(reported.templates, HttpResponse(404))
     assert unserved.startswith("podtemplates are not served by the API server; ")
     assert unserved.endswith("; look at the terms")
-    assert reported.listed(reported.jobs, HttpAnswer(503)) == "503: no reason was given"
+    assert reported.listed(reported.jobs, HttpResponse(503)) == "503: no reason was given"
     assert reported.listed(reported.jobs, LISTED) == "recovered: all lists and watches work again"
-    assert reported.listed(reported.templates, HttpAnswer(404)) == "", "the error is reported and unchanged"
-    assert reported.listed(reported.jobs, HttpAnswer(503)) == "503: no reason was given"
+    assert reported.listed(reported.templates, HttpResponse(404)) == "", "the error is reported and unchanged"
+    assert reported.listed(reported.jobs, HttpResponse(503)) == "503: no reason was given"

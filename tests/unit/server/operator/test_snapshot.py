@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.cli.cluster_access import SNAPSHOT_KINDS
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.server.operator import snapshot
 from batchyard.server.operator.snapshot import SnapshotError, SnapshotResult, read_cluster
 from batchyard.sim.guide import Guide, examples_folder, played_steps
@@ -32,15 +32,15 @@ class RecordingApi:
     def __init__(self, api: Api) -> None:
         self.api = api
         self.paths: list[str] = []
-        self.trouble: Callable[[HttpRequest], HttpAnswer | None] = lambda _: None
+        self.trouble: Callable[[HttpRequest], HttpResponse | None] = lambda _: None
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: HttpRequest) -> HttpResponse:
         self.paths.append(request.path)
         troubled = self.trouble(request)
         if troubled is not None:
             return troubled
         response = self.api.ask(request.method, request.path)
-        return HttpAnswer(response.code, body_bytes(response))
+        return HttpResponse(response.code, body_bytes(response))
 
 
 def serve_objects(objects: Sequence[Obj]) -> RecordingApi:
@@ -105,14 +105,14 @@ def test_all_kinds_are_listed_at_same_revision(monkeypatch: pytest.MonkeyPatch) 
 
 def test_kind_with_expired_revision_is_reported_as_loose() -> None:
     asked = cohorts(1)
-    asked.trouble = lambda request: HttpAnswer(410) if "Exact" in request.path else None
+    asked.trouble = lambda request: HttpResponse(410) if "Exact" in request.path else None
     _, reading = read(asked, (scheme.NAMESPACE, scheme.COHORT))
     assert (reading.loose, reading.counts[scheme.COHORT]) == ([scheme.COHORT], 1)
 
 
 def test_older_api_version_is_listed_when_newer_is_not_served() -> None:
     asked = cohorts(1)
-    asked.trouble = lambda request: HttpAnswer(404) if "v1beta2" in request.path else None
+    asked.trouble = lambda request: HttpResponse(404) if "v1beta2" in request.path else None
     (found,), _ = read(asked, (scheme.COHORT,))
     assert found["apiVersion"] == "kueue.x-k8s.io/v1beta2"
 
@@ -120,24 +120,24 @@ def test_older_api_version_is_listed_when_newer_is_not_served() -> None:
 def test_forbidden_and_unserved_kinds_are_reported() -> None:
     asked = cohorts(1)
     codes = {"/pods": 403, "/jobsets": 404}
-    asked.trouble = lambda request: next((HttpAnswer(codes[each]) for each in codes if each in request.path), None)
+    asked.trouble = lambda request: next((HttpResponse(codes[each]) for each in codes if each in request.path), None)
     _, reading = read(asked, (scheme.POD, scheme.JOB_SET, scheme.COHORT))
     assert (reading.forbidden, reading.unserved) == ([scheme.POD], [scheme.JOB_SET])
 
 
 def test_busy_server_is_retried_and_failing_server_raises_error() -> None:
     asked = cohorts(1)
-    answers = [HttpAnswer(429, retry_after=1), HttpAnswer(503, retry_after=1), None]
+    answers = [HttpResponse(429, retry_after=1), HttpResponse(503, retry_after=1), None]
     asked.trouble = lambda request: answers.pop(0) if "cohorts" in request.path else None
     assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
-    asked.trouble = lambda request: HttpAnswer(401) if "cohorts" in request.path else None
+    asked.trouble = lambda request: HttpResponse(401) if "cohorts" in request.path else None
     with pytest.raises(SnapshotError, match="401"):
         read(asked, (scheme.COHORT,))
 
 
 def test_unreachable_server_is_not_retried() -> None:
     asked = cohorts(1)
-    asked.trouble = lambda _: HttpAnswer(0, trouble="a:1: Connection refused")
+    asked.trouble = lambda _: HttpResponse(0, trouble="a:1: Connection refused")
     with pytest.raises(SnapshotError, match="no answer: a:1: Connection refused"):
         read(asked, (scheme.COHORT,))
     assert len(asked.paths) == 1
@@ -145,7 +145,7 @@ def test_unreachable_server_is_not_retried() -> None:
 
 def test_response_that_is_no_list_is_rejected() -> None:
     asked = cohorts(1)
-    asked.trouble = lambda _: HttpAnswer(200, b"<html>Log in,\nplease</html>")
+    asked.trouble = lambda _: HttpResponse(200, b"<html>Log in,\nplease</html>")
     with pytest.raises(SnapshotError, match="not from the Kubernetes API: <html>Log in, please"):
         read(asked, (scheme.COHORT,))
 
@@ -153,9 +153,9 @@ def test_response_that_is_no_list_is_rejected() -> None:
 def test_version_without_conversion_webhook_falls_back_to_stored_version() -> None:
     asked = cohorts(1)
     reported = b'{"message": "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Cohort failed: no endpoints"}'
-    asked.trouble = lambda request: HttpAnswer(500, reported) if "v1beta2" in request.path else None
+    asked.trouble = lambda request: HttpResponse(500, reported) if "v1beta2" in request.path else None
     assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
-    asked.trouble = lambda request: HttpAnswer(500, reported) if "cohorts" in request.path else None
+    asked.trouble = lambda request: HttpResponse(500, reported) if "cohorts" in request.path else None
     with pytest.raises(SnapshotError, match="no endpoints"):
         read(asked, (scheme.COHORT,))
     assert sum("cohorts" in path for path in asked.paths) == 4  # there is no retry without a conversion webhook
@@ -163,7 +163,7 @@ def test_version_without_conversion_webhook_falls_back_to_stored_version() -> No
 
 def test_snapshot_time_is_server_time() -> None:
     asked = cohorts(0)
-    asked.trouble = lambda request: HttpAnswer(404, server_time=7 * SECOND) if "status" in request.path else None
+    asked.trouble = lambda request: HttpResponse(404, server_time=7 * SECOND) if "status" in request.path else None
     assert read(asked, (scheme.COHORT,))[1].at == 7 * SECOND
 
 
@@ -172,12 +172,12 @@ def test_expired_continue_token_resumes_with_token_from_server(monkeypatch: pyte
     asked = cohorts(5)
     refused: list[str] = []
 
-    def trouble(request: HttpRequest) -> HttpAnswer | None:
+    def trouble(request: HttpRequest) -> HttpResponse | None:
         if "continue=" not in request.path or refused:
             return None
         refused.append(request.path)
         offered = {"metadata": {"continue": unquote(request.path.partition("continue=")[2])}}
-        return HttpAnswer(410, msgspec.json.encode(offered))
+        return HttpResponse(410, msgspec.json.encode(offered))
 
     asked.trouble = trouble
     objects, reading = read(asked, (scheme.COHORT,))

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from batchyard.base.instant import HOUR
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.server.operator.webhooks import CertificateKeeper, CertificateTargets, CertificateTerms, with_ca_bundle
 
 KEPT = CertificateTargets(
@@ -23,16 +23,16 @@ class Server:
         self.objects: dict[str, Any] = {}
         self.overtaken: dict[str, None] = {}
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: HttpRequest) -> HttpResponse:
         path = request.path
         if request.method == "GET":
             found = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": OURS}]})
-            return HttpAnswer(404) if found is None else HttpAnswer(200, json.dumps(found).encode())
+            return HttpResponse(404) if found is None else HttpResponse(200, json.dumps(found).encode())
         if path not in self.overtaken:
             self.overtaken[path] = None
-            return HttpAnswer(409, b'{"message": "the object has been modified"}')
+            return HttpResponse(409, b'{"message": "the object has been modified"}')
         self.objects[path] = json.loads(request.body)
-        return HttpAnswer(200, request.body)
+        return HttpResponse(200, request.body)
 
 
 def test_certificate_keeper_retries_conflicts_silently() -> None:

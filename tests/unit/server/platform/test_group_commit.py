@@ -108,7 +108,7 @@ async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, 
         commit.when_durable(int(stored["metadata"]["resourceVersion"]), answers.append)
     await commit.close()
     journal.close()
-    kept = read_journal(folder / "journal.db").recovered.revision
+    kept = read_journal(folder / "journal.db").store.revision
     return Written(sizes, [str(answer) for answer in answers], kept, str(commit.failure))
 
 

@@ -149,7 +149,7 @@ def test_v4_channel_protocol_has_no_end_of_input() -> None:
 def test_end_of_command_sends_status_and_closes_connection() -> None:
     opening, wire = Opening(), Wire()
     ExecWebSocket(WebSocket(wire), opening.command())
-    opening.sessions[0].session_client.ended(SessionEnd(3))
+    opening.sessions[0].session_client.process_end(SessionEnd(3))
     client = FrameProtocol(client=True, extensions=[])
     client.receive_bytes(wire.sent)
     _, status, _ = client.received_frames()
@@ -303,7 +303,7 @@ def test_port_forward_above_limit_is_rejected_over_spdy() -> None:
         ports.feed_bytes(client.pair(number))
     assert len(opening.sessions) == 2
     assert encode_data(9, TOO_MANY_CONNECTIONS.encode()) in wire.sent
-    opening.sessions[0].session_client.ended(SessionEnd())
+    opening.sessions[0].session_client.process_end(SessionEnd())
     ports.feed_bytes(client.pair(3))
     assert len(opening.sessions) == 3
     ports.connection_closed()
@@ -317,7 +317,7 @@ def test_port_forward_above_limit_is_rejected_over_websocket() -> None:
     assert len(opening.sessions) == 1
     assert TOO_MANY_CONNECTIONS.encode() in wire.sent
     assert not wire.is_closed
-    opening.sessions[0].session_client.ended(SessionEnd())
+    opening.sessions[0].session_client.process_end(SessionEnd())
     assert wire.is_closed
     assert wire.room == 1
 
