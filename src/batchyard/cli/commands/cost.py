@@ -162,8 +162,8 @@ def _cost_table(report: CostReport) -> str:
 
 def _row_cells(row: CostReportRow) -> list[str]:
     hours = f"{row.node_hours:,.2f}", f"{row.accelerator_hours:,.2f}"
-    uses = (row.cents.get(use, 0) for use in _USE_COLUMNS)
-    return [row.name, *hours, *(format_dollars(cents) if cents else "" for cents in uses), format_dollars(row.total)]
+    costs = (row.cents.get(use, 0) for use in _USE_COLUMNS)
+    return [row.name, *hours, *(format_dollars(cents) if cents else "" for cents in costs), format_dollars(row.total)]
 
 
 def _format_csv(cost_report: CostReport) -> str:
