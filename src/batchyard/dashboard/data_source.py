@@ -124,10 +124,8 @@ class WorkloadListCache:
         """Update the entries of changed Workloads; unchanged ones are recognized by object identity."""
         if objs is self._last_objects:
             return
-        previous_objects, self._last_objects = self._last_objects, objs
-        unchanged_ids = frozenset(
-            map(id, previous_objects)
-        )  # ids are unique while `previous_objects` keeps the objects alive
+        old_objects, self._last_objects = self._last_objects, objs
+        unchanged_ids = frozenset(map(id, old_objects))  # ids are unique while `old_objects` keeps the objects alive
         entries, new_entries = self._entries_by_uid, list[WorkloadListEntry]()
         for obj in objs:
             if id(obj) in unchanged_ids:
@@ -149,7 +147,7 @@ class WorkloadListCache:
             self._latest_first = sorted([*latest_first, *new_entries], key=_ENTRY_ORDER, reverse=True)
 
 
-ViewDocument: TypeAlias = dict[str, Any]
+ViewJson: TypeAlias = dict[str, Any]
 """The JSON document that a view shows, with formatted values."""
 
 Query: TypeAlias = Mapping[str, str]

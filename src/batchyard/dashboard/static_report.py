@@ -86,7 +86,7 @@ def read_asset(name: str) -> Asset | None:
 
 
 View: TypeAlias = Callable[
-    [data_source.ViewInputs, data_source.NamespaceAccess, data_source.Query], data_source.ViewDocument | None
+    [data_source.ViewInputs, data_source.NamespaceAccess, data_source.Query], data_source.ViewJson | None
 ]
 
 VIEWS: Final[Mapping[str, View]] = {
@@ -141,7 +141,7 @@ class DashboardViews:
 
     def model(
         self, view: str, query: data_source.Query, viewer: data_source.ViewerAccess
-    ) -> data_source.ViewDocument | None:
+    ) -> data_source.ViewJson | None:
         """Return the document of a view; None if the view or its object does not exist or the user may not list it."""
         compute_view = VIEWS.get(view)
         if compute_view is None:
@@ -158,7 +158,7 @@ class DashboardViews:
         )
         return compute_view(source, data_source.NamespaceAccess(viewer), query)
 
-    def time(self) -> data_source.ViewDocument:
+    def time(self) -> data_source.ViewJson:
         """Return the time and speed of the platform, from which the page computes ages."""
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
 

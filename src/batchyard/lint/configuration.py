@@ -107,12 +107,8 @@ class MachineInventory:
             limit = self._limits.get(resource, 0)
             return limit * 1000 if resource == "cpu" else limit
         accelerators = [name for name in self._limits if name not in {"cpu", "memory"}]
-        selected_accelerator = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
-        usable = [
-            name
-            for name in accelerators
-            if selected_accelerator in (None, name) and _requests_accelerator(resource, name)
-        ]
+        selector = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
+        usable = [name for name in accelerators if selector in (None, name) and _requests_accelerator(resource, name)]
         return sum(self._limits[name] for name in usable)
 
 

@@ -125,9 +125,7 @@ def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
 def _is_declared(config: Configuration, name: str, flavor: FlavorView, taint: Taint) -> bool:
     if taint.key == well_known.QUEUED or taint.key in _AUTO_TOLERATED_KEYS or tolerates(flavor.tolerations, taint):
         return True
-    if any(
-        (declared_taint.key, declared_taint.effect) == (taint.key, taint.effect) for declared_taint in flavor.taints
-    ):
+    if any((own_taint.key, own_taint.effect) == (taint.key, taint.effect) for own_taint in flavor.taints):
         return True
     eligible = config.eligible_pod_sets(name)
     templates = [job.view.pod_sets[index].template for job, index in eligible]
@@ -154,11 +152,9 @@ def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavo
 
 def _hard_taints(machines: MachineGroup) -> list[Taint]:
     """Return the NoSchedule and NoExecute taints that all templates of the machines have."""
-    first_template, *other_templates = machines.templates
+    template_a, *others = machines.templates
     return [
-        t
-        for t in first_template.taints
-        if t.effect in _HARD_EFFECTS and all(t in template.taints for template in other_templates)
+        t for t in template_a.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)
     ]
 
 

@@ -188,15 +188,11 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
 def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that is larger than the maximum quota its ClusterQueue can ever use."""
     for pod_set in config.pod_sets:
-        exceeded_quotas = [fact for fact in pod_set.assignment.facts if isinstance(fact, ExceedsMaxCapacity)]
-        if (
-            exceeded_quotas
-            and not pod_set.assignment.unavailable
-            and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT
-        ):
-            reasons = "; ".join(_format_exceeded_quota(fact) for fact in exceeded_quotas[:_REASONS_SHOWN_MAX])
+        excesses = [fact for fact in pod_set.assignment.facts if isinstance(fact, ExceedsMaxCapacity)]
+        if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
+            reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            closest = min(exceeded_quotas, key=lambda fact: fact.assumed + fact.request - fact.capacity)
+            closest = min(excesses, key=lambda fact: fact.assumed + fact.request - fact.capacity)
             missing_amount = format_amount(closest.resource, closest.assumed + closest.request - closest.capacity)
             fix = (
                 f"run fewer or smaller pods in parallel, or give flavor {closest.flavor} {missing_amount} more"
@@ -332,13 +328,13 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree[fr] * minimum])
 
 
-def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_quota: Container[int]) -> LintedJob | None:
+def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
     """Return a job of another queue in the cohort tree that uses contended quota and can preempt, or None."""
     for candidate in config.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
         uses_contended = any(
-            amount and fr in contended_quota for fr, amount in candidate.assignment.assigned_flavors.usage
+            amount and fr in contended_frs for fr, amount in candidate.assignment.assigned_flavors.usage
         )
         if uses_contended and (config.fair_sharing or candidate.job.view.priority >= pod_set.job.view.priority):
             return candidate.job
@@ -449,13 +445,9 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "spec.preemption.withinClusterQueue", problem, fix, patches)
 
 
-def _fits_only_one_job(
-    config: Configuration, view: ClusterQueueView, first_job: LintedJob, second_job: LintedJob
-) -> bool:
+def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: LintedJob, job_b: LintedJob) -> bool:
     """Return whether each of two jobs fits the idle queue, but both together do not."""
-    pod_sets = [
-        each for each in config.pod_sets if each.queue.name == view.name and each.job in (first_job, second_job)
-    ]
+    pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
     potential = config.snapshot.queues[view.name].node.potential

@@ -170,11 +170,9 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
     if config.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]
-    namespace_note = f" in namespace {reference.namespace}" if reference.namespace else ""
+    suffix = f" in namespace {reference.namespace}" if reference.namespace else ""
     if not config.has_kind(reference.kind):
-        problem = (
-            f"the {kind} {reference.name}{namespace_note} is not in these files; without it, {reference.consequence}"
-        )
+        problem = f"the {kind} {reference.name}{suffix} is not in these files; without it, {reference.consequence}"
         yield RuleResult(
             reference.manifest,
             reference.path,
@@ -183,16 +181,14 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
             severity=Severity.NOTE,
         )
         return
-    problem = f"{kind} {reference.name}{namespace_note} does not exist: {reference.consequence}"
+    problem = f"{kind} {reference.name}{suffix} does not exist: {reference.consequence}"
     fix = _suggest_name(kind, reference, _existing_names(config, reference))
     yield RuleResult(reference.manifest, reference.path, problem, fix)
 
 
 def _existing_names(config: Configuration, reference: ObjectReference) -> Sequence[str]:
-    metadata_items = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
-    return sorted(
-        metadata["name"] for metadata in metadata_items if metadata.get("namespace", "") == reference.namespace
-    )
+    metas = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
+    return sorted(metadata["name"] for metadata in metas if metadata.get("namespace", "") == reference.namespace)
 
 
 def _suggest_name(kind: str, reference: ObjectReference, existing_names: Sequence[str]) -> str:
@@ -257,11 +253,9 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
         if any(config.requests_capacity(pod_set.queue.view, flavor.name) for flavor in flavors):
             continue
         pod = pod_set.job.pod(pod_set.index, flavors, queued=True)
-        matching_groups = [
-            m for m in config.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)
-        ]
-        if matching_groups and all(m.provisioning == "queued" for m in matching_groups):
-            names = ", ".join(m.name for m in matching_groups)
+        groups = [m for m in config.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)]
+        if groups and all(m.provisioning == "queued" for m in groups):
+            names = ", ".join(m.name for m in groups)
             problem = (
                 f"the pods can only run on {names}, which serves only ProvisioningRequests, but ClusterQueue"
                 f" {pod_set.queue.name} has no AdmissionCheck that creates one: they stay Pending"
@@ -305,10 +299,10 @@ def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
     """Report each capacity check whose managedResources exclude all resources that the pods request."""
     for pod_set in config.pod_sets:
         for rule in pod_set.queue.view.check_rules:
-            managed_resources = _managed_resources(config, rule.name)
+            resources = _managed_resources(config, rule.name)
             requested_resources = [resource for resource, amount in pod_set.assignment.requests if amount]
-            if managed_resources and not any(resource in managed_resources for resource in requested_resources):
-                names = ", ".join(managed_resources)
+            if resources and not any(resource in resources for resource in requested_resources):
+                names = ", ".join(resources)
                 problem = (
                     f"the AdmissionCheck {rule.name} requests machines only for pods that request {names},"
                     f" but {pod_set.subject} requests {', '.join(requested_resources) or 'nothing'}:"

@@ -253,10 +253,8 @@ def _remove_fault(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any
     if fault.problem.startswith("Required value") and steps[-1] == "coveredResources":
         completed_obj: Mapping[str, Any] = _change_element(obj, steps[:-1], _cover_all_resources)
         return completed_obj
-    shortened_obj: Mapping[str, Any] = _change_element(
-        obj, steps[:-1], lambda holder: _remove_element(holder, steps[-1])
-    )
-    return shortened_obj
+    new_obj: Mapping[str, Any] = _change_element(obj, steps[:-1], lambda holder: _remove_element(holder, steps[-1]))
+    return new_obj
 
 
 def _change_element(value: Any, steps: Sequence[str], change: Any) -> Any:
@@ -330,10 +328,8 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
     manifests = read_manifests(source_texts)
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
-    repaired_objects = [
-        Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents
-    ]
-    objects = _sort_by_position([*manifests.objects, *repaired_objects], [source for source, _ in source_texts])
+    repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
+    objects = _sort_by_position([*manifests.objects, *repairs], [source for source, _ in source_texts])
     valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
     findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
     findings += _cluster_findings(objects)

@@ -149,10 +149,10 @@ def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, s
     manifest_files = {_ACCESS: yaml_text(access)} if access else {}
     if platform.engine is PlatformEngine.KUEUE:
         kueue_patches = patches(platform)
-        kustomization_object = kustomization(
+        index = kustomization(
             [*_release_manifests(platform), *manifest_files], **({"patches": kueue_patches} if kueue_patches else {})
         )
-        return {"kustomization.yaml": yaml_text([kustomization_object]), **manifest_files}
+        return {"kustomization.yaml": yaml_text([index]), **manifest_files}
     manifests = manifests_by_file(settings_of(platform))
     operator_files = {f"{name}.yaml": yaml_text(objects) for name, objects in manifests.items()}
     manifest_files = {**operator_files, **manifest_files}

@@ -66,15 +66,12 @@ def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: opti
 
 
 def _forecast_row(document: Mapping[str, Any]) -> list[str]:
-    subject, wait_seconds = document["subject"], document["waitSeconds"]
+    subject, seconds = document["subject"], document["waitSeconds"]
     name = f"{subject['kind'].lower()}/{subject['name']}"
     name = name if subject["namespace"] == "default" else f"{name} -n {subject['namespace']}"
     if not document["forks"]:
         return [name, "runs", "", "", "", ""]
-    cells = [
-        format_age(round(wait_seconds[level] * SECOND)) if level in wait_seconds else "?"
-        for level in ("p50", "p10", "p90")
-    ]
+    cells = [format_age(round(seconds[level] * SECOND)) if level in seconds else "?" for level in ("p50", "p10", "p90")]
     return [name, *cells, f"{document['within']:.0%} of forks", document["basis"]]
 
 

@@ -194,15 +194,15 @@ class Timings:
         max_lateness = max((timing.late for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
-    def differences(self, simulated_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
+    def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
         """Return the rows that differ from the simulation, each with the late timing that explains it."""
         names = [
             name
-            for name in dict.fromkeys((*simulated_rows, *live_rows))
-            if simulated_rows.get(name) != live_rows.get(name)
+            for name in dict.fromkeys((*expected_rows, *live_rows))
+            if expected_rows.get(name) != live_rows.get(name)
         ]
         return [
-            DifferentRow(name, simulated_rows.get(name, "nothing"), live_rows.get(name, "nothing"), self._reason(name))
+            DifferentRow(name, expected_rows.get(name, "nothing"), live_rows.get(name, "nothing"), self._reason(name))
             for name in names
         ]
 

@@ -121,19 +121,17 @@ def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _describe_images(local_status: Mapping[str, Any]) -> str:
+def _describe_images(status: Mapping[str, Any]) -> str:
     """Return which container images can run on this machine, and which engine runs them."""
-    descriptions = [_describe_engine(engine) for engine in local_status["engines"]]
+    descriptions = [_describe_engine(engine) for engine in status["engines"]]
     if not descriptions:
         return "only images set by --image; for other images: apt-get install podman runc, or docker"
     message = f"{descriptions[0]} images without --image"
     message += "".join(
         f"; {description} images of --image NAME={engine['name']}:"
-        for description, engine in zip(descriptions[1:], local_status["engines"][1:], strict=True)
+        for description, engine in zip(descriptions[1:], status["engines"][1:], strict=True)
     )
-    return message + (
-        f"; podman cannot run them itself: {local_status['runsNone']}" if local_status["runsNone"] else ""
-    )
+    return message + (f"; podman cannot run them itself: {status['runsNone']}" if status["runsNone"] else "")
 
 
 def _describe_engine(engine: Mapping[str, Any]) -> str:

@@ -158,13 +158,11 @@ def _holder_lines(document: Document) -> Iterator[str]:
         return
     rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
     for holder in holders:
-        held_amounts = ", ".join(
-            f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"]
-        )
+        amounts = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
         reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
         borrows = " (borrows)" if holder["borrows"] else ""
         rows.append(
-            (holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), held_amounts, reason)
+            (holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), amounts, reason)
         )
     yield from _table_lines(rows, last_is_free=True)
     if document.get("holdersMore"):
@@ -350,10 +348,8 @@ def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
 
 def _similar_names_hint(name: str, names: Sequence[str]) -> str:
     """Return a hint with the existing names that are most similar to a missing name."""
-    containing_names = [candidate for candidate in names if name in candidate]
-    similar = list(dict.fromkeys([*containing_names, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[
-        :_SIMILAR_MAX
-    ]
+    matches = [candidate for candidate in names if name in candidate]
+    similar = list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
     return f"; similar names: {', '.join(similar)}" if similar else ""
 
 

@@ -94,13 +94,11 @@ class CommandRunner:
                 pass_fds=(self._lock.inherited_fd,),
             )
 
-    def _enforce_time_limit(
-        self, process: "Popen[bytes]", command: StepCommand, waited_seconds: float, is_late: bool
-    ) -> bool:
+    def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, seconds: float, is_late: bool) -> bool:
         """Send SIGINT at the time limit and SIGKILL after the grace period; return whether the limit has passed."""
-        if waited_seconds > command.limit_seconds + _GRACE_SECONDS:
+        if seconds > command.limit_seconds + _GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
-        elif waited_seconds > command.limit_seconds and not is_late:
+        elif seconds > command.limit_seconds and not is_late:
             _signal_process_group(process, signal.SIGINT)
             return True
         return is_late

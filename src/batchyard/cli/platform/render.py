@@ -59,21 +59,19 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
     interrupted run still recognizes its own files.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
-    recorded_digests = _read_record(out)
-    obsolete = [path for path in recorded_digests if path not in contents]
-    conflicting_paths = [
-        path for path in contents if _is_foreign(out / path, contents[path], recorded_digests.get(path, []))
-    ]
-    if conflicting_paths and not overwrite:
-        return conflicting_paths, 0
+    old_digests = _read_record(out)
+    obsolete = [path for path in old_digests if path not in contents]
+    conflicts = [path for path in contents if _is_foreign(out / path, contents[path], old_digests.get(path, []))]
+    if conflicts and not overwrite:
+        return conflicts, 0
     new_digests = {path: [_digest(content)] for path, content in contents.items()}
-    paths = [*recorded_digests, *new_digests]
-    _write_record(out, {path: [*recorded_digests.get(path, []), *new_digests.get(path, [])] for path in paths})
+    paths = [*old_digests, *new_digests]
+    _write_record(out, {path: [*old_digests.get(path, []), *new_digests.get(path, [])] for path in paths})
     for path, content in contents.items():
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_atomically(target, content)
-    removed_count = sum(_remove_unchanged(out, path, recorded_digests[path]) for path in obsolete)
+    removed_count = sum(_remove_unchanged(out, path, old_digests[path]) for path in obsolete)
     _write_record(out, new_digests)
     return [], removed_count
 

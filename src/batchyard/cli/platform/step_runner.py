@@ -231,9 +231,7 @@ class StepRunner:
         """Run the commands until one fails; return the output of the failed command, None if all succeed."""
         for command in step.commands:
             command_output = self.processes.run_logged(command, log, self.display.show_progress)
-            if command_output.code and not any(
-                tolerated_text in command_output.stderr for tolerated_text in command.tolerated_errors
-            ):
+            if command_output.code and not any(text in command_output.stderr for text in command.tolerated_errors):
                 return command_output
         return None
 

@@ -72,13 +72,13 @@ class JobProgress:
         elif reservation is not None:
             yield from self._pending_message(_why_pending(workload, reservation))
 
-    def process_position(self, ahead_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
-        """Yield a message if the queue position changed: `ahead_count` of `pending_count` Workloads are ahead."""
-        position = f"{ahead_count + 1} of {pending_count}"
+    def process_position(self, before_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
+        """Yield a message if the queue position changed: `before_count` of `pending_count` Workloads are ahead."""
+        position = f"{before_count + 1} of {pending_count}"
         if self.is_pending and position != self._queue_position:
             self._queue_position = position
             yield ProgressMessage(
-                "Position", f"is {position} in queue {queue}", {"position": ahead_count + 1, "of": pending_count}
+                "Position", f"is {position} in queue {queue}", {"position": before_count + 1, "of": pending_count}
             )
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
@@ -172,10 +172,10 @@ def _why_pending(workload: Obj, reservation: Mapping[str, Any]) -> str:
     if reservation["status"] != "True":
         return str(reservation["message"])
     checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
-    waiting_checks = [
+    check_texts = [
         f"{each['name']}: {each.get('message') or each['state']}" for each in checks if each["state"] != "Ready"
     ]
-    return f"has quota, and waits for {'; '.join(waiting_checks)}" if waiting_checks else ""
+    return f"has quota, and waits for {'; '.join(check_texts)}" if check_texts else ""
 
 
 def _pod_message(pod: Obj) -> ProgressMessage | None:

@@ -9,7 +9,7 @@ from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
 from batchyard.dashboard import data_source
-from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewDocument, ViewInputs
+from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
@@ -18,12 +18,12 @@ _MAIN_RESOURCES: Final = ("cpu", "memory")
 _POOL_OF_OTHERS: Final = "nodes"
 
 
-def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewDocument:
+def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the document about all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     used_by_node = _used_by_node(source)
-    pools: dict[str, list[ViewDocument]] = {}
+    pools: dict[str, list[ViewJson]] = {}
     node_objects = source.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
         cell = _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
@@ -40,7 +40,7 @@ def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewDocu
     }
 
 
-def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewDocument | None:
+def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
     """Return the document about one node, with the pods that the user may list; None if the node does not exist."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
@@ -60,7 +60,7 @@ def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewDocume
     }
 
 
-def cluster_summary(source: ViewInputs) -> ViewDocument:
+def cluster_summary(source: ViewInputs) -> ViewJson:
     """Return the number of nodes, and the requested share of their total capacity."""
     views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _sum_amounts(view.allocatable for view in views)
@@ -114,7 +114,7 @@ def _add_amounts(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> N
         total[resource] = total.get(resource, 0) + amount
 
 
-def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj: Obj) -> ViewDocument:
+def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj: Obj) -> ViewJson:
     requested_amounts = requested_amounts or {}
     device = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
     resources = [*_MAIN_RESOURCES, *([device] if device else ())]
@@ -146,14 +146,14 @@ def _node_state(view: NodeView, obj: Obj) -> str:
     return READY if view.ready else NOT_READY
 
 
-def _booting_cell(instance: Obj) -> ViewDocument:
+def _booting_cell(instance: Obj) -> ViewJson:
     """Return the cell of a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool_document(source: ViewInputs, name: str, cells: list[ViewDocument]) -> ViewDocument:
+def _pool_document(source: ViewInputs, name: str, cells: list[ViewJson]) -> ViewJson:
     pool = source.reader.get(Key(scheme.NODE_POOL, "", name))
     counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
     return {
@@ -169,7 +169,7 @@ def _runs_on(view: PodView, node_name: str) -> bool:
     return view.node_name == node_name and not view.is_terminal
 
 
-def _pod_row(view: PodView, obj: Obj) -> ViewDocument:
+def _pod_row(view: PodView, obj: Obj) -> ViewJson:
     return {
         "namespace": view.namespace,
         "name": view.name,

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant, duration_seconds
-from batchyard.dashboard.data_source import PENDING, NamespaceAccess, Query, ViewDocument, ViewInputs
+from batchyard.dashboard.data_source import PENDING, NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import PREEMPTED, WorkloadHistory
 from batchyard.dashboard.models.nodes import cluster_summary
 from batchyard.dashboard.models.queues import cluster_queue_row, local_queues
@@ -28,9 +28,9 @@ QUEUES_SHOWN_MAX: Final = 60
 WORKLOADS_SHOWN_MAX: Final = 12
 
 
-def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewDocument:
+def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the overview document; users without access to ClusterQueues get their LocalQueues instead."""
-    document: ViewDocument = {}
+    document: ViewJson = {}
     if scope.may_list_all(scheme.NODE):
         document["cluster"] = cluster_summary(source)
     document |= shadow_comparison(source, scope)
@@ -43,14 +43,14 @@ def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewD
     return document
 
 
-def _cluster_queue_rows(source: ViewInputs) -> ViewDocument:
+def _cluster_queue_rows(source: ViewInputs) -> ViewJson:
     queues = source.queue_source.snapshot.queues
     names = sorted(queues)
     rows = [cluster_queue_row(source, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
     return {"queues": rows, "queuesCount": len(names)}
 
 
-def _all_workloads(source: ViewInputs) -> ViewDocument:
+def _all_workloads(source: ViewInputs) -> ViewJson:
     """Return the running and pending Workloads for a user who may list all Workloads."""
     queues = source.queue_source.snapshot.queues
     admitted_workloads = [workload for queue in queues.values() for workload in queue.workloads.values()]
@@ -80,13 +80,13 @@ def _first_pending_workloads(source: ViewInputs) -> Iterator[tuple[int, str, Wor
             yield position, name, view
 
 
-def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> ViewDocument:
+def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> ViewJson:
     """Return the running and pending Workloads for a user who may list Workloads of some namespaces."""
     entries = source.workload_list.entries(source.reader, namespaces)
     running_entries = [entry for entry in entries if entry.view.quota_reserved and not entry.view.finished]
     pending_entries = [entry for entry in entries if entry.state == PENDING]
     latest_entries = heapq.nlargest(WORKLOADS_SHOWN_MAX, running_entries, key=lambda entry: entry.view.reserved_at or 0)
-    first_entries = heapq.nsmallest(
+    heads = heapq.nsmallest(
         WORKLOADS_SHOWN_MAX, pending_entries, key=lambda entry: (-entry.view.priority, entry.view.queued)
     )
     reasons = SharedPendingReasons()
@@ -94,9 +94,7 @@ def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> ViewD
         "runningCount": len(running_entries),
         "running": [workload_row(source, entry.view, entry.obj) for entry in latest_entries],
         "waitingCount": len(pending_entries),
-        "waiting": [
-            reasons.with_reason(entry.view, workload_row(source, entry.view, entry.obj)) for entry in first_entries
-        ],
+        "waiting": [reasons.with_reason(entry.view, workload_row(source, entry.view, entry.obj)) for entry in heads],
     }
 
 
@@ -107,7 +105,7 @@ def _reserved_at(workload: AdmittedWorkload) -> tuple[int, str]:
 # The Cohort trees: quota, usage, borrowing and lending at each level.
 
 
-def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewDocument:
+def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the document about all Cohort trees, those with children first; Cohorts show only names and usage."""
     if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
@@ -117,7 +115,7 @@ def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewDo
     return {"trees": sorted(trees, key=lambda tree: (not tree["children"], tree["kind"], tree["name"]))}
 
 
-def _cohort_tree(source: ViewInputs, node: QuotaNode) -> ViewDocument:
+def _cohort_tree(source: ViewInputs, node: QuotaNode) -> ViewJson:
     queue = source.queue_source.snapshot.queue_of.get(node)
     children = [_cohort_tree(source, node.children[name]) for name in sorted(node.children)]
     usage = quota_usage_rows(source.queue_source.snapshot, node)
@@ -150,7 +148,7 @@ class _Span(NamedTuple):
     outcome: str
 
 
-def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewDocument:
+def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
     """Return the time line document, with times in seconds since `origin`; a bar without an end is still running."""
     lane_kind = "node" if query.get("by") == "node" and scope.may_list_all(scheme.NODE) else "flavor"
     period_start = _period_start(source, query)
@@ -210,7 +208,7 @@ def _spans_by_node(source: ViewInputs, scope: NamespaceAccess) -> list[_Span]:
     return [_Span(start, end, node, workload, "") for (node, workload, start), end in ends.items()]
 
 
-def _lanes(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> list[ViewDocument]:
+def _lanes(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
     by_lane: dict[str, list[_Span]] = {}
     for span in spans:
         by_lane.setdefault(span.lane, []).append(span)
@@ -247,7 +245,7 @@ def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]
 
 def _preemptions(
     source: ViewInputs, histories: dict[str, WorkloadHistory], numbers: dict[str, int], period_start: Instant
-) -> list[ViewDocument]:
+) -> list[ViewJson]:
     """Return the preemptions between Workloads on the time line."""
     preemptions = []
     for key, number in numbers.items():

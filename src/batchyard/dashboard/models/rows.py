@@ -12,13 +12,13 @@ from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
-from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewDocument, ViewInputs
+from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import SchedulerDivergence
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> ViewDocument:
+def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
     """Return the row of a Workload in a list."""
     state = data_source.workload_state(view, obj)
     queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
@@ -48,7 +48,7 @@ class SharedPendingReasons:
     def __init__(self) -> None:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
-    def with_reason(self, view: WorkloadView, row: ViewDocument) -> ViewDocument:
+    def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
         """Return the row of a pending Workload with its reason. Call this in scheduling order."""
         group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
@@ -58,7 +58,7 @@ class SharedPendingReasons:
         return {**row, "reason": reason, "why": why}
 
 
-def workload_row_by_key(source: ViewInputs, key: str) -> ViewDocument | None:
+def workload_row_by_key(source: ViewInputs, key: str) -> ViewJson | None:
     """Return the row of the Workload with a key; None if the Workload no longer exists."""
     workload = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
     return None if workload is None else workload_row(source, workload_view(workload), workload)
@@ -90,7 +90,7 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 # Quota usage, borrowing and lending of a queue or Cohort, as amounts and bars.
 
 
-def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewDocument]:
+def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
     """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
     ids = [
         fr
@@ -100,9 +100,9 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewDocument]:
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
 
-def dominant_usage_rows(rows: Iterable[ViewDocument]) -> list[ViewDocument]:
+def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
     """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
-    dominant: dict[str, ViewDocument] = {}
+    dominant: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:
             continue
@@ -112,19 +112,19 @@ def dominant_usage_rows(rows: Iterable[ViewDocument]) -> list[ViewDocument]:
     return list(dominant.values())
 
 
-def _usage_weight(line: ViewDocument) -> tuple[bool, float]:
+def _usage_weight(line: ViewJson) -> tuple[bool, float]:
     is_device = "/" in line["resource"]
     return is_device, line["filled"] + line["over"]
 
 
-def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewDocument:
+def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
     flavor, resource = snapshot.names[fr]
     nominal, quota, used = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
     borrowed_amount = max(0, used - quota) if node.parent is not None else 0
     lent = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
     scale = max(quota, used, 1)
-    row: ViewDocument = {
+    row: ViewJson = {
         "flavor": flavor,
         "resource": resource,
         "nominal": data_source.format_resource_amount(resource, nominal),
@@ -173,7 +173,7 @@ def _amount_of(amounts: list[int], fr: int) -> int:
 COST_ROWS_MAX: Final = 200
 
 
-def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewDocument:
+def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the cost document for the namespaces that the user may list; `kept` is False without cost records."""
     if source.costs is not None:
         statement = source.costs
@@ -199,20 +199,20 @@ def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewDocu
     )
 
 
-def _cost_document(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> ViewDocument:
+def _cost_document(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> ViewJson:
     tables = [{"by": dimension, "rows": _cost_table_rows(rows)} for dimension, rows in groups]
     total = sum(row.total for row in groups[0][1])
     return {"kept": True, "from": begin, "through": through, "total": f"${format_dollars(total)}", "tables": tables}
 
 
-def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[ViewDocument]:
+def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[ViewJson]:
     """Return the rows of a cost table, the most expensive first."""
     total = sum(row.total for row in rows)
     lines = [_cost_row(row, total) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:COST_ROWS_MAX]
 
 
-def _cost_row(row: CostReportRow, total: int) -> ViewDocument:
+def _cost_row(row: CostReportRow, total: int) -> ViewJson:
     return {
         "name": row.name,
         "cents": row.total,
@@ -251,7 +251,7 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> lis
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 
-def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> ViewDocument:
+def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> ViewJson:
     """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
     results = source.history.comparison
     if results is None or not scope.may_list_all(scheme.WORKLOAD):
@@ -265,7 +265,7 @@ def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str 
     return {"comparison": fields}
 
 
-def _divergence_row(divergence: SchedulerDivergence) -> ViewDocument:
+def _divergence_row(divergence: SchedulerDivergence) -> ViewJson:
     return {
         "at": format_timestamp(divergence.at),
         "since": format_timestamp(divergence.since),

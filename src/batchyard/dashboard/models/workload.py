@@ -10,7 +10,7 @@ from batchyard.api.meta import Key, Obj, annotation, event_count, event_last_tim
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.dashboard import data_source
-from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewDocument, ViewInputs
+from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
 from batchyard.dashboard.models.rows import format_timestamp, shadow_comparison, workload_row
 
@@ -19,7 +19,7 @@ EVENTS_MAX: Final = 100
 _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
-def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewDocument | None:
+def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
     """Return the document about one Workload; None if it does not exist or the user may not list it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not scope.may_list(scheme.WORKLOAD, namespace):
@@ -31,7 +31,7 @@ def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewDo
     row = workload_row(source, view, obj)
     position = None if view.quota_reserved else source.queue_source.place_of(row["clusterQueue"], view.key)
     pods = _owned_pods(source, obj) if scope.may_list(scheme.POD, namespace) else None
-    document: ViewDocument = {
+    document: ViewJson = {
         **row,
         "priorityClass": (obj["spec"].get("priorityClassRef") or {}).get("name", ""),
         "labels": {k: v for k, v in (obj["metadata"].get("labels") or {}).items() if k not in _INTERNAL_LABELS},
@@ -61,13 +61,13 @@ def _api_path(view: WorkloadView) -> str:
     return f"/apis/{info.group}/{info.storage_version}/namespaces/{view.namespace}/{info.plural}/{view.name}"
 
 
-def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[ViewDocument]:
+def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
     """Yield the events of a Workload, with preemptors the user may list, and the preemptions that it caused."""
     history = source.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
         return
-    events: list[tuple[WorkloadMark, ViewDocument]] = [
+    events: list[tuple[WorkloadMark, ViewJson]] = [
         (mark, _event_document(source, scope, mark)) for mark in history.marks
     ]
     histories = source.history.workload_histories.values()
@@ -77,12 +77,12 @@ def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadV
     yield from (event for _, event in sorted(events, key=lambda time_and_event: time_and_event[0].at))
 
 
-def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> ViewDocument:
+def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> ViewJson:
     return {"what": "preempts", "at": format_timestamp(mark.at), "workload": victim.key}
 
 
-def _event_document(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> ViewDocument:
-    event: ViewDocument = {
+def _event_document(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> ViewJson:
+    event: ViewJson = {
         "what": mark.event,
         "at": format_timestamp(mark.at),
         "reason": mark.reason,
@@ -97,12 +97,12 @@ def _event_document(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMa
     return event
 
 
-def _pod_set_document(view: WorkloadView, number: int) -> ViewDocument:
+def _pod_set_document(view: WorkloadView, number: int) -> ViewJson:
     pod_set = view.pod_sets[number]
     holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
     amounts = {resource: amount for resource, amount in pod_set.template.requests if resource != "pods"}
     requests = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
-    document: ViewDocument = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
+    document: ViewJson = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
     if holding is not None:
         document["flavors"] = [
             {
@@ -137,7 +137,7 @@ def _pods_below(source: ViewInputs, owner: tuple[str, str], depth: int) -> list[
     return pods
 
 
-def _pod_row(obj: Obj) -> ViewDocument:
+def _pod_row(obj: Obj) -> ViewJson:
     view = pod_view(obj)
     return {
         "name": view.name,
@@ -149,17 +149,17 @@ def _pod_row(obj: Obj) -> ViewDocument:
     }
 
 
-def _check_document(check: Mapping[str, Any]) -> ViewDocument:
+def _check_document(check: Mapping[str, Any]) -> ViewJson:
     return {"name": check["name"], "state": check["state"], "message": check.get("message", "")}
 
 
-def _condition_document(condition: Mapping[str, Any]) -> ViewDocument:
+def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
     fields = {"type": "type", "status": "status", "reason": "reason", "message": "message"}
     fields["since"] = "lastTransitionTime"
     return {name: condition.get(field, "") for name, field in fields.items()}
 
 
-def _event_rows(source: ViewInputs, obj: Obj) -> list[ViewDocument]:
+def _event_rows(source: ViewInputs, obj: Obj) -> list[ViewJson]:
     """Return the Events of a Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
@@ -190,7 +190,7 @@ _STATE_OF_ENTRY: Final = attrgetter("state")
 _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
-def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewDocument:
+def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
     """Return one page of the Workload list, the latest first, and the counts by state before the state filter."""
     window = data_source.requested_page(source, query)
     visible = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
