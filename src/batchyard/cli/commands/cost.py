@@ -144,8 +144,8 @@ def _report_remarks(cost_report: CostReport) -> Sequence[str]:
         return ()
     through = format_time(cost_report.through // SECOND * SECOND)
     remarks = [f"from {format_time(cost_report.begin)} until {through}; records cover whole hours, days and months"]
-    if cost_report.unpriced:
-        names = ", ".join(cost_report.unpriced)
+    if cost_report.unpriced_pools:
+        names = ", ".join(cost_report.unpriced_pools)
         remarks.append(f"no price is known for machines of {names}: they count as free")
     return remarks
 
