@@ -275,7 +275,7 @@ class Budgets:
         self._demoting: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the batch key of the namespace if it has Budgets, or if the object has an annotation of a Budget."""
+        """Return the namespace's key if it has Budgets, or if the object has an annotation of a Budget."""
         namespace, obj = event.key.namespace, event.obj
         batch = (Key(_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:

@@ -251,7 +251,7 @@ class CostController:
         self._totals = CostTotals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Apply a watch event to the ledger; return the key to reconcile, which all events share, unless it is queued."""
+        """Apply a watch event to the ledger; return the key that all events share, unless it is queued."""
         if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
             self._revision = event.revision
             self._close_ended_hours(now)
