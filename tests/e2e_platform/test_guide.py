@@ -38,7 +38,7 @@ def test_live_guide_shows_same_rows_as_simulation(played: tuple[Guide, Rows, Liv
 
 def test_live_guide_misses_no_timing(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     _, _, live, _ = played
-    assert live.timings.missed == []
+    assert live.timings.missed_timings == []
 
 
 def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
@@ -49,7 +49,7 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
     with running_platform_context(guide.cluster, 3000.0) as started:
         live = LiveGuide(guide, started)
         found = guide_rows(list(live.play(steps)), live)
-        assert any(timing.what == "Job" for timing in live.timings.missed)
+        assert any(timing.what == "Job" for timing in live.timings.missed_timings)
         assert all(row.is_explained for row in live.timings.differences(simulated, found))
 
 

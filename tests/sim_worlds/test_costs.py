@@ -141,7 +141,7 @@ def test_resumed_ledger_equals_original_ledger(remembers: bool) -> None:
         for change, then in missed:
             ledger.observe((change,), then)
         found = ledger.accounts(now)
-        assert ledger.begun == costs.ledger.begun
+        assert ledger.period_start == costs.ledger.period_start
         for place in {**expected, **found}:
             if not remembers and not place.team:
                 continue  # the idle time of a machine deleted during the restart is unknown

@@ -46,17 +46,17 @@ class CostAccount:
     #: Millionths of a dollar per hour, times microseconds, times parts of a machine.
     cost: int = 0
 
-    def add(self, other: "CostAccount") -> None:
+    def add(self, account: "CostAccount") -> None:
         """Add the amounts of another account to this one."""
-        self.time += other.time
-        self.accelerators += other.accelerators
-        self.cost += other.cost
+        self.time += account.time
+        self.accelerators += account.accelerators
+        self.cost += account.cost
 
-    def subtract(self, other: "CostAccount") -> None:
+    def subtract(self, account: "CostAccount") -> None:
         """Subtract the amounts of another account from this one."""
-        self.time -= other.time
-        self.accelerators -= other.accelerators
-        self.cost -= other.cost
+        self.time -= account.time
+        self.accelerators -= account.accelerators
+        self.cost -= account.cost
 
     def split(self, time: int) -> tuple["CostAccount", "CostAccount"]:
         """Split the account: return the part with this machine time and a proportional cost, and the remainder."""
@@ -71,7 +71,7 @@ class CostTotals(NamedTuple):
     """The charges of all accounts, and the settlements: running time of closed hours that became done or lost."""
 
     accounts: dict[AccountKey, CostAccount]
-    settled: dict[AccountKey, CostAccount]
+    settlements: dict[AccountKey, CostAccount]
 
 
 def round_preserving_sum(amounts: Mapping[_AmountKey, int], unit: int) -> dict[_AmountKey, int]:
@@ -79,12 +79,12 @@ def round_preserving_sum(amounts: Mapping[_AmountKey, int], unit: int) -> dict[_
 
     Of equal remainders, those of the first keys in sorted order are rounded up.
     """
-    rounded = {row: amount // unit for row, amount in amounts.items()}
-    missing = (sum(amounts.values()) + unit // 2) // unit - sum(rounded.values())
+    rounded_amounts = {row: amount // unit for row, amount in amounts.items()}
+    missing_count = (sum(amounts.values()) + unit // 2) // unit - sum(rounded_amounts.values())
     by_remainder = sorted(amounts, key=lambda row: (-(amounts[row] % unit), row))
-    for row in by_remainder[: max(0, missing)]:
-        rounded[row] += 1
-    return rounded
+    for row in by_remainder[: max(0, missing_count)]:
+        rounded_amounts[row] += 1
+    return rounded_amounts
 
 
 _CENT: Final = 10_000 * HOUR * WHOLE_MACHINE  # of millionths of a dollar per hour

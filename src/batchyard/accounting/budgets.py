@@ -65,19 +65,19 @@ class BudgetEvaluation(NamedTuple):
     #: The LocalQueues that the Budget covers; empty for all LocalQueues of the namespace.
     queues: frozenset[str]
     #: The reached thresholds, in order of percent.
-    reached: Sequence[Mapping[str, Any]] = ()
+    reached_thresholds: Sequence[Mapping[str, Any]] = ()
 
     @property
     def stop_policy(self) -> str:
         """The stopPolicy that the Budget requires for its LocalQueues."""
-        hold_thresholds = [threshold for threshold in self.reached if threshold["action"] == HOLD]
+        hold_thresholds = [threshold for threshold in self.reached_thresholds if threshold["action"] == HOLD]
         return _STOP_POLICIES[max((2 if threshold.get("drain") else 1 for threshold in hold_thresholds), default=0)]
 
     @property
     def boost(self) -> int:
         """The priority boost (zero or negative) that the Budget requires for its Workloads."""
-        demoting = [threshold for threshold in self.reached if threshold["action"] == DEMOTE]
-        return min((threshold.get("priorityBoost", _DEFAULT_BOOST) for threshold in demoting), default=0)
+        demote_thresholds = [threshold for threshold in self.reached_thresholds if threshold["action"] == DEMOTE]
+        return min((threshold.get("priorityBoost", _DEFAULT_BOOST) for threshold in demote_thresholds), default=0)
 
     def covers(self, queue: str) -> bool:
         """Report whether the Budget covers a LocalQueue of its namespace."""
@@ -110,11 +110,11 @@ def amount_of(budget: Obj) -> int:
     return meta.parse_quantity(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO
 
 
-def evaluate_budget(budget: Obj, spent: int) -> BudgetEvaluation:
+def evaluate_budget(budget: Obj, spent_amount: int) -> BudgetEvaluation:
     """Return the thresholds that a Budget has reached at a usage of `spent`."""
     spec, limit_amount = budget["spec"], amount_of(budget)
-    reached = [each for each in _thresholds(budget) if spent * 100 >= limit_amount * each["percent"]]
-    return BudgetEvaluation(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached)
+    reached_thresholds = [each for each in _thresholds(budget) if spent_amount * 100 >= limit_amount * each["percent"]]
+    return BudgetEvaluation(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached_thresholds)
 
 
 def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
@@ -130,16 +130,16 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
     limit, verdict = amount_of(budget), evaluate_budget(budget, use.spent)
     old_status = budget.get("status") or {}
     is_exceeded = use.spent >= limit
-    highest_reached = verdict.reached[-1:]
+    highest_reached = verdict.reached_thresholds[-1:]
     reason = _REASONS[highest_reached[0]["action"]] if highest_reached else "WithinBudget"
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     message = f"{budget_amount_text(budget, use.spent)} of {budget_amount_text(budget, limit)} {unit} are used"
     conditions = old_status.get("conditions") or ()
-    for kind, holds in (("Within", not is_exceeded), ("Exceeded", is_exceeded)):
+    for kind, is_true in (("Within", not is_exceeded), ("Exceeded", is_exceeded)):
         conditions = with_condition(
             conditions,
             type=kind,
-            status=holds,
+            status=is_true,
             reason=reason,
             message=message,
             now=now,
@@ -163,7 +163,7 @@ def newly_reached(budget: Obj, verdict: BudgetEvaluation, period: BudgetPeriod) 
     status = budget.get("status") or {}
     is_same_period = period.end is None or status.get("periodStart") == format_time(period.begin)
     reported_percent = status.get("reachedPercent", 0) if is_same_period else 0
-    return [each for each in verdict.reached if each["percent"] > reported_percent]
+    return [each for each in verdict.reached_thresholds if each["percent"] > reported_percent]
 
 
 def budget_amount_text(budget: Obj, amount: int) -> str:
@@ -175,8 +175,8 @@ def budget_amount_text(budget: Obj, amount: int) -> str:
 
 def _with_annotations(metadata: Obj, annotations: Obj) -> dict[str, Any]:
     """Return metadata with other annotations; without the field if there are none."""
-    unannotated = {k: v for k, v in metadata.items() if k != "annotations"}
-    return unannotated | ({"annotations": annotations} if annotations else {})
+    other_fields = {k: v for k, v in metadata.items() if k != "annotations"}
+    return other_fields | ({"annotations": annotations} if annotations else {})
 
 
 def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
@@ -185,20 +185,20 @@ def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
     The previous stopPolicy is kept in an annotation. If nothing changes, the same object is returned.
     """
     metadata, current_policy = queue["metadata"], queue["spec"].get("stopPolicy") or "None"
-    holding = [each for each in verdicts if each.stop_policy != "None" and each.covers(metadata["name"])]
+    hold_verdicts = [each for each in verdicts if each.stop_policy != "None" and each.covers(metadata["name"])]
     is_held = annotation(queue, well_known.HELD_BY) is not None
     previous_policy = (annotation(queue, well_known.STOP_POLICY_BEFORE) or "None") if is_held else current_policy
-    if not holding and not is_held:
+    if not hold_verdicts and not is_held:
         return queue
-    required_policy = max([previous_policy, *(each.stop_policy for each in holding)], key=_stop_policy_rank)
+    required_policy = max([previous_policy, *(each.stop_policy for each in hold_verdicts)], key=_stop_policy_rank)
     annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _BUDGET_ANNOTATIONS}
-    if holding:
-        names = ", ".join(sorted(each.name for each in holding))
+    if hold_verdicts:
+        names = ", ".join(sorted(each.name for each in hold_verdicts))
         annotations |= {well_known.HELD_BY: names, well_known.STOP_POLICY_BEFORE: previous_policy}
     if required_policy == current_policy and annotations == (metadata.get("annotations") or {}):
         return queue
-    changed = _with_annotations(metadata, annotations)
-    return {**queue, "metadata": changed, "spec": {**queue["spec"], "stopPolicy": required_policy}}
+    new_metadata = _with_annotations(metadata, annotations)
+    return {**queue, "metadata": new_metadata, "spec": {**queue["spec"], "stopPolicy": required_policy}}
 
 
 def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
@@ -212,8 +212,8 @@ def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetEvaluation]) -> 
     annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != well_known.PRIORITY_BOOST}
     if boost_text is not None:
         annotations[well_known.PRIORITY_BOOST] = boost_text
-    changed = _with_annotations(metadata, annotations)
-    return {**workload, "metadata": changed}
+    new_metadata = _with_annotations(metadata, annotations)
+    return {**workload, "metadata": new_metadata}
 
 
 _BUDGET_ANNOTATIONS: Final = (well_known.HELD_BY, well_known.STOP_POLICY_BEFORE)
@@ -253,7 +253,7 @@ class _UsageSpan(NamedTuple):
 
     begin: Instant
     #: The usage by LocalQueue and by whether the pods still run.
-    used: Mapping[tuple[str, bool], RecordedAmount]
+    usage: Mapping[tuple[str, bool], RecordedAmount]
 
 
 class Budgets:
@@ -275,7 +275,7 @@ class Budgets:
         self._demoting: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the batch key of the namespace if it has Budgets, or if the object has an annotation of a Budget."""
+        """Return the namespace's key if it has Budgets, or if the object has an annotation of a Budget."""
         namespace, obj = event.key.namespace, event.obj
         batch = (Key(_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:
@@ -314,7 +314,7 @@ class Budgets:
             verdict = evaluate_budget(budget, use.spent)
             verdicts.append(verdict)
             times += [next_threshold_at(budget, use, now), now + WRITE_PERIOD if use.rate or self._is_endless else None]
-            times.append(period.end if verdict.reached or self._is_endless else None)
+            times.append(period.end if verdict.reached_thresholds or self._is_endless else None)
             outcome.events += _threshold_events(budget, verdict, period, use)
             status = status_of(budget, use, period, now)
             if status != budget.get("status"):
@@ -350,15 +350,15 @@ class Budgets:
     ) -> BudgetUse:
         field = 2 if is_in_dollars(budget) else 1
         queues = frozenset(budget["spec"].get("queues") or ())
-        total = running = recent = 0
+        total = running_amount = recent_amount = 0
         for span in spans:
-            for (queue, runs), amount in span.used.items():
+            for (queue, runs), amount in span.usage.items():
                 if span.begin < period.begin or (queues and queue not in queues):
                     continue
                 total += amount[field]
-                running += amount[field] if runs else 0
-                recent += amount[field] if span.begin >= now - DAY else 0
-        rate = committed = 0
+                running_amount += amount[field] if runs else 0
+                recent_amount += amount[field] if span.begin >= now - DAY else 0
+        rate = committed_amount = 0
         ledger = self._costs.ledger
         for owner, (dollars, thousandths) in ({} if ledger is None else ledger.rates()).items():
             if owner.team != budget["metadata"]["namespace"] or (queues and owner.local_queue not in queues):
@@ -366,41 +366,43 @@ class Budgets:
             hourly_rate = dollars if is_in_dollars(budget) else thousandths * HOUR // 1000
             rate += hourly_rate
             workload = reader.get(Key(scheme.WORKLOAD, owner.team, owner.workload))
-            committed += hourly_rate * max(0, _latest_end(workload, period, now) - now) // HOUR
-        return BudgetUse(total, running, recent, rate, committed)
+            committed_amount += hourly_rate * max(0, _latest_end(workload, period, now) - now) // HOUR
+        return BudgetUse(total, running_amount, recent_amount, rate, committed_amount)
 
     def _usage_spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_UsageSpan]:
         """Return the usage of a namespace's LocalQueues from its CostRecords and, for the open hour, the ledger."""
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
         records = [self._parse_record(key, obj) for key, obj in objects.items()]
-        closed = [each for each in unreplaced_records(records) if each.begin < ledger.begun]
-        spans = [_UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed]
-        return [*spans, _UsageSpan(ledger.begun, amounts_of(ledger.used(namespace, now)))]
+        closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.period_start]
+        spans = [
+            _UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed_records
+        ]
+        return [*spans, _UsageSpan(ledger.period_start, amounts_of(ledger.usage_of_team(namespace, now)))]
 
     def _parse_record(self, key: Key, obj: Obj) -> ParsedCostRecord:
-        cached = self._parsed_records.get(key)
-        if cached is None or cached[0] is not obj:
-            cached = self._parsed_records[key] = obj, parse_cost_record(obj)
-        return cached[1]
+        cache_entry = self._parsed_records.get(key)
+        if cache_entry is None or cache_entry[0] is not obj:
+            cache_entry = self._parsed_records[key] = obj, parse_cost_record(obj)
+        return cache_entry[1]
 
 
 def _sum_by_queue(lines: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str, bool], RecordedAmount]:
-    used: dict[tuple[str, bool], RecordedAmount] = {}
+    usage: dict[tuple[str, bool], RecordedAmount] = {}
     for account_key, amount in lines.items():
         queue_and_running = account_key.local_queue, account_key.use == RUNS
-        used[queue_and_running] = used.get(queue_and_running, RecordedAmount()).plus(amount)
-    return used
+        usage[queue_and_running] = usage.get(queue_and_running, RecordedAmount()).plus(amount)
+    return usage
 
 
 def _latest_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
     """Return when a Workload stops at the latest within a period; one hour from now if neither has an end."""
     end = now + HOUR if period.end is None else period.end
-    admitted = None if workload is None else find_condition(workload, "Admitted")
+    admitted_condition = None if workload is None else find_condition(workload, "Admitted")
     limit: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
-    if limit is None or admitted is None or admitted["status"] != "True":
+    if limit is None or admitted_condition is None or admitted_condition["status"] != "True":
         return end
-    stops_at = parse_time(admitted["lastTransitionTime"]) + limit * SECOND
+    stops_at = parse_time(admitted_condition["lastTransitionTime"]) + limit * SECOND
     return stops_at if period.end is None else min(end, stops_at)
 
 

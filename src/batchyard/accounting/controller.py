@@ -67,8 +67,8 @@ def resume_ledger(
     if changes is None:
         ledger = _new_ledger(reader, last_checkpoint, now)
         if last_checkpoint is not None:
-            earlier = [_object_at(obj, last_checkpoint.through) for obj in objects.values()]
-            _restore_ledger(ledger, last_checkpoint, [obj for obj in earlier if obj])
+            earlier_objects = [_object_at(obj, last_checkpoint.through) for obj in objects.values()]
+            _restore_ledger(ledger, last_checkpoint, [obj for obj in earlier_objects if obj])
         return ledger, [(_added_event(key, obj), now) for key, obj in _in_observation_order(objects)], 0
     relevant_changes = [change for change in changes if change.key.kind in KINDS]
     for change in reversed(relevant_changes):
@@ -95,32 +95,34 @@ def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, exist
     for key, obj in _in_observation_order(objects):
         ledger.observe([_added_event(key, obj)], last_checkpoint.through)
     ledger.accounts(last_checkpoint.through)
-    spent = accounts_of(
+    ended_accounts = accounts_of(
         {account_key: amount for account_key, amount in last_checkpoint.lines.items() if account_key.use != RUNS}
     )
-    missing = accounts_of({AccountKey(*pool, "", IDLE): amount for pool, amount in last_checkpoint.machines.items()})
-    for account_key, account in [*spent.items(), *ledger.running().items()]:
-        missing.setdefault(AccountKey(*account_key[:2], "", IDLE), CostAccount()).subtract(account)
-    for account_key, account in missing.items():  #  unobserved time and rounding differences
+    idle_accounts = accounts_of(
+        {AccountKey(*pool, "", IDLE): amount for pool, amount in last_checkpoint.machines.items()}
+    )
+    for account_key, account in [*ended_accounts.items(), *ledger.running_accounts().items()]:
+        idle_accounts.setdefault(AccountKey(*account_key[:2], "", IDLE), CostAccount()).subtract(account)
+    for account_key, account in idle_accounts.items():  #  unobserved time and rounding differences
         if account.time or account.cost:
-            spent.setdefault(account_key, CostAccount()).add(account)
-    settled = {
+            ended_accounts.setdefault(account_key, CostAccount()).add(account)
+    settlements = {
         account_key: accounts_of({account_key[1]: amount})[account_key[1]]
-        for account_key, amount in last_checkpoint.settled.items()
+        for account_key, amount in last_checkpoint.settlements.items()
     }
-    ledger.resume(spent, settled)
+    ledger.resume(ended_accounts, settlements)
 
 
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
     """Return an object in its state at time `at_time`; None if it did not exist then or had ended."""
     kind = key_of(obj).kind
-    begun = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
-    if begun is not None and begun > at_time:
+    start = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
+    if start is not None and start > at_time:
         return None
     if kind != scheme.POD or not is_terminal(obj):
         return obj
-    ended = ended_at(obj)
-    return None if ended is None or ended <= at_time else with_status(obj, {**obj["status"], "phase": "Running"})
+    end = ended_at(obj)
+    return None if end is None or end <= at_time else with_status(obj, {**obj["status"], "phase": "Running"})
 
 
 def _with_times(
@@ -139,8 +141,8 @@ def _latest_timestamp(obj: Obj) -> Instant:
     status = obj.get("status") or {}
     times = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
     times += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
-    latest = max((parse_time(text) for text in times if text), default=0)
-    return max(latest, ended_at(obj) or 0)
+    latest_time = max((parse_time(text) for text in times if text), default=0)
+    return max(latest_time, ended_at(obj) or 0)
 
 
 def _in_observation_order(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj]]:
@@ -249,7 +251,7 @@ class CostController:
         self._totals = CostTotals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Apply a watch event to the ledger; return the batch key unless it is already queued."""
+        """Apply a watch event to the ledger; return the key that all events share, unless it is queued."""
         if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
             self._revision = event.revision
             self._close_ended_hours(now)
@@ -281,18 +283,20 @@ class CostController:
 
     def totals(self, now: Instant) -> CostTotals:
         """Return the charges and settlements since this process started, summed over Workloads and flavors."""
-        accounts, settled = ({key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals)
+        accounts, settlements = (
+            {key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals
+        )
         ledger = self.ledger
         if ledger is not None:
             _add_to_sums(accounts, ledger.accounts(now))
-            _add_to_sums(settled, {key: account for (_, key), account in ledger.settled.items()})
-        return CostTotals(accounts, settled)
+            _add_to_sums(settlements, {key: account for (_, key), account in ledger.settlements.items()})
+        return CostTotals(accounts, settlements)
 
     def _drop_written(self, reader: Reader) -> None:
         """Remove unwritten CostRecords that have been written meanwhile, or that cannot be written."""
         for name, obj in list(self.unwritten.items()):
-            stored = reader.get(name)
-            is_written = stored is not None and stored["spec"] == obj["spec"]
+            stored_object = reader.get(name)
+            is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
             if is_written or self._tries > _TRIES_MAX or not _can_create_in(reader, name.namespace):
                 del self.unwritten[name]
         if not self.unwritten:
@@ -303,7 +307,7 @@ class CostController:
         if ledger is None or not (ledger.is_busy or (self._is_endless and ledger.machines)):
             return ReconcileResult()
         self._is_queued = True
-        return ReconcileResult(requeue_at=min(due, ledger.begun + HOUR))
+        return ReconcileResult(requeue_at=min(due, ledger.period_start + HOUR))
 
     def _resume(self, reader: Reader, now: Instant) -> CostLedger:
         self.ledger, missed_changes, revision = resume_ledger(reader, self._history, now)
@@ -316,28 +320,28 @@ class CostController:
     def _close_ended_hours(self, now: Instant) -> None:
         """Close all hours of the ledger that have ended, and prepare their CostRecords."""
         ledger = self.ledger
-        while ledger is not None and now >= ledger.begun + HOUR:
-            begun = ledger.begun
-            accounts, settled = ledger.close(begun + HOUR)
+        while ledger is not None and now >= ledger.period_start + HOUR:
+            period_start = ledger.period_start
+            accounts, settlements = ledger.close(period_start + HOUR)
             _add_to_sums(self._totals.accounts, accounts)
-            for (_, account_key), account in settled.items():
-                _add_to_sums(self._totals.settled, {account_key: account})
-            unpriced = ledger.unpriced()
+            for (_, account_key), account in settlements.items():
+                _add_to_sums(self._totals.settlements, {account_key: account})
+            unpriced_pools = ledger.unpriced_pools()
             self._next_write, self._may_need_merge = 0, True
             self.unwritten.pop(CHECKPOINT, None)
-            if accounts or settled:
-                lines, settlements = _recorded_amounts(accounts, settled)
-                for namespace, spec in specs_of(lines, settlements, unpriced).items():
-                    name = Key(scheme.COST_RECORD, namespace, hour_name(begun))
-                    span = begun, begun + HOUR
+            if accounts or settlements:
+                lines, recorded_settlements = _recorded_amounts(accounts, settlements)
+                for namespace, spec in specs_of(lines, recorded_settlements, unpriced_pools).items():
+                    name = Key(scheme.COST_RECORD, namespace, hour_name(period_start))
+                    span = period_start, period_start + HOUR
                     self.unwritten[name] = make_cost_record(namespace, name.name, span, span[1], spec)
 
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
         """Return the changed CostRecords of the open hour, and the checkpoint record."""
         ledger.limit_workload_names()
-        lines, settled = _recorded_amounts(ledger.accounts(now), ledger.settled)
-        span, name = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun)
-        specs = specs_of(lines, settled, ledger.unpriced())
+        lines, settlements = _recorded_amounts(ledger.accounts(now), ledger.settlements)
+        span, name = (ledger.period_start, ledger.period_start + HOUR), hour_name(ledger.period_start)
+        specs = specs_of(lines, settlements, ledger.unpriced_pools())
         changed_records: dict[Key, Obj] = {}
         for namespace, spec in specs.items():
             key = Key(scheme.COST_RECORD, namespace, name)
@@ -356,18 +360,18 @@ def _add_to_sums(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountK
 
 
 def _recorded_amounts(
-    accounts: Mapping[AccountKey, CostAccount], settled: Mapping[tuple[Instant, AccountKey], CostAccount]
+    accounts: Mapping[AccountKey, CostAccount], settlements: Mapping[tuple[Instant, AccountKey], CostAccount]
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
     """Convert accounts and settlements to the amounts of CostRecords, with a limited number of named Workloads."""
     by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
-    for (hour, account_key), account in settled.items():
+    for (hour, account_key), account in settlements.items():
         by_hour.setdefault(hour, {})[account_key] = account
-    settlements = {
+    recorded_settlements = {
         (hour, account_key): amount
         for hour, hour_accounts in by_hour.items()
         for account_key, amount in amounts_of(limit_named_workloads(hour_accounts)).items()
     }
-    return amounts_of(limit_named_workloads(accounts)), settlements
+    return amounts_of(limit_named_workloads(accounts)), recorded_settlements
 
 
 def _can_create_in(reader: Reader, namespace: str) -> bool:
@@ -377,13 +381,15 @@ def _can_create_in(reader: Reader, namespace: str) -> bool:
 
 
 def _record_write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
-    stored = reader.get(key)
-    return Create(obj) if stored is None else Update({**stored, "spec": obj["spec"]})
+    stored_object = reader.get(key)
+    return Create(obj) if stored_object is None else Update({**stored_object, "spec": obj["spec"]})
 
 
-def _has_same_content(stored: Obj | None, record: Obj) -> bool:
+def _has_same_content(stored_record: Obj | None, record: Obj) -> bool:
     """Report whether a stored CostRecord has the wanted content, apart from its timestamps."""
-    if stored is None:
+    if stored_record is None:
         return False
-    old_spec, new_spec = ({k: v for k, v in obj["spec"].items() if k not in _TIME_FIELDS} for obj in (stored, record))
+    old_spec, new_spec = (
+        {k: v for k, v in obj["spec"].items() if k not in _TIME_FIELDS} for obj in (stored_record, record)
+    )
     return old_spec == new_spec

@@ -49,11 +49,11 @@ class _Machine:
 
     rate: Rate
     #: The time up to which unused shares are charged, and the time at which billing began.
-    since: Instant
-    opened: Instant
+    charged_until: Instant
+    billed_from: Instant
     node: NodeView | None = None
     #: The occupied parts of the machine, and its charged pods by uid.
-    occupied: int = 0
+    occupied_parts: int = 0
     pods: "dict[str, _Occupant]" = field(default_factory=dict)
     #: Whether the machine is a Node without an Instance.
     is_bare: bool = False
@@ -71,21 +71,21 @@ class _Occupant:
     owner: records.PodOwner
     machine: _Machine
     machine_parts: int
-    bound: Instant
+    bound_time: Instant
     #: The time up to which the pod is charged.
-    since: Instant
+    charged_until: Instant
     #: The checkpoint interval, the start of the current run of its containers, and the saved work of earlier runs.
     interval: Duration | None
-    running: Instant | None = None
+    running_since: Instant | None = None
     saved_work: Duration = 0
     #: The charges of the open period.
-    spent: CostAccount = field(default_factory=CostAccount)
+    charges: CostAccount = field(default_factory=CostAccount)
 
-    def note_run(self, since: Instant | None, now: Instant) -> None:
+    def note_run(self, run_start: Instant | None, now: Instant) -> None:
         """Record that the pod's containers run since `since`, or have stopped (None)."""
-        if since != self.running:
-            self.saved_work += kept_work(self.running, self.interval, now)
-            self.running = since
+        if run_start != self.running_since:
+            self.saved_work += kept_work(self.running_since, self.interval, now)
+            self.running_since = run_start
 
     def account_key(self, use: str) -> AccountKey:
         """Return the account key for the pod's time with this use."""
@@ -93,30 +93,30 @@ class _Occupant:
         flavor, *queues = owner[1:]
         return AccountKey(rate.pool, rate.provisioning, owner.team, use, flavor, *queues)
 
-    def charge(self, until: Instant) -> None:
-        """Charge the pod for the time since its last charge; an earlier `until` refunds time."""
-        _charge(self.spent, until - self.since, self.machine_parts, self.machine)
-        self.since = until
+    def charge(self, end: Instant) -> None:
+        """Charge the pod for the time since its last charge; an earlier `end` refunds time."""
+        _charge(self.charges, end - self.charged_until, self.machine_parts, self.machine)
+        self.charged_until = end
 
 
 class CostLedger:
     """The cost accounts of the open period (hour), updated from watch events of machines, nodes and pods."""
 
-    def __init__(self, reader: Reader, detail: LedgerDetail = BY_TEAM, begun: Instant = 0) -> None:
+    def __init__(self, reader: Reader, detail: LedgerDetail = BY_TEAM, period_start: Instant = 0) -> None:
         self._reader = reader
         self._detail = detail
         self._machines: dict[str, _Machine] = {}
         self._pods: dict[str, _Occupant] = {}
         #: The accounts of the open period, without pods that still occupy a machine.
-        self.spent: dict[AccountKey, CostAccount] = {}
-        #: The part of `spent` that is charged to ended pods, by team and LocalQueue.
-        self._ended: dict[str, dict[str, CostAccount]] = {}
+        self.ended_accounts: dict[AccountKey, CostAccount] = {}
+        #: The part of `ended_accounts` that is charged to ended pods, by team and LocalQueue.
+        self._ended_by_team: dict[str, dict[str, CostAccount]] = {}
         #: Settlements of closed hours: the running time that became done or lost when its pod ended.
-        self.settled: _Settlements = {}
+        self.settlements: _Settlements = {}
         #: The begin of the open period.
-        self.begun = begun
+        self.period_start = period_start
         #: The latest time up to which machines are charged.
-        self.last = 0
+        self.charged_until = 0
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
         """Update the charges from watch events at `now`."""
@@ -136,35 +136,37 @@ class CostLedger:
             self._charge_unused(machine, now)
         for pod in self._pods.values():
             pod.charge(now)
-        spent = {account_key: CostAccount(a.time, a.accelerators, a.cost) for account_key, a in self.spent.items()}
-        return {**spent, **self.running()}
+        accounts = {
+            account_key: CostAccount(a.time, a.accelerators, a.cost) for account_key, a in self.ended_accounts.items()
+        }
+        return {**accounts, **self.running_accounts()}
 
     def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _Settlements]:
         """Close the open period and begin the next; return its accounts, and its settlements of earlier periods."""
-        accounts, settled = self.accounts(at), self.settled
-        self.spent, self.settled, self.begun = {}, {}, at
-        self._ended = {}
+        accounts, settlements = self.accounts(at), self.settlements
+        self.ended_accounts, self.settlements, self.period_start = {}, {}, at
+        self._ended_by_team = {}
         for pod in self._pods.values():
-            pod.spent = CostAccount()
-        return accounts, settled
+            pod.charges = CostAccount()
+        return accounts, settlements
 
-    def resume(self, spent: dict[AccountKey, CostAccount], settled: _Settlements) -> None:
+    def resume(self, ended_accounts: dict[AccountKey, CostAccount], settlements: _Settlements) -> None:
         """Restore the accounts and settlements of the open period from a checkpoint."""
-        self.spent, self.settled = spent, settled
-        self._ended = {}
-        for account_key, account in spent.items():
+        self.ended_accounts, self.settlements = ended_accounts, settlements
+        self._ended_by_team = {}
+        for account_key, account in ended_accounts.items():
             self._add_ended_usage(account_key.team, account_key.local_queue, account)
 
     def limit_workload_names(self) -> None:
         """Merge accounts so that they name at most as many Workloads as a CostRecord may name."""
-        self.spent = records.limit_named_workloads(self.spent)
+        self.ended_accounts = records.limit_named_workloads(self.ended_accounts)
 
-    def running(self) -> dict[AccountKey, CostAccount]:
+    def running_accounts(self) -> dict[AccountKey, CostAccount]:
         """Return the time charged in the open period to pods that still occupy a machine."""
-        running: dict[AccountKey, CostAccount] = {}
+        accounts: dict[AccountKey, CostAccount] = {}
         for pod in self._pods.values():
-            running.setdefault(pod.account_key(RUNS), CostAccount()).add(pod.spent)
-        return running
+            accounts.setdefault(pod.account_key(RUNS), CostAccount()).add(pod.charges)
+        return accounts
 
     @property
     def is_busy(self) -> bool:
@@ -176,20 +178,20 @@ class CostLedger:
         """The number of billed machines."""
         return len(self._machines)
 
-    def unpriced(self) -> Iterable[tuple[str, str]]:
+    def unpriced_pools(self) -> Iterable[tuple[str, str]]:
         """Return the (pool, provisioning mode) pairs of billed machines without a price."""
         rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
         return sorted({(rate.pool, rate.provisioning) for rate in rates})
 
-    def used(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
+    def usage_of_team(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
         """Return the usage of a team in the open period, by LocalQueue and whether its pods still run."""
         usage: dict[tuple[str, bool], CostAccount] = {}
-        for queue, account in self._ended.get(team, {}).items():
+        for queue, account in self._ended_by_team.get(team, {}).items():
             usage[queue, False] = replace(account)
         for pod in self._pods.values():
             if pod.owner.team == team:
                 pod.charge(now)
-                usage.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.spent)
+                usage.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.charges)
         return usage
 
     def rates(self) -> Mapping[records.PodOwner, tuple[int, int]]:
@@ -224,7 +226,7 @@ class CostLedger:
         was_ready, old_accelerators = machine.node is not None and machine.node.ready, machine.accelerators
         is_readiness_changed = node is not None and node.ready != was_ready
         changed_at = self._limit_to_open_period(records.ready_since(event.obj), now) if is_readiness_changed else now
-        self._charge_unused(machine, max(machine.opened, changed_at))
+        self._charge_unused(machine, max(machine.billed_from, changed_at))
         if old_accelerators and (node is None or node.allocatable.get(machine.rate.device, 0) != old_accelerators):
             for pod in machine.pods.values():
                 pod.charge(now)
@@ -277,9 +279,9 @@ class CostLedger:
         clusters = self._reader.list(scheme.CLUSTER)
         return clusters[0] if clusters else None
 
-    def _limit_to_open_period(self, recorded: Instant | None, now: Instant) -> Instant:
+    def _limit_to_open_period(self, recorded_time: Instant | None, now: Instant) -> Instant:
         """Return the recorded time of an event, limited to the open period up to now; now if no time is recorded."""
-        return now if recorded is None else max(self.begun, min(recorded, now))
+        return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
     def _remove_machine(self, name: str, at: Instant, now: Instant) -> None:
         machine = self._machines.get(name)
@@ -293,14 +295,14 @@ class CostLedger:
 
     def _add_pod(self, pod: Obj, view: PodView, now: Instant) -> _Occupant:
         machine = self._machines[view.node_name]
-        recorded = records.bound_at(pod)
-        at = max(machine.opened, self._limit_to_open_period(recorded, now))
-        bound = at if recorded is None else min(at, recorded)
+        recorded_time = records.bound_at(pod)
+        at = max(machine.billed_from, self._limit_to_open_period(recorded_time, now))
+        bound_time = at if recorded_time is None else min(at, recorded_time)
         self._charge_unused(machine, at)
-        machine_parts = min(WHOLE_MACHINE - machine.occupied, _machine_share(view, machine))
+        machine_parts = min(WHOLE_MACHINE - machine.occupied_parts, _machine_share(view, machine))
         interval = checkpoint_interval([pod, *controlling_jobs(pod, self._reader.get)])
-        occupant = _Occupant(self._owner(pod, machine), machine, machine_parts, bound, at, interval)
-        machine.occupied += machine_parts
+        occupant = _Occupant(self._owner(pod, machine), machine, machine_parts, bound_time, at, interval)
+        machine.occupied_parts += machine_parts
         machine.pods[view.uid] = self._pods[view.uid] = occupant
         return occupant
 
@@ -317,55 +319,55 @@ class CostLedger:
         machine = pod.machine
         self._charge_unused(machine, at)
         pod.charge(at)
-        machine.occupied -= pod.machine_parts
+        machine.occupied_parts -= pod.machine_parts
         del machine.pods[uid]
-        earlier_time = max(0, self.begun - pod.bound) * pod.machine_parts
-        total_time = earlier_time + pod.spent.time
+        earlier_time = max(0, self.period_start - pod.bound_time) * pod.machine_parts
+        total_time = earlier_time + pod.charges.time
         saved_time = total_time if succeeded else min(total_time, pod.saved_work * pod.machine_parts)
-        done, lost = pod.spent.split(max(0, saved_time - earlier_time))
-        for use, spent in ((DONE, done), (LOST, lost)):
-            if spent.time:
-                self._spent_account(pod.account_key(use)).add(spent)
-                self._add_ended_usage(pod.owner.team, pod.owner.local_queue, spent)
+        done_account, lost_account = pod.charges.split(max(0, saved_time - earlier_time))
+        for use, account in ((DONE, done_account), (LOST, lost_account)):
+            if account.time:
+                self._ended_account(pod.account_key(use)).add(account)
+                self._add_ended_usage(pod.owner.team, pod.owner.local_queue, account)
         if earlier_time:
-            _add_settlements(self.settled, pod, saved_time, self.begun)
+            _add_settlements(self.settlements, pod, saved_time, self.period_start)
 
-    def _add_ended_usage(self, team: str, queue: str, spent: CostAccount) -> None:
-        self._ended.setdefault(team, {}).setdefault(queue, CostAccount()).add(spent)
+    def _add_ended_usage(self, team: str, queue: str, account: CostAccount) -> None:
+        self._ended_by_team.setdefault(team, {}).setdefault(queue, CostAccount()).add(account)
 
     def _charge_unused(self, machine: _Machine, now: Instant) -> None:
         """Charge the unused share of a machine since its last charge; an earlier `now` refunds time."""
-        elapsed, machine.since = now - machine.since, now
-        self.last = max(self.last, now)
-        unused_share = WHOLE_MACHINE - machine.occupied
-        if elapsed and unused_share:
+        duration, machine.charged_until = now - machine.charged_until, now
+        self.charged_until = max(self.charged_until, now)
+        unused_share = WHOLE_MACHINE - machine.occupied_parts
+        if duration and unused_share:
             is_ready = machine.node is not None and machine.node.ready
             use = IDLE if is_ready else BOOT
-            account = self._spent_account(AccountKey(machine.rate.pool, machine.rate.provisioning, "", use))
-            _charge(account, elapsed, unused_share, machine)
+            account = self._ended_account(AccountKey(machine.rate.pool, machine.rate.provisioning, "", use))
+            _charge(account, duration, unused_share, machine)
 
-    def _spent_account(self, account_key: AccountKey) -> CostAccount:
-        return self.spent.setdefault(account_key, CostAccount())
+    def _ended_account(self, account_key: AccountKey) -> CostAccount:
+        return self.ended_accounts.setdefault(account_key, CostAccount())
 
 
-def _add_settlements(settled: _Settlements, pod: _Occupant, saved_time: int, begun: Instant) -> None:
+def _add_settlements(settlements: _Settlements, pod: _Occupant, saved_time: int, period_start: Instant) -> None:
     """Add the settlements of an ended pod for closed hours: its earliest time counts as done, later time as lost."""
-    at = max(pod.bound, begun - SETTLEMENT_AGE_MAX)
-    saved_time -= (at - pod.bound) * pod.machine_parts
-    while at < begun:
+    at = max(pod.bound_time, period_start - SETTLEMENT_AGE_MAX)
+    saved_time -= (at - pod.bound_time) * pod.machine_parts
+    while at < period_start:
         hour = at - at % HOUR
-        time = (min(hour + HOUR, begun) - at) * pod.machine_parts
-        done = min(max(saved_time, 0), time)
-        for use, amount in ((DONE, done), (LOST, time - done)):
+        time = (min(hour + HOUR, period_start) - at) * pod.machine_parts
+        done_time = min(max(saved_time, 0), time)
+        for use, amount in ((DONE, done_time), (LOST, time - done_time)):
             if amount:
-                account = settled.setdefault((hour, pod.account_key(use)), CostAccount())
+                account = settlements.setdefault((hour, pod.account_key(use)), CostAccount())
                 _charge(account, amount, 1, pod.machine)
         saved_time, at = saved_time - time, hour + HOUR
 
 
-def _charge(account: CostAccount, elapsed: Duration, machine_parts: int, machine: _Machine) -> None:
+def _charge(account: CostAccount, duration: Duration, machine_parts: int, machine: _Machine) -> None:
     """Charge an account for a share of a machine during `elapsed`."""
-    time = elapsed * machine_parts
+    time = duration * machine_parts
     account.time += time
     account.accelerators += time * machine.accelerators
     account.cost += time * machine.rate.price

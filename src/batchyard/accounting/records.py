@@ -51,13 +51,13 @@ class RecordedAmount(NamedTuple):
     accelerators: int = 0
     microdollars: int = 0
 
-    def plus(self, other: "RecordedAmount", times: int = 1) -> "RecordedAmount":
+    def plus(self, addend: "RecordedAmount", times: int = 1) -> "RecordedAmount":
         """Return the sum of this amount and `times` times another amount."""
-        return RecordedAmount(*(value + times * other_value for value, other_value in zip(self, other, strict=True)))
+        return RecordedAmount(*(value + times * other_value for value, other_value in zip(self, addend, strict=True)))
 
-    def at_most(self, other: "RecordedAmount") -> "RecordedAmount":
+    def at_most(self, limits: "RecordedAmount") -> "RecordedAmount":
         """Return the minimum of this amount and another one, field by field."""
-        return RecordedAmount(*map(min, self, other))
+        return RecordedAmount(*map(min, self, limits))
 
 
 class ParsedCostRecord(NamedTuple):
@@ -68,10 +68,10 @@ class ParsedCostRecord(NamedTuple):
     end: Instant
     through: Instant
     lines: Mapping[AccountKey, RecordedAmount]
-    settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]
+    settlements: Mapping[tuple[Instant, AccountKey], RecordedAmount]
     #: The total machine costs by (pool, provisioning mode); only in the record in kube-system.
     machines: Mapping[tuple[str, str], RecordedAmount]
-    unpriced: frozenset[tuple[str, str]]
+    unpriced_pools: frozenset[tuple[str, str]]
     revision: int
 
 
@@ -99,25 +99,25 @@ def limit_named_workloads(
     """Keep the `named_max` accounts with the most time; sum the others without the Workload name."""
     if len(accounts) <= named_max:
         return dict(accounts)
-    named = set(sorted(accounts, key=lambda account_key: (-accounts[account_key].time, account_key))[:named_max])
-    limited: dict[AccountKey, CostAccount] = {}
+    named_keys = set(sorted(accounts, key=lambda account_key: (-accounts[account_key].time, account_key))[:named_max])
+    limited_accounts: dict[AccountKey, CostAccount] = {}
     for account_key, account in accounts.items():
-        row = account_key if account_key in named else account_key._replace(workload="")
-        limited.setdefault(row, CostAccount()).add(account)
-    return limited
+        row = account_key if account_key in named_keys else account_key._replace(workload="")
+        limited_accounts.setdefault(row, CostAccount()).add(account)
+    return limited_accounts
 
 
 def specs_of(
     lines: Mapping[AccountKey, RecordedAmount],
-    settled: Mapping[tuple[Instant, AccountKey], RecordedAmount],
-    unpriced: Iterable[tuple[str, str]],
+    settlements: Mapping[tuple[Instant, AccountKey], RecordedAmount],
+    unpriced_pools: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
     """Return the spec of each namespace's CostRecord; that of kube-system is always included."""
-    specs: dict[str, Any] = {PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced))}}
+    specs: dict[str, Any] = {PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}}
     for account_key, amount in sorted(lines.items()):
         if any(amount):
             _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
-    for (hour, account_key), amount in sorted(settled.items()):
+    for (hour, account_key), amount in sorted(settlements.items()):
         entry = {"of": format_time(hour), **_record_line(account_key, amount)}
         _namespace_spec(specs, account_key).setdefault("settled", []).append(entry)
     return specs
@@ -152,9 +152,9 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     """Parse a CostRecord; lines outside kube-system always count for the team of their namespace."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
     record_team = None if namespace == PLATFORM else namespace
-    settled: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
+    settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for line in spec.get("settled") or ():
-        settled[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
+        settlements[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
     machines = {(row["pool"], row["provisioning"]): row for row in spec.get("machines") or ()}
     return ParsedCostRecord(
         namespace,
@@ -162,7 +162,7 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
         parse_time(spec["to"]),
         parse_time(spec["through"]),
         {_account_key(line, record_team): _recorded_amount(line) for line in spec.get("lines") or ()},
-        settled,
+        settlements,
         {pool: _recorded_amount(row) for pool, row in machines.items()},
         frozenset(pool for pool, row in machines.items() if row.get("unpriced")),
         int(spec.get("revision") or 0),
@@ -176,19 +176,19 @@ def is_open(obj: Obj) -> bool:
 
 
 def apply_settlements(
-    lines: Mapping[AccountKey, RecordedAmount], settled: Iterable[tuple[AccountKey, RecordedAmount]]
+    lines: Mapping[AccountKey, RecordedAmount], settlements: Iterable[tuple[AccountKey, RecordedAmount]]
 ) -> dict[AccountKey, RecordedAmount]:
     """Return the lines with settled amounts moved from running to done or lost, up to the recorded running amount."""
-    adjusted = dict(lines)
-    for account_key, amount in settled:
+    adjusted_lines = dict(lines)
+    for account_key, amount in settlements:
         running_key = account_key._replace(use=RUNS)
-        if running_key not in adjusted:
+        if running_key not in adjusted_lines:
             running_key = running_key._replace(workload="")  #  the record does not name this Workload
-        moved = amount.at_most(adjusted.get(running_key, RecordedAmount()))
-        if any(moved):
-            adjusted[running_key] = adjusted[running_key].plus(moved, -1)
-            adjusted[account_key] = adjusted.get(account_key, RecordedAmount()).plus(moved)
-    return adjusted
+        moved_amount = amount.at_most(adjusted_lines.get(running_key, RecordedAmount()))
+        if any(moved_amount):
+            adjusted_lines[running_key] = adjusted_lines[running_key].plus(moved_amount, -1)
+            adjusted_lines[account_key] = adjusted_lines.get(account_key, RecordedAmount()).plus(moved_amount)
+    return adjusted_lines
 
 
 def merge_records(
@@ -202,8 +202,8 @@ def merge_records(
     internal_settlements: list[tuple[AccountKey, RecordedAmount]] = []
     external_settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for each in records:
-        for (hour, key), amount in each.settled.items():
-            if any(other.begin <= hour < other.end for other in records):
+        for (hour, key), amount in each.settlements.items():
+            if any(record.begin <= hour < record.end for record in records):
                 internal_settlements.append((key, amount))
             else:
                 external_settlements[hour, key] = external_settlements.get((hour, key), RecordedAmount()).plus(amount)
@@ -212,49 +212,55 @@ def merge_records(
 
 def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
     """Return the spec of one CostRecord that replaces several records of a namespace."""
-    lines, settled = merge_records(records)
-    named = limit_named_workloads({account_key: CostAccount(*amount) for account_key, amount in lines.items()})
+    lines, settlements = merge_records(records)
+    named_accounts = limit_named_workloads({account_key: CostAccount(*amount) for account_key, amount in lines.items()})
     machines: dict[tuple[str, str], RecordedAmount] = {}
     for each in records:
         for pool, amount in each.machines.items():
             machines[pool] = machines.get(pool, RecordedAmount()).plus(amount)
-    unpriced = frozenset(pool for each in records for pool in each.unpriced)
+    unpriced_pools = frozenset(pool for each in records for pool in each.unpriced_pools)
     spec: dict[str, Any] = {
         "lines": [
             _record_line(account_key, RecordedAmount(a.time, a.accelerators, a.cost))
-            for account_key, a in sorted(named.items())
+            for account_key, a in sorted(named_accounts.items())
         ]
     }
-    if settled:
-        spec["settled"] = _settled_lines(settled)
+    if settlements:
+        spec["settled"] = _settled_lines(settlements)
     if machines:
-        spec["machines"] = _machine_lines(machines, unpriced)
+        spec["machines"] = _machine_lines(machines, unpriced_pools)
     return spec
 
 
-def _settled_lines(settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
-    return [{"of": format_time(hour), **_record_line(key, amount)} for (hour, key), amount in sorted(settled.items())]
+def _settled_lines(settlements: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
+    return [
+        {"of": format_time(hour), **_record_line(key, amount)} for (hour, key), amount in sorted(settlements.items())
+    ]
 
 
 def _namespace_spec(specs: dict[str, dict[str, Any]], account_key: AccountKey) -> dict[str, Any]:
     return specs.setdefault(account_key.team or PLATFORM, {})
 
 
-def _machine_totals(lines: Mapping[AccountKey, RecordedAmount], unpriced: frozenset[tuple[str, str]]) -> list[Obj]:
+def _machine_totals(
+    lines: Mapping[AccountKey, RecordedAmount], unpriced_pools: frozenset[tuple[str, str]]
+) -> list[Obj]:
     """Return the `machines` field of a CostRecord: the total machine cost of each pool."""
     totals: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         totals[account_key[:2]] = totals.get(account_key[:2], RecordedAmount()).plus(amount)
-    return _machine_lines(totals, unpriced)
+    return _machine_lines(totals, unpriced_pools)
 
 
-def _machine_lines(totals: Mapping[tuple[str, str], RecordedAmount], unpriced: frozenset[tuple[str, str]]) -> list[Obj]:
+def _machine_lines(
+    totals: Mapping[tuple[str, str], RecordedAmount], unpriced_pools: frozenset[tuple[str, str]]
+) -> list[Obj]:
     return [
         {
             "pool": pool[0],
             "provisioning": pool[1],
             **dict(zip(_AMOUNT_FIELDS, amount, strict=True)),
-            **({"unpriced": True} if pool in unpriced else {}),
+            **({"unpriced": True} if pool in unpriced_pools else {}),
         }
         for pool, amount in sorted(totals.items())
     ]
@@ -384,7 +390,7 @@ class CostReport:
     begin: Instant | None
     through: Instant | None
     rows: Sequence[CostReportRow]
-    unpriced: Sequence[str]
+    unpriced_pools: Sequence[str]
     #: Whether the records in kube-system, which hold the cost of the machines, are included.
     is_whole: bool
 
@@ -399,20 +405,20 @@ class CostReport:
 def make_cost_report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> CostReport:
     """Return a cost report by a dimension, from the CostRecords that overlap a time span; each counts in full."""
     records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
-    chosen = [each for each in records if each.begin < end and each.through > begin]
-    lines = _add_unaccounted_cost(lines_with_settlements(records, chosen), chosen)
+    chosen_records = [each for each in records if each.begin < end and each.through > begin]
+    lines = _add_unaccounted_cost(lines_with_settlements(records, chosen_records), chosen_records)
     cells: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         cell = _row_name(account_key, by), account_key.use
         cells[cell] = cells.get(cell, RecordedAmount()).plus(amount)
-    unpriced = {pool for each in chosen for pool, _ in each.unpriced}
+    unpriced_pools = {pool for each in chosen_records for pool, _ in each.unpriced_pools}
     return CostReport(
         by,
-        min((each.begin for each in chosen), default=None),
-        max((each.through for each in chosen), default=None),
+        min((each.begin for each in chosen_records), default=None),
+        max((each.through for each in chosen_records), default=None),
         _report_rows(cells),
-        sorted(unpriced),
-        any(each.namespace == PLATFORM for each in chosen),
+        sorted(unpriced_pools),
+        any(each.namespace == PLATFORM for each in chosen_records),
     )
 
 
@@ -427,17 +433,17 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
 
 
 def lines_with_settlements(
-    records: Iterable[ParsedCostRecord], chosen: Sequence[ParsedCostRecord]
+    records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
     """Return the merged lines of the chosen records, including settlements from all given records."""
-    lines, _ = merge_records(chosen)
-    spans = [(each.namespace, each.begin, each.end) for each in chosen]
-    chosen_ids = {id(each) for each in chosen}
+    lines, _ = merge_records(chosen_records)
+    spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
+    chosen_ids = {id(each) for each in chosen_records}
     other_settlements = [
         (account_key, amount)
         for each in records
-        if each.settled and id(each) not in chosen_ids
-        for (hour, account_key), amount in each.settled.items()
+        if each.settlements and id(each) not in chosen_ids
+        for (hour, account_key), amount in each.settlements.items()
         if any(namespace == each.namespace and begin <= hour < end for namespace, begin, end in spans)
     ]
     return apply_settlements(lines, other_settlements)
@@ -454,7 +460,7 @@ def cost_report_document(cost_report: CostReport) -> dict[str, Any]:
         "currency": "USD",
         "rows": [_row_document(row, cost_report.total.total) for row in cost_report.rows],
         "total": _row_document(cost_report.total, cost_report.total.total),
-        "unpricedPools": list(cost_report.unpriced),
+        "unpricedPools": list(cost_report.unpriced_pools),
     }
 
 
@@ -471,30 +477,32 @@ def percentage(part: int, total: int) -> float:
 
 def _row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
     hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
-    uses = {use: format_dollars(row.cents.get(use, 0)) for use in USES}
+    dollars_by_use = {use: format_dollars(row.cents.get(use, 0)) for use in USES}
     share = percentage(row.total, total_cents)
-    return {"name": row.name, **hours, **uses, "dollars": format_dollars(row.total), "sharePercent": share}
+    return {"name": row.name, **hours, **dollars_by_use, "dollars": format_dollars(row.total), "sharePercent": share}
 
 
 def _add_unaccounted_cost(
-    lines: Mapping[AccountKey, RecordedAmount], chosen: Iterable[ParsedCostRecord]
+    lines: Mapping[AccountKey, RecordedAmount], chosen_records: Iterable[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
     """Return the lines plus lines for machine cost that no record of a team accounts for."""
-    unaccounted: dict[tuple[str, str], RecordedAmount] = {}
-    for each in chosen:
+    unaccounted_amounts: dict[tuple[str, str], RecordedAmount] = {}
+    for each in chosen_records:
         for pool, amount in each.machines.items():
-            unaccounted[pool] = unaccounted.get(pool, RecordedAmount()).plus(amount)
-    if not unaccounted:
+            unaccounted_amounts[pool] = unaccounted_amounts.get(pool, RecordedAmount()).plus(amount)
+    if not unaccounted_amounts:
         return dict(lines)
     for account_key, amount in lines.items():
-        unaccounted[account_key[:2]] = unaccounted.get(account_key[:2], RecordedAmount()).plus(amount, -1)
-    completed = dict(lines)
-    for pool, amount in unaccounted.items():
+        unaccounted_amounts[account_key[:2]] = unaccounted_amounts.get(account_key[:2], RecordedAmount()).plus(
+            amount, -1
+        )
+    completed_lines = dict(lines)
+    for pool, amount in unaccounted_amounts.items():
         if any(amount):  #  less than a cent is a rounding difference, or a charge that is not recorded yet
             is_reportable = amount.microdollars >= _MICRODOLLARS_PER_CENT
             account_key = AccountKey(*pool, NO_RECORD, DONE) if is_reportable else AccountKey(*pool, "", IDLE)
-            completed[account_key] = completed.get(account_key, RecordedAmount()).plus(amount)
-    return completed
+            completed_lines[account_key] = completed_lines.get(account_key, RecordedAmount()).plus(amount)
+    return completed_lines
 
 
 def _row_name(key: AccountKey, by: str) -> str:
@@ -521,9 +529,9 @@ def _report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostRe
     for (name, use), amount in cents.items():
         rows.setdefault(name, {})[use] = amount
     report_rows = []
-    for name, uses in rows.items():
-        amounts = [cells[name, use] for use in uses]
+    for name, cents_by_use in rows.items():
+        amounts = [cells[name, use] for use in cents_by_use]
         nodes, devices = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
-        report_rows.append(CostReportRow(name, nodes / HOUR, devices / HOUR, uses))
+        report_rows.append(CostReportRow(name, nodes / HOUR, devices / HOUR, cents_by_use))
     order_of_special_rows = {UNUSED: 1, NO_RECORD: 2}
     return sorted(report_rows, key=lambda row: (order_of_special_rows.get(row.name, 0), -row.total, row.name))

@@ -48,23 +48,23 @@ def start_in_background(options: UpOptions) -> tuple[subprocess.Popen[bytes], Pl
             start_new_session=True,
         )
         try:
-            running = _wait_until_listening(platform_options.folder, process, log_offset)
+            platform_process = _wait_until_listening(platform_options.folder, process, log_offset)
         except KeyboardInterrupt:  # its pid has not been printed, so the user could not end it
             process.terminate()
             process.wait(END_TIMEOUT_SECONDS)
             raise
-    return process, running
+    return process, platform_process
 
 
 def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_offset: int) -> PlatformProcess:
     """Return the started platform process once it listens; the command exits if the process exits first."""
-    while (running := running_process_in(folder)) is None or running.pid != process.pid:
+    while (platform_process := running_process_in(folder)) is None or platform_process.pid != process.pid:
         try:
             process.wait(_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
         _fail_with_log(folder / LOG_FILE, log_offset, process.returncode)
-    return running
+    return platform_process
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _up_arguments(options: UpOptions) -> list[str]:
 
 def running_platform(folder: Path) -> PlatformProcess:
     """Return the platform process of a data directory; the command exits if no platform runs there."""
-    running = running_process_in(folder)
-    if running is None:
+    platform_process = running_process_in(folder)
+    if platform_process is None:
         output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up`, or set --data-dir")
-    return running
+    return platform_process

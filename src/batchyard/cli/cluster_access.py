@@ -44,7 +44,7 @@ from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of
 
 
 def request_kubeconfig_cluster(
-    read: Callable[[], Awaitable[ApiServerAccess]], path_in: Callable[[str], str]
+    read_access: Callable[[], Awaitable[ApiServerAccess]], path_in: Callable[[str], str]
 ) -> tuple[str, int, bytes]:
     """Send a GET request to the cluster of a kubeconfig; return the server's URL, the status code and the body.
 
@@ -52,8 +52,8 @@ def request_kubeconfig_cluster(
     """
 
     async def send_request() -> tuple[str, int, bytes]:
-        access = await read()
-        transport = HttpTransport(access, read)
+        access = await read_access()
+        transport = HttpTransport(access, read_access)
         try:
             answer = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
         finally:
@@ -104,10 +104,10 @@ def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[Api
             return await read_access(KubeconfigSource(target.kubeconfig, target.context))
 
         return read
-    running = _running_platform(target.data_dir)
+    platform_process = _running_platform(target.data_dir)
 
     async def read_owner_access() -> ApiServerAccess:
-        return owner_access(running, target.data_dir)
+        return owner_access(platform_process, target.data_dir)
 
     return read_owner_access
 
@@ -127,16 +127,16 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
 
 
 def _running_platform(folder: Path) -> PlatformProcess:
-    running = running_process_in(folder)
-    if running is None:
+    platform_process = running_process_in(folder)
+    if platform_process is None:
         message = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
         raise UnreachableError(f"no platform runs in {folder}: {message}")
-    return running
+    return platform_process
 
 
-def _request_platform(running: PlatformProcess, folder: Path, path: str) -> tuple[str, int, bytes]:
-    url_parts = urlsplit(running.url)
-    assert url_parts.hostname is not None, f"the platform URL {running.url} has no host"
+def _request_platform(platform_process: PlatformProcess, folder: Path, path: str) -> tuple[str, int, bytes]:
+    url_parts = urlsplit(platform_process.url)
+    assert url_parts.hostname is not None, f"the platform URL {platform_process.url} has no host"
     if url_parts.scheme == "http":
         connection = http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_TIMEOUT)
     else:
@@ -145,7 +145,7 @@ def _request_platform(running: PlatformProcess, folder: Path, path: str) -> tupl
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        return running.url, response.status, response.read()
+        return platform_process.url, response.status, response.read()
     finally:
         connection.close()
 
@@ -233,8 +233,8 @@ def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[Api
 
 async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
     """Read a cluster page by page; raise ClusterError if that fails or if required kinds cannot be listed."""
-    read = access_reader_of_source(target)
-    transport = HttpTransport(await read(), read)
+    read_access = access_reader_of_source(target)
+    transport = HttpTransport(await read_access(), read_access)
     try:
         snapshot_result = await read_cluster(transport, SNAPSHOT_KINDS, handle_page)
         await _find_configuration(snapshot_result, transport)

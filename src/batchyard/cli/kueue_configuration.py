@@ -49,8 +49,8 @@ def read_shadow_settings(file: Path) -> kueue_configuration.KueueSettings:
 def configuration_remarks(configuration: Obj) -> Iterator[str]:
     """Yield remarks on the fields of a Kueue Configuration that have no effect in batchyard."""
     deployment_only = kueue_configuration.deployment_fields(configuration)
-    unsupported = list(kueue_configuration.ignored_settings(configuration))
+    unsupported_fields = list(kueue_configuration.ignored_settings(configuration))
     if deployment_only:
         yield f"ignored fields, which configure Kueue's own deployment: {', '.join(deployment_only)}"
-    if unsupported:
-        yield f"fields that batchyard does not support: {'; '.join(unsupported)}"
+    if unsupported_fields:
+        yield f"fields that batchyard does not support: {'; '.join(unsupported_fields)}"

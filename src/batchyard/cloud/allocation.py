@@ -127,8 +127,11 @@ class CapacityPool:
         """Return the error if `count` more machines exceed a quota; otherwise None."""
         for quota in self._cluster["spec"].get("quotas") or ():
             name, limit = quota["name"], quota["limit"]
-            requested = count * _quota_usage(name, demand)
-            if requested and requested + sum(n * _quota_usage(name, used) for used, n in self._used.items()) > limit:
+            requested_amount = count * _quota_usage(name, demand)
+            if (
+                requested_amount
+                and requested_amount + sum(n * _quota_usage(name, used) for used, n in self._used.items()) > limit
+            ):
                 region = self._cluster["spec"].get("region") or demand.zone.rpartition("-")[0]
                 message = f"Quota '{name}' exceeded.  Limit: {limit}.0 in region {region}."
                 return AllocationRefusal(QUOTA_EXCEEDED, message)
@@ -236,7 +239,7 @@ class CapacityIndex:
         return self._counts
 
     @property
-    def pending(self) -> Mapping[str, str]:
+    def pending_instances(self) -> Mapping[str, str]:
         """The names of Instances without a machine, including failed ones, with their pools."""
         return self._pending
 
@@ -368,7 +371,7 @@ class Allocation:
     def _pending_requests(self) -> Iterator[MachineRequest]:
         """Yield each request that can be served now; the Instances of a TPU slice form one request."""
         slices: dict[str, list[Obj]] = {}
-        for name, pool_name in self._index.pending.items():
+        for name, pool_name in self._index.pending_instances.items():
             pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
             if pool is None or instance is None or not _may_be_served(instance, pool):
                 continue
@@ -384,11 +387,11 @@ class Allocation:
             if request is not None:
                 yield MachineRequest(_sort_key(request), (), request)
 
-    def _is_growing(self, name: str, pending: int) -> bool:
+    def _is_growing(self, name: str, pending_count: int) -> bool:
         """Report whether further Instances of a TPU slice will still be created."""
         pool = self._pool(name)
         hosts = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
-        if pool is None or pending + self._index.machines_in_pool(name) >= hosts:
+        if pool is None or pending_count + self._index.machines_in_pool(name) >= hosts:
             return False
         return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, hosts)
 
@@ -414,9 +417,9 @@ class Allocation:
 
     def _refusal(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
         hosts = pool_properties.hosts_of_slice(pool, self._catalog)
-        existing = self._index.machines_in_pool(key.pool)
-        is_mixed = any(capacity_key_of(other) != key for other in instances)
-        if hosts > 1 and (len(instances) + existing != hosts or is_mixed):
+        existing_count = self._index.machines_in_pool(key.pool)
+        is_mixed = any(capacity_key_of(instance) != key for instance in instances)
+        if hosts > 1 and (len(instances) + existing_count != hosts or is_mixed):
             message = f"A slice of {pool['spec']['tpuTopology']} has {hosts} machines in one zone, all or none of them."
             return AllocationRefusal(INVALID_ARGUMENT, message)
         demand = demand_of(key, pool, self._catalog)
@@ -437,13 +440,13 @@ class Allocation:
     def _serve_request(self, request: Obj) -> None:
         """Advance a ResizeRequest: accept it, create its Instances when all fit, and finally report success."""
         phases = self._index.instance_phases(request["metadata"]["uid"])
-        missing = request["spec"]["count"] - len(phases)
-        failed = next((name for name, phase in phases.items() if phase == FAILED), None)
-        if failed is not None:
+        missing_count = request["spec"]["count"] - len(phases)
+        failed_name = next((name for name, phase in phases.items() if phase == FAILED), None)
+        if failed_name is not None:
             self.writes += [Delete(Key(scheme.INSTANCE, "", name)) for name in phases]
-            self._set_state(request, FAILED_STATE, self._refusal_of(failed))
-        elif missing > 0:
-            self._serve_missing(request, missing)
+            self._set_state(request, FAILED_STATE, self._refusal_of(failed_name))
+        elif missing_count > 0:
+            self._serve_missing(request, missing_count)
         elif all(phase not in {"", PROVISIONING} for phase in phases.values()):
             self._set_state(request, SUCCEEDED, None)
 

@@ -143,8 +143,8 @@ def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Map
         if value is None or is_system_label(toleration.key):
             continue
         if toleration.operator == "Exists" or toleration.value == value:
-            matching = tuple(effect for effect in _HARD_EFFECTS if effect == toleration.effect)
-            effects = matching if toleration.effect else _HARD_EFFECTS[:1]
+            matching_effects = tuple(effect for effect in _HARD_EFFECTS if effect == toleration.effect)
+            effects = matching_effects if toleration.effect else _HARD_EFFECTS[:1]
             taints.update({Taint(toleration.key, value, effect): None for effect in effects})
     return list(taints)
 
@@ -211,8 +211,8 @@ def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
         for entries in ("nodePools", "reservations", "capacity")
         for index, row in enumerate(spec.get(entries) or ())
     ]
-    priced = spec.get("prices") or ()
-    names_with_paths += [(f"spec.prices.{name}", name) for name in priced if name not in catalog.attachable]
+    priced_names = spec.get("prices") or ()
+    names_with_paths += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
     yield from _unknown_machines(names_with_paths, catalog)
 
 
@@ -241,14 +241,14 @@ def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
         yield from _unknown_in([name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type")
 
 
-def _unknown_in(names: Sequence[str], known: Sequence[str], path: str, what: str) -> Iterator[FieldError]:
-    """Yield an error for each name that is not in `known`; `path` is formatted with its index."""
+def _unknown_in(names: Sequence[str], known_names: Sequence[str], path: str, noun: str) -> Iterator[FieldError]:
+    """Yield an error for each name that is not in `known_names`; `path` is formatted with its index."""
     for index, name in enumerate(names):
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            examples = ", ".join(known[:_SHOWN_MAX]) + (", ..." if len(known) > _SHOWN_MAX else "")
-            remedy = f"did you mean {close[0]!r}?" if close else f"use one of {examples}"
-            yield FieldError(path.format(index), f"unknown {what} {name!r}", remedy)
+        if name not in known_names:
+            close_matches = get_close_matches(name, known_names, 1)
+            examples = ", ".join(known_names[:_SHOWN_MAX]) + (", ..." if len(known_names) > _SHOWN_MAX else "")
+            remedy = f"did you mean {close_matches[0]!r}?" if close_matches else f"use one of {examples}"
+            yield FieldError(path.format(index), f"unknown {noun} {name!r}", remedy)
 
 
 def _pools_with_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:

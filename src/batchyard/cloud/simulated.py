@@ -22,7 +22,7 @@ from batchyard.cloud.catalog.instances import (
     is_leaving,
     is_off,
     phase_of,
-    since,
+    phase_start,
     stops_at,
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
@@ -87,7 +87,7 @@ class _Machine:
             return self._shut_down(now)
         phase, stop_at = phase_of(self.instance), stops_at(self.instance)
         if phase in {PROVISIONING, BOOTING}:
-            stop_at = _earlier(stop_at, self._reservation_end())
+            stop_at = _earliest_instant(stop_at, self._reservation_end())
         if stop_at is not None and stop_at <= now:
             key = meta.Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
             return ReconcileResult([Delete(key, uid=self.instance["metadata"].get("uid"))])
@@ -98,18 +98,20 @@ class _Machine:
         return self._run(now, stop_at) if phase == RUNNING else ReconcileResult(requeue_at=stop_at)
 
     def _boot(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        due_at = since(self.instance) + self._draw_duration("provisioning")
+        due_at = phase_start(self.instance) + self._draw_duration("provisioning")
         if due_at > now:
-            return ReconcileResult(requeue_at=_earlier(due_at, stop_at))
+            return ReconcileResult(requeue_at=_earliest_instant(due_at, stop_at))
         return ReconcileResult([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
 
     def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
         """Create the Node of a booted machine, as its kubelet would."""
-        due_at = since(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
+        due_at = phase_start(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
         if due_at > now or self.pool is None:
-            return ReconcileResult(requeue_at=_earlier(due_at, stop_at) if due_at > now else stop_at)
+            return ReconcileResult(requeue_at=_earliest_instant(due_at, stop_at) if due_at > now else stop_at)
         max_run_duration = self.instance["spec"].get("maxRunDuration")
-        stop_at = stop_at if max_run_duration is None else _earlier(now + parse_duration(max_run_duration), stop_at)
+        stop_at = (
+            stop_at if max_run_duration is None else _earliest_instant(now + parse_duration(max_run_duration), stop_at)
+        )
         fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
         writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **fields))]
         if self.node is None:
@@ -138,11 +140,13 @@ class _Machine:
         node = self.node
         if node is None or not awaits_drivers(node):
             return ReconcileResult(requeue_at=notice)
-        accelerated = self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
-        duration = self._draw_duration("drivers" if accelerated else "network")
-        due_at = max(since(self.instance) + duration, self._reservation_start())
+        has_accelerator = (
+            self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
+        )
+        duration = self._draw_duration("drivers" if has_accelerator else "network")
+        due_at = max(phase_start(self.instance) + duration, self._reservation_start())
         if due_at > now:
-            return ReconcileResult(requeue_at=_earlier(due_at, notice))
+            return ReconcileResult(requeue_at=_earliest_instant(due_at, notice))
         name = node["metadata"]["name"]
         message = f"Node {name} status is now: NodeReady"
         event = EventRecord(meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", message)
@@ -153,13 +157,13 @@ class _Machine:
         off_at = self._off_at()
         if off_at > now:
             return ReconcileResult(requeue_at=off_at)
-        released = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
+        finalizer_removal = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if is_off(self.instance):
-            return ReconcileResult([*_delete_node_writes(self.node), released])
+            return ReconcileResult([*_delete_node_writes(self.node), finalizer_removal])
         # The last watch event carries the end of billing.
-        stopped = meta.with_path(self.instance, ("status", "stoppedAt"), format_time(now))
-        released = Update(meta.with_metadata(released.obj, resourceVersion=None))
-        return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped), released])
+        stopped_instance = meta.with_path(self.instance, ("status", "stoppedAt"), format_time(now))
+        finalizer_removal = Update(meta.with_metadata(finalizer_removal.obj, resourceVersion=None))
+        return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped_instance), finalizer_removal])
 
     def _off_at(self) -> Instant:
         """Return when a deleted Instance is off: immediately, unless its operating system must shut down."""
@@ -178,11 +182,11 @@ class _Machine:
         return draw_triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
 
 
-def _earlier(first: Instant | None, second: Instant | None) -> Instant | None:
+def _earliest_instant(instant_a: Instant | None, instant_b: Instant | None) -> Instant | None:
     """Return the earlier of two instants; None means never."""
-    if first is None or second is None:
-        return second if first is None else first
-    return min(first, second)
+    if instant_a is None or instant_b is None:
+        return instant_b if instant_a is None else instant_a
+    return min(instant_a, instant_b)
 
 
 # The node pool controller creates and repairs the machines of a pool, and deletes them with the pool.
@@ -221,14 +225,14 @@ class NodePoolController:
         if plan.hosts > 1:
             plan_slice(plan, members, reader)
         else:
-            plan_machines(plan, members, self._members.crashed(key.name))
+            plan_machines(plan, members, self._members.crashed_members(key.name))
         writes = [*plan.creations, *self._status(plan, len(members)), *plan.later_writes]
         return ReconcileResult(writes, requeue_at=plan.requeue_at)
 
     def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
         """Return the write of the pool's status, if it changed."""
         old = plan.pool.get("status") or {}
-        counts = {"instances": instances, "ready": self._members.ready(plan.pool["metadata"]["name"])}
+        counts = {"instances": instances, "ready": self._members.ready_count(plan.pool["metadata"]["name"])}
         status = {**old, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
         return [] if status == old else [UpdateStatus(meta.with_status(plan.pool, status))]
 

@@ -19,7 +19,7 @@ from batchyard.cloud.catalog.instances import (
     is_leaving,
     new_instance,
     phase_of,
-    since,
+    phase_start,
     start_of,
     stops_at,
 )
@@ -37,7 +37,7 @@ class PoolMember:
     name: str
     zone: str
     phase: str
-    since: Instant
+    phase_start: Instant
     stops_at: Instant | None
     leaving: bool
 
@@ -59,41 +59,41 @@ class PoolMembers:
         """Return the Instances of a pool by name, in order of creation."""
         return self._members.get(pool) or {}
 
-    def crashed(self, pool: str) -> Sequence[PoolMember]:
+    def crashed_members(self, pool: str) -> Sequence[PoolMember]:
         """Return the crashed Instances of a pool that are not being deleted."""
         return tuple((self._crashed.get(pool) or {}).values())
 
-    def ready(self, pool: str) -> int:
+    def ready_count(self, pool: str) -> int:
         """Return the number of ready Nodes of a pool."""
         return len(self._ready.get(pool) or ())
 
     def observe_instance(self, event: WatchEvent) -> str | None:
         """Apply an event of an Instance; return its pool if the pool must be reconciled."""
         pool, name = event.obj["spec"]["pool"], event.key.name
-        before = self.instances_of(pool).get(name)
-        after = None if event.type is EventType.DELETED else _pool_member(event.obj)
-        if after is not None:
-            self._members.setdefault(pool, {})[name] = after
-        elif before is not None:
+        old_member = self.instances_of(pool).get(name)
+        new_member = None if event.type is EventType.DELETED else _pool_member(event.obj)
+        if new_member is not None:
+            self._members.setdefault(pool, {})[name] = new_member
+        elif old_member is not None:
             del self._members[pool][name]
-        if after is not None and after.phase == CRASHED and not after.leaving:
-            self._crashed.setdefault(pool, {})[name] = after
+        if new_member is not None and new_member.phase == CRASHED and not new_member.leaving:
+            self._crashed.setdefault(pool, {})[name] = new_member
         elif pool in self._crashed:
             self._crashed[pool].pop(name, None)
-        return pool if _plan_fields(before) != _plan_fields(after) else None
+        return pool if _plan_fields(old_member) != _plan_fields(new_member) else None
 
     def observe_node(self, event: WatchEvent) -> str | None:
         """Apply an event of a Node; return its pool if the number of ready Nodes changed."""
         pool = label(event.obj, well_known.NODE_POOL)
         if pool is None:
             return None
-        before, name = self.ready(pool), event.key.name
-        ready = event.type is not EventType.DELETED and is_true(event.obj, "Ready")
-        if ready:
+        old_count, name = self.ready_count(pool), event.key.name
+        is_ready = event.type is not EventType.DELETED and is_true(event.obj, "Ready")
+        if is_ready:
             self._ready.setdefault(pool, {})[name] = None
         elif pool in self._ready:
             self._ready[pool].pop(name, None)
-        return pool if self.ready(pool) != before else None
+        return pool if self.ready_count(pool) != old_count else None
 
 
 def _plan_fields(member: PoolMember | None) -> tuple[bool, Instant | None, str] | None:
@@ -108,7 +108,7 @@ def _pool_member(instance: Obj) -> PoolMember:
         name=instance["metadata"]["name"],
         zone=instance["spec"]["zone"],
         phase=phase_of(instance),
-        since=since(instance),
+        phase_start=phase_start(instance),
         stops_at=stops_at(instance),
         leaving=is_leaving(instance),
     )
@@ -168,50 +168,52 @@ class PoolPlan:
         """Delete Instances, except Instances that are already being deleted."""
         self.later_writes += [Delete(member.key) for member in members if not member.leaving]
 
-    def repair_at(self, crashed: Instant) -> Instant:
-        """Return when a machine that crashed at `crashed` is replaced."""
+    def repair_at(self, crashed_at: Instant) -> Instant:
+        """Return when a machine that crashed at `crashed_at` is replaced."""
         catalog = catalog_of(self.cluster)
-        return crashed + repair_time(machine_of(self.pool, catalog), self.cluster, catalog)
+        return crashed_at + repair_time(machine_of(self.pool, catalog), self.cluster, catalog)
 
-    def requeue_by(self, when: Instant) -> None:
+    def requeue_by(self, due_at: Instant) -> None:
         """Requeue the pool at this time or earlier."""
-        self.requeue_at = when if self.requeue_at is None else min(when, self.requeue_at)
+        self.requeue_at = due_at if self.requeue_at is None else min(due_at, self.requeue_at)
 
 
-def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed: Sequence[PoolMember]) -> None:
+def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed_members: Sequence[PoolMember]) -> None:
     """Replace crashed machines of a pool, and keep the desired number of machines in each zone.
 
     For an autoscaled pool, create only the initial machines, once, and delete crashed machines.
     """
-    expired = []
-    for member in crashed:
-        repair = plan.repair_at(member.since)
+    expired_members = []
+    for member in crashed_members:
+        repair = plan.repair_at(member.phase_start)
         if repair <= plan.now:
-            expired.append(member)
+            expired_members.append(member)
         else:
             plan.requeue_by(repair)
-    plan.delete_members(expired)
+    plan.delete_members(expired_members)
     if not is_autoscaled(plan.pool):
-        remaining = [member for member in members.values() if not member.leaving and member not in expired]
-        _keep_count(plan, remaining)
+        remaining_members = [
+            member for member in members.values() if not member.leaving and member not in expired_members
+        ]
+        _keep_count(plan, remaining_members)
     elif not plan.has_condition(INITIALIZED):
         _create_initial_machines(plan, members)
 
 
 def _keep_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
     """Create or delete machines to reach nodeCount in each zone; failed machines count, since they are retried."""
-    desired = plan.pool["spec"].get("nodeCount", 0)
+    desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         zone_members = [member for member in members if member.zone == zone]
-        plan.request_machines(zone, desired - len(zone_members))
-        plan.delete_members(_deletion_order(zone_members)[: max(0, len(zone_members) - desired)])
+        plan.request_machines(zone, desired_count - len(zone_members))
+        plan.delete_members(_deletion_order(zone_members)[: max(0, len(zone_members) - desired_count)])
 
 
 def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) -> None:
     """Create the initial machines of an autoscaled pool, and set the Initialized condition."""
-    desired = plan.pool["spec"].get("nodeCount", 0)
+    desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
-        plan.request_machines(zone, desired - sum(member.zone == zone for member in members.values()))
+        plan.request_machines(zone, desired_count - sum(member.zone == zone for member in members.values()))
     plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
 
 
@@ -230,7 +232,7 @@ _PARTIAL_SLICE_TIMEOUT: Final = MINUTE
 def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader) -> None:
     """Plan the next step that keeps a TPU slice complete, or that deletes all its machines."""
     hosts = list(members.values())
-    crashes = [host.since for host in hosts if host.phase == CRASHED]
+    crashes = [host.phase_start for host in hosts if host.phase == CRASHED]
     stops = [host.stops_at for host in hosts if host.stops_at is not None]
     if any(host.leaving for host in hosts):
         plan.delete_members(hosts)
@@ -244,12 +246,12 @@ def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader
         _request_missing(plan, hosts)
 
 
-def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed: Instant, reader: Reader) -> None:
+def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, reader: Reader) -> None:
     """Mark all machines of a slice as crashed since the first crash; delete them after the repair time."""
-    repair = plan.repair_at(crashed)
+    repair = plan.repair_at(crashed_at)
     if repair > plan.now:
         plan.requeue_by(repair)
-        status = {"phase": CRASHED, "since": format_time(crashed)}
+        status = {"phase": CRASHED, "since": format_time(crashed_at)}
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
     if is_autoscaled(plan.pool):
@@ -259,9 +261,9 @@ def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed: Instant, rea
 
 def _partial_since(hosts: list[PoolMember]) -> Instant | None:
     """Return since when one machine of the slice is allocated and another has failed; None if neither."""
-    failed = [host for host in hosts if host.phase == FAILED]
-    allocated = [host.since for host in hosts if host.phase not in {"", FAILED}]
-    return max(allocated) if failed and allocated else None
+    failed_hosts = [host for host in hosts if host.phase == FAILED]
+    allocation_times = [host.phase_start for host in hosts if host.phase not in {"", FAILED}]
+    return max(allocation_times) if failed_hosts and allocation_times else None
 
 
 def _delete_partial_slice(plan: PoolPlan, hosts: list[PoolMember], due_at: Instant) -> None:

@@ -1,1 +1,1 @@
-"""The dashboard: JSON view models computed on the server, and the static files of the web page that shows them."""
+"""The dashboard: JSON documents computed on the server, and the static files of the web page that shows them."""

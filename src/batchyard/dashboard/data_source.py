@@ -1,4 +1,4 @@
-"""The inputs of the dashboard's view models: objects, scheduler state, history, user permissions and page window."""
+"""The inputs of the dashboard's JSON documents: objects, scheduler state, history, user permissions and page window."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ def usage_fraction(amount: int, total: int) -> float:
 
 
 def _format_bytes(amount: int) -> str:
-    scaled, unit = float(amount), 0
-    while abs(scaled) >= 1024 and unit < len(_BYTE_UNITS) - 1:
-        scaled, unit = scaled / 1024, unit + 1
-    digits = 0 if scaled == int(scaled) or abs(scaled) >= 100 else 1
-    return f"{scaled:,.{digits}f} {_BYTE_UNITS[unit]}"
+    scaled_amount, unit = float(amount), 0
+    while abs(scaled_amount) >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        scaled_amount, unit = scaled_amount / 1024, unit + 1
+    digits = 0 if scaled_amount == int(scaled_amount) or abs(scaled_amount) >= 100 else 1
+    return f"{scaled_amount:,.{digits}f} {_BYTE_UNITS[unit]}"
 
 
 # The state of a Workload, and its owner.
@@ -97,7 +97,7 @@ class WorkloadListEntry:
         #: The search text: the Workload's key and its owner's name.
         self.search_text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
 
-    def read(self, obj: Obj) -> None:
+    def update(self, obj: Obj) -> None:
         """Update the entry to a new revision of its Workload; name and creation time do not change."""
         self.obj, self.view = obj, workload_view(obj)
         self.state = workload_state(self.view, obj)
@@ -117,15 +117,15 @@ class WorkloadListCache:
         self._refresh(reader.list(scheme.WORKLOAD))
         if namespaces is None:
             return self._latest_first
-        selected = frozenset(namespaces)
-        return [entry for entry in self._latest_first if entry.namespace in selected]
+        selected_namespaces = frozenset(namespaces)
+        return [entry for entry in self._latest_first if entry.namespace in selected_namespaces]
 
     def _refresh(self, objs: Sequence[Obj]) -> None:
         """Update the entries of changed Workloads; unchanged ones are recognized by object identity."""
         if objs is self._last_objects:
             return
-        previous, self._last_objects = self._last_objects, objs
-        unchanged_ids = frozenset(map(id, previous))  # ids are unique while `before` keeps the objects alive
+        old_objects, self._last_objects = self._last_objects, objs
+        unchanged_ids = frozenset(map(id, old_objects))  # ids are unique while `old_objects` keeps the objects alive
         entries, new_entries = self._entries_by_uid, list[WorkloadListEntry]()
         for obj in objs:
             if id(obj) in unchanged_ids:
@@ -136,7 +136,7 @@ class WorkloadListCache:
                 entries[uid] = entry = WorkloadListEntry(obj)
                 new_entries.append(entry)
             else:
-                entry.read(obj)
+                entry.update(obj)
         latest_first = self._latest_first
         if len(entries) > len(objs):
             current_ids = frozenset(map(id, objs))
@@ -147,7 +147,7 @@ class WorkloadListCache:
             self._latest_first = sorted([*latest_first, *new_entries], key=_ENTRY_ORDER, reverse=True)
 
 
-Model: TypeAlias = dict[str, Any]
+ViewJson: TypeAlias = dict[str, Any]
 """The JSON document that a view shows, with formatted values."""
 
 Query: TypeAlias = Mapping[str, str]
@@ -179,7 +179,7 @@ class QueueSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ViewInputs:
-    """All inputs from which one view model is computed."""
+    """All inputs from which the JSON document of one view is computed."""
 
     reader: Reader
     queue_source: QueueSource
@@ -193,7 +193,7 @@ class ViewInputs:
     is_complete: bool = False
 
 
-# Access control of the dashboard: a model contains only objects that its user may list through the API.
+# Access control of the dashboard: a JSON document contains only objects that its user may list through the API.
 
 
 class ViewerAccess(Protocol):
@@ -212,7 +212,7 @@ class FullAccess:
 
 
 class NamespaceAccess:
-    """The permissions of one user while one model is computed; each permission is checked once."""
+    """The permissions of one user while one JSON document is computed; each permission is checked once."""
 
     def __init__(self, viewer: ViewerAccess) -> None:
         self._viewer = viewer
@@ -234,10 +234,10 @@ class NamespaceAccess:
         return [name for name in names if self._is_allowed(kind, name)]
 
     def _is_allowed(self, kind: str, namespace: str) -> bool:
-        allowed = self._checked.get((kind, namespace))
-        if allowed is None:
-            allowed = self._checked[kind, namespace] = self._viewer.may_list(kind, namespace)
-        return allowed
+        is_allowed = self._checked.get((kind, namespace))
+        if is_allowed is None:
+            is_allowed = self._checked[kind, namespace] = self._viewer.may_list(kind, namespace)
+        return is_allowed
 
 
 # Pagination of long lists, with a bounded page size.

@@ -44,10 +44,10 @@ class SchedulerDivergence(NamedTuple):
 class ShadowComparison:
     """The results of shadow mode: the numbers of agreements and divergences, and the recent divergences."""
 
-    def __init__(self, agreed: Callable[[], int], parted: Callable[[], int]) -> None:
+    def __init__(self, count_agreements: Callable[[], int], count_divergences: Callable[[], int]) -> None:
         """Store two functions that return the current number of agreements and of divergences."""
-        self.agreed = agreed
-        self.parted = parted
+        self.count_agreements = count_agreements
+        self.count_divergences = count_divergences
         #: The recent divergences, the latest first.
         self.recent_divergences: deque[SchedulerDivergence] = deque(maxlen=DIVERGENCES_MAX)
 
@@ -174,7 +174,7 @@ class PlatformHistory:
         if event.type is EventType.DELETED:
             if history is not None and not history.is_over:
                 self._end_quota_interval(history, self._now(), DELETED)
-                self._mark(history, WorkloadMark(self._now(), DELETED))
+                self._record(history, WorkloadMark(self._now(), DELETED))
             return
         if history is None:
             history = self._start_history(view, event.obj)
@@ -201,7 +201,7 @@ class PlatformHistory:
             elif event == FINISHED:
                 self._end_quota_interval(history, changed_at, FINISHED)
             reason, message = condition.get("reason", ""), condition.get("message", "")
-            self._mark(history, WorkloadMark(changed_at, event, reason, message))
+            self._record(history, WorkloadMark(changed_at, event, reason, message))
         history.marks.sort(key=lambda mark: mark.at)
         return history
 
@@ -211,11 +211,11 @@ class PlatformHistory:
         history.priority = view.priority
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
             self._reserve(history, obj, now)
-            self._mark(history, WorkloadMark(now, RESERVED))
+            self._record(history, WorkloadMark(now, RESERVED))
         if view.admitted and not (old_view and old_view.admitted):
-            self._mark(history, WorkloadMark(now, ADMITTED))
+            self._record(history, WorkloadMark(now, ADMITTED))
         if view.pods_ready and not (old_view and old_view.pods_ready):
-            self._mark(history, WorkloadMark(now, READY))
+            self._record(history, WorkloadMark(now, READY))
         if view.evicted and not (old_view and old_view.evicted):
             self._evict(history, obj, now)
         if old_view and old_view.quota_reserved and not view.quota_reserved:
@@ -223,26 +223,28 @@ class PlatformHistory:
         if view.finished and not (old_view and old_view.finished):
             condition = find_condition(obj, "Finished") or {}
             self._end_quota_interval(history, now, FINISHED)
-            self._mark(history, WorkloadMark(now, FINISHED, condition.get("reason", ""), condition.get("message", "")))
+            self._record(
+                history, WorkloadMark(now, FINISHED, condition.get("reason", ""), condition.get("message", ""))
+            )
 
     def _evict(self, history: WorkloadHistory, obj: Obj, now: Instant) -> None:
-        evicted, preempted = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
-        reason, message = evicted.get("reason", ""), evicted.get("message", "")
-        if reason != "Preempted" or preempted is None:
-            self._mark(history, WorkloadMark(now, EVICTED, reason, message))
+        eviction, preemption = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
+        reason, message = eviction.get("reason", ""), eviction.get("message", "")
+        if reason != "Preempted" or preemption is None:
+            self._record(history, WorkloadMark(now, EVICTED, reason, message))
             return
-        preemptor_uid = parse_preemptor_uid(preempted["message"])
-        self._mark(history, WorkloadMark(now, PREEMPTED, preempted["reason"], preempted["message"], preemptor_uid))
+        preemptor_uid = parse_preemptor_uid(preemption["message"])
+        self._record(history, WorkloadMark(now, PREEMPTED, preemption["reason"], preemption["message"], preemptor_uid))
 
     @staticmethod
     def _reserve(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
         """Start a quota interval with the assigned usage; later decreases, as pods finish, are not recorded."""
         admission = admission_of(obj)
         usage = tuple(
-            (assigned["flavors"][resource], resource, amount(resource, used))
-            for assigned in admission.get("podSetAssignments") or ()
-            for resource, used in (assigned.get("resourceUsage") or {}).items()
-            if resource in (assigned.get("flavors") or {})
+            (assignment["flavors"][resource], resource, amount(resource, quantity))
+            for assignment in admission.get("podSetAssignments") or ()
+            for resource, quantity in (assignment.get("resourceUsage") or {}).items()
+            if resource in (assignment.get("flavors") or {})
         )
         flavors = tuple(dict.fromkeys(flavor for flavor, _, _ in usage))
         history.queue = cluster_queue_of(obj)
@@ -253,7 +255,7 @@ class PlatformHistory:
         if history.quota_intervals and history.quota_intervals[-1].end is None:
             history.quota_intervals[-1].end, history.quota_intervals[-1].outcome = now, outcome
 
-    def _mark(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
+    def _record(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
         history.marks.append(mark)
         if mark.event in _FINAL_EVENTS:
             self._ended_workloads[history.uid] = None

@@ -1,4 +1,4 @@
-"""The dashboard's static files and views, and a self-contained HTML report with the models of a finished run."""
+"""The dashboard's static files and views, and a self-contained HTML report about a finished run."""
 
 import pkgutil
 import re
@@ -86,7 +86,7 @@ def read_asset(name: str) -> Asset | None:
 
 
 View: TypeAlias = Callable[
-    [data_source.ViewInputs, data_source.NamespaceAccess, data_source.Query], data_source.Model | None
+    [data_source.ViewInputs, data_source.NamespaceAccess, data_source.Query], data_source.ViewJson | None
 ]
 
 VIEWS: Final[Mapping[str, View]] = {
@@ -139,8 +139,10 @@ class DashboardViews:
         """Return all objects of a kind."""
         return self._reader.list(kind)
 
-    def model(self, view: str, query: data_source.Query, viewer: data_source.ViewerAccess) -> data_source.Model | None:
-        """Return the model of a view; None if the view or its object does not exist or the user may not list it."""
+    def model(
+        self, view: str, query: data_source.Query, viewer: data_source.ViewerAccess
+    ) -> data_source.ViewJson | None:
+        """Return the document of a view; None if the view or its object does not exist or the user may not list it."""
         compute_view = VIEWS.get(view)
         if compute_view is None:
             return None
@@ -156,7 +158,7 @@ class DashboardViews:
         )
         return compute_view(source, data_source.NamespaceAccess(viewer), query)
 
-    def time(self) -> data_source.Model:
+    def time(self) -> data_source.ViewJson:
         """Return the time and speed of the platform, from which the page computes ages."""
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
 
@@ -171,11 +173,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def render_static_report(views: DashboardViews) -> str:
-    """Return the HTML report with the models of all views."""
-    models_json = _encode({**views.time(), "models": _all_models(views)}).decode()
-    embedded = models_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
+    """Return the HTML report with the JSON documents of all views."""
+    documents_json = _encode({**views.time(), "models": _all_documents(views)}).decode()
+    embedded_json = documents_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
     style = f"<style>\n{_read_text(STYLE)}</style>"
-    data = f'<script type="application/json" id="report">{embedded}</script>'
+    data = f'<script type="application/json" id="report">{embedded_json}</script>'
     script = f'<script type="module">\n{bundled_script()}</script>'
     page = _PRELOAD_LINE.sub("", _read_text(INDEX))
     for old, replacement in (
@@ -200,17 +202,18 @@ def _read_text(name: str) -> str:
     return static_file.content.decode()
 
 
-def _all_models(views: DashboardViews) -> dict[str, Any]:
+def _all_documents(views: DashboardViews) -> dict[str, Any]:
     access = data_source.FullAccess()
     names = ("overview", "cohorts", "workloads", "nodes", "costs")
-    models: dict[str, Any] = {view: views.model(view, {}, access) for view in names}
-    models["timeline"] = {
-        grouping: views.model("timeline", {"by": grouping, **_WHOLE_PERIOD}, access) for grouping in ("flavor", "node")
+    document_by_view: dict[str, Any] = {view: views.model(view, {}, access) for view in names}
+    document_by_view["timeline"] = {
+        lane_kind: views.model("timeline", {"by": lane_kind, **_WHOLE_PERIOD}, access)
+        for lane_kind in ("flavor", "node")
     }
     for view, kind in (("queue", scheme.CLUSTER_QUEUE), ("node", scheme.NODE), ("workload", scheme.WORKLOAD)):
         queries = _detail_queries(views, kind)
-        models[view] = {"/".join(query.values()): views.model(view, query, access) for query in queries}
-    return models
+        document_by_view[view] = {"/".join(query.values()): views.model(view, query, access) for query in queries}
+    return document_by_view
 
 
 def _detail_queries(views: DashboardViews, kind: str) -> Iterator[dict[str, str]]:

@@ -168,24 +168,24 @@ def _end_proposals(
 ) -> Iterator[Proposal]:
     """Propose the Workloads to end so that the pods fit: a minimal set, chosen from the largest occupants."""
 
-    def is_satisfied(selected: Sequence[NodeOccupant]) -> bool:
-        return capacity.has_room_for(pods, without=[uid for each in selected for uid in each.pods])
+    def is_satisfied(selected_occupants: Sequence[NodeOccupant]) -> bool:
+        return capacity.has_room_for(pods, without=[uid for each in selected_occupants for uid in each.pods])
 
-    selected: list[NodeOccupant] = []
+    selected_occupants: list[NodeOccupant] = []
     for occupant in [each for each in occupants[:_OCCUPANTS_CHECKED_MAX] if each.key][:_ENDED_MAX]:
-        selected.append(occupant)
-        if is_satisfied(selected):
+        selected_occupants.append(occupant)
+        if is_satisfied(selected_occupants):
             break
     else:
         return
-    for occupant in list(selected):
-        remaining = [each for each in selected if each is not occupant]
-        if remaining and is_satisfied(remaining):
-            selected = remaining
-    names = [user.name_of(each.key) for each in selected]
-    keys = [each.key.partition("/") for each in selected]
+    for occupant in list(selected_occupants):
+        remaining_occupants = [each for each in selected_occupants if each is not occupant]
+        if remaining_occupants and is_satisfied(remaining_occupants):
+            selected_occupants = remaining_occupants
+    names = [user.name_of(each.key) for each in selected_occupants]
+    keys = [each.key.partition("/") for each in selected_occupants]
     patches = [merge_patch("Workload", name, {"spec": {"active": False}}, namespace) for namespace, _, name in keys]
-    is_visible = names == [each.key for each in selected]
+    is_visible = names == [each.key for each in selected_occupants]
     yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", patches if is_visible else ())
 
 
@@ -224,10 +224,10 @@ class AdmittedExplainer:
         part: DocumentPart = nonempty_fields(clusterQueue=queue, admission=_assignment_parts(admission))
         view = workload_view(workload)
         part["priority"] = view.priority
-        evicted, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
-        if evicted is not None and evicted["status"] == "True":
-            summary = f"it is being evicted ({evicted['reason']}): {evicted['message']}"
-            return {**part, "state": EVICTED, "summary": summary, "facts": {"since": evicted["lastTransitionTime"]}}
+        eviction, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
+        if eviction is not None and eviction["status"] == "True":
+            summary = f"it is being evicted ({eviction['reason']}): {eviction['message']}"
+            return {**part, "state": EVICTED, "summary": summary, "facts": {"since": eviction["lastTransitionTime"]}}
         if admitted is None or admitted["status"] != "True":
             return {**part, "state": QUOTA_RESERVED, **self._explain_checks(workload)}
         preemptors = self._possible_preemptors(view)
@@ -247,68 +247,71 @@ class AdmittedExplainer:
         waiting_checks = [check for check in checks_of(workload) if check["state"] != READY]
         if not waiting_checks:
             return {**part, "summary": "it has quota, and is admitted next"}
-        first = waiting_checks[0]
-        detail = f": {first['message']}" if first.get("message") else ""
-        text = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){detail}"
-        binding = BindingLimit(CHECK, text, "AdmissionCheck", first["name"])
+        first_check = waiting_checks[0]
+        detail = f": {first_check['message']}" if first_check.get("message") else ""
+        text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){detail}"
+        binding = BindingLimit(CHECK, text, "AdmissionCheck", first_check["name"])
         return {**part, "summary": text, "binding": binding.document()}
 
     def _requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]
-        owned = self._reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
-        return [each for each in owned if each["kind"] == "ProvisioningRequest"]
+        owned_objects = self._reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
+        return [each for each in owned_objects if each["kind"] == "ProvisioningRequest"]
 
     # --- pods and nodes ---
 
-    def _explain_pods(self, workload: Obj, admitted: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+    def _explain_pods(self, workload: Obj, admission: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         job_pods = pods_of(workload, self._reader)
-        since = admitted["lastTransitionTime"]
+        admitted_at = admission["lastTransitionTime"]
         if not job_pods:
             if is_true(workload, "PodsReady") or not _has_owner(workload):
-                return {"state": RUNNING, "summary": f"it runs since {since}"}
-            return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not created yet, or have ended"}
+                return {"state": RUNNING, "summary": f"it runs since {admitted_at}"}
+            return {
+                "state": ADMITTED,
+                "summary": f"admitted at {admitted_at}; its pods are not created yet, or have ended",
+            }
         if self._capacity is not None and not all(map(pods.bound_node, job_pods)):
             return self._unplaced_part(workload, job_pods, now, user)
-        starting = [pod for pod in job_pods if not pods.is_ready(pod)]
+        starting_pods = [pod for pod in job_pods if not pods.is_ready(pod)]
         nodes = sorted({node: None for pod in job_pods if (node := pods.bound_node(pod))})
         location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
-        if starting:
-            reason = _container_text(starting[0]) or "its containers start"
-            text = f"{len(starting)} of {len(job_pods)} pods are not ready{location_suffix}: {reason}"
-            binding = BindingLimit(STARTING, text, "Pod", _name_of(starting[0]))
+        if starting_pods:
+            reason = _container_text(starting_pods[0]) or "its containers start"
+            text = f"{len(starting_pods)} of {len(job_pods)} pods are not ready{location_suffix}: {reason}"
+            binding = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding.document()}
-        expected = sum(holding.pods for holding in workload_view(workload).holdings)
-        expected_suffix = f" of {expected}" if expected > len(job_pods) else ""
-        summary = f"it runs since {since}: {len(job_pods)}{expected_suffix} pods{location_suffix}"
+        expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
+        expected_suffix = f" of {expected_count}" if expected_count > len(job_pods) else ""
+        summary = f"it runs since {admitted_at}: {len(job_pods)}{expected_suffix} pods{location_suffix}"
         return {"state": RUNNING, "summary": summary}
 
     def _unplaced_part(
         self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationUser
     ) -> DocumentPart:
-        unplaced = [pod for pod in job_pods if not pods.bound_node(pod)]
-        scheduler_texts = _count_texts(map(_scheduler_text, unplaced))
-        autoscaler_texts = _count_texts(map(self._autoscaler_text, unplaced))
+        unplaced_pods = [pod for pod in job_pods if not pods.bound_node(pod)]
+        scheduler_texts = _count_texts(map(_scheduler_text, unplaced_pods))
+        autoscaler_texts = _count_texts(map(self._autoscaler_text, unplaced_pods))
         autoscaler_message = next(iter(autoscaler_texts), "")
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
         waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
         scheduler_message = next(iter(scheduler_texts), "not processed by the scheduler yet")
         if limit == CAPACITY:
-            is_selected = bool(selected_nodes(pod_view(unplaced[0]), self._reader))
+            is_selected = bool(selected_nodes(pod_view(unplaced_pods[0]), self._reader))
             limit = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
-        text = f"admitted, but {len(unplaced)} of {len(job_pods)} pods have no node: {scheduler_message}"
+        text = f"admitted, but {len(unplaced_pods)} of {len(job_pods)} pods have no node: {scheduler_message}"
         texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler_texts.items()]
         texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler_texts.items()]
         texts += [f"autoscaler waits for: {each}" for each in waits_for]
-        nodes = nonempty_fields(unplaced=len(unplaced), pods=len(job_pods), text=texts, waitsFor=waits_for)
+        nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=texts, waitsFor=waits_for)
         flavor = _flavor_of(workload)
         kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
         binding = BindingLimit(limit, autoscaler_message or scheduler_message, kind, object_name, flavor)
         result = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
-        holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
+        holders = occupants_of(workload, unplaced_pods, self._index.snapshot, self._reader)
         holder_parts = [each._replace(flavor=flavor).document(user) for each in holders[:_SHOWN_MAX]]
         result |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
         if limit in {CAPACITY, LIMITS, TOPOLOGY}:
-            proposals = propose_node_changes([pod_view(each) for each in unplaced], holders, self._capacity, user)
+            proposals = propose_node_changes([pod_view(each) for each in unplaced_pods], holders, self._capacity, user)
             result |= nonempty_fields(changes=[each.document() for each in proposals])
         return result
 
@@ -343,9 +346,11 @@ class AdmittedExplainer:
 
 def explain_finished(workload: Obj) -> DocumentPart:
     """Return the parts of the Explanation document about a finished Workload."""
-    finished = find_condition(workload, "Finished")
-    assert finished is not None
-    summary = f"it finished at {finished['lastTransitionTime']} ({finished['reason']}): {finished.get('message', '')}"
+    condition = find_condition(workload, "Finished")
+    assert condition is not None
+    summary = (
+        f"it finished at {condition['lastTransitionTime']} ({condition['reason']}): {condition.get('message', '')}"
+    )
     return {"state": FINISHED, "summary": summary.rstrip(": ")}
 
 
@@ -361,8 +366,8 @@ def _assignment_parts(admission: Mapping[str, Any]) -> list[DocumentPart]:
 def _conditions_text(request: Obj) -> str:
     """Return the conditions of a ProvisioningRequest in one line."""
     conditions = (request.get("status") or {}).get("conditions") or ()
-    texts = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
-    return "; ".join(texts) or "not accepted yet"
+    condition_texts = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
+    return "; ".join(condition_texts) or "not accepted yet"
 
 
 def _container_text(pod: Obj) -> str:
@@ -391,8 +396,8 @@ def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> DocumentPart:
 
 def _scheduler_text(pod: Obj) -> str:
     """Return kube-scheduler's message about an unscheduled pod."""
-    scheduled = find_condition(pod, "PodScheduled")
-    return str(scheduled.get("message", "")) if scheduled is not None and scheduled["status"] != "True" else ""
+    condition = find_condition(pod, "PodScheduled")
+    return str(condition.get("message", "")) if condition is not None and condition["status"] != "True" else ""
 
 
 def _count_texts(texts: Iterable[str]) -> dict[str, int]:

@@ -56,17 +56,17 @@ def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: Sche
         return BindingLimit(STOPPED, _describe_deactivation(workload), "Workload", name)
     if lifecycle.is_on_hold(workload):
         return BindingLimit(GATED, "it is on hold", "Workload", name)
-    pending = pending_reason.reason_for_pending(workload, queues)
-    if pending is None or pending.reason == messages.PENDING_EVALUATION:
+    pending_state = pending_reason.reason_for_pending(workload, queues)
+    if pending_state is None or pending_state.reason == messages.PENDING_EVALUATION:
         return None
-    limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending.reason, GATED)
+    limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending_state.reason, GATED)
     kind, object_name = _object_to_fix(workload, queues, limit)
-    return BindingLimit(limit, pending.message + _inactivity_suffix(queues, kind, index), kind, object_name)
+    return BindingLimit(limit, pending_state.message + _inactivity_suffix(queues, kind, index), kind, object_name)
 
 
 def _describe_deactivation(workload: Obj) -> str:
-    evicted = find_condition(workload, "Evicted")
-    cause = f": {evicted['message']}" if evicted is not None and evicted.get("message") else ""
+    eviction = find_condition(workload, "Evicted")
+    cause = f": {eviction['message']}" if eviction is not None and eviction.get("message") else ""
     return f"it is deactivated (spec.active is false){cause}"
 
 
@@ -165,10 +165,12 @@ class NodeOccupant(NamedTuple):
 
     def document(self, user: ExplanationUser) -> DocumentPart:
         """Return the occupant as a part of the Explanation document."""
-        held = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
+        held_amounts = [
+            {"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()
+        ]
         name = user.name_of(self.key) if self.key else "pods without a Workload"
         fields = nonempty_fields(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
-        return {**fields, "priority": self.priority, "holds": held, "borrows": False}
+        return {**fields, "priority": self.priority, "holds": held_amounts, "borrows": False}
 
 
 def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
@@ -178,9 +180,9 @@ def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
     return [each["metadata"]["name"] for each in nodes if selector <= (each["metadata"].get("labels") or {}).items()]
 
 
-def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[NodeOccupant]:
+def occupants_of(workload: Obj, unplaced_pods: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[NodeOccupant]:
     """Return the Workloads on the nodes that these pods select, largest users of the scarcest resource first."""
-    pod_requests = pod_view(unplaced[0])
+    pod_requests = pod_view(unplaced_pods[0])
     nodes = dict.fromkeys(selected_nodes(pod_requests, reader))
     requested_resources = [resource for resource, _ in pod_requests.requests if resource != PODS]
     scarcest_resource = next(
@@ -233,7 +235,7 @@ class LimitingNode(NamedTuple):
 
     limit: str
     node: QuotaNode
-    missing: int
+    shortfall: int
 
 
 class UnlentQuota(NamedTuple):
@@ -252,22 +254,22 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
     """
     if amount > node.potential[fr]:
         return LimitingNode(MAXIMUM, _capping_node(node, fr), amount - node.potential[fr])
-    missing = amount - available(node, fr)
+    shortfall = amount - available(node, fr)
     for step in reversed(node.path[1:]):
         limit = step.borrowing_ceiling[fr]
         if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
-            return LimitingNode(BORROWING, step, missing)
+            return LimitingNode(BORROWING, step, shortfall)
     unlent = unlent_quota(node, fr)
-    if unlent and sum(each.amount for each in unlent) >= missing:
-        return LimitingNode(LENDING, unlent[0].node, missing)
+    if unlent and sum(each.amount for each in unlent) >= shortfall:
+        return LimitingNode(LENDING, unlent[0].node, shortfall)
     uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
-    return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0], missing)
+    return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0], shortfall)
 
 
 def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
     """Return the unused quota that other nodes of the cohort tree do not lend, largest amount first."""
-    limited = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
-    unlent = [UnlentQuota(each, each.local[fr] - each.usage[fr]) for each in limited]
+    limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
+    unlent = [UnlentQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
     unlent = [each for each in unlent if each.amount > 0]
     return sorted(unlent, key=lambda each: (-each.amount, each.node.name))
 
@@ -333,7 +335,7 @@ def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -
 
 def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
     """Return a sort key for how far a flavor is from fitting: the obstacle, then the missing part of the request."""
-    fraction = max((request.missing / request.total for request in outcome.requests if request.total), default=0.0)
+    fraction = max((request.shortfall / request.total for request in outcome.requests if request.total), default=0.0)
     if outcome.fits:
         return 0, 0.0
     if outcome.obstacle:
@@ -346,7 +348,7 @@ def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
 def _shortage_in_flavor(pod_set: str, outcome: FlavorOutcome, queue: ClusterQueue) -> QuotaShortage:
     if outcome.obstacle:
         return QuotaShortage(pod_set, mismatch_rule(outcome.obstacle), outcome, None, None)
-    unmet_requests = [request for request in outcome.requests if request.missing]
-    request = max(unmet_requests, key=lambda each: (each.total > each.potential, each.missing / each.total))
+    unmet_requests = [request for request in outcome.requests if request.shortfall]
+    request = max(unmet_requests, key=lambda each: (each.total > each.potential, each.shortfall / each.total))
     limiting_node = find_limiting_node(queue.node, request.fr, request.total)
     return QuotaShortage(pod_set, limiting_node.limit, outcome, request, limiting_node)

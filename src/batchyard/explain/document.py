@@ -31,21 +31,21 @@ class FlavorResourceRequest(NamedTuple):
     fr: int
     #: The request of the pod set, and the requests of earlier pod sets for the same flavor and resource.
     amount: int
-    assumed: int
+    earlier_amount: int
     #: The available quota of the ClusterQueue, and the maximum that it could use in an empty cohort tree.
-    free: int
+    free_quota: int
     potential: int
     possibility: quota.PreemptionPossibility
 
     @property
     def total(self) -> int:
         """The requested amount, including the requests of earlier pod sets."""
-        return self.assumed + self.amount
+        return self.earlier_amount + self.amount
 
     @property
-    def missing(self) -> int:
+    def shortfall(self) -> int:
         """The missing amount of quota; 0 if the request fits."""
-        return max(0, self.total - self.free) if self.total else 0
+        return max(0, self.total - self.free_quota) if self.total else 0
 
 
 class FlavorOutcome(NamedTuple):
@@ -143,9 +143,9 @@ def _flavor_outcome(
     return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
 
 
-def _add_usage(usage: quota.Usage, added: quota.Usage) -> quota.Usage:
+def _add_usage(usage: quota.Usage, added_usage: quota.Usage) -> quota.Usage:
     total = dict(usage)
-    for fr, amount in added:
+    for fr, amount in added_usage:
         total[fr] = total.get(fr, 0) + amount
     return tuple(total.items())
 
@@ -228,25 +228,25 @@ def _flavor_part(snapshot: Snapshot, node: quota.QuotaNode, outcome: FlavorOutco
 
 def _resource_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
     levels = [_level_part(snapshot, step, request) for step in reversed(node.path)]
-    missing = format_amount(request.resource, request.missing) if request.missing else ""
+    missing = format_amount(request.resource, request.shortfall) if request.shortfall else ""
     return nonempty_fields(
         resource=request.resource, asked=format_amount(request.resource, request.total), missing=missing, levels=levels
     )
 
 
 def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
-    def formatted(amount: int | None) -> str | None:
+    def format_or_none(amount: int | None) -> str | None:
         return None if amount is None else format_amount(request.resource, amount)
 
     return nonempty_fields(
         kind=kind_of(snapshot, node),
         name=node.name,
-        nominal=formatted(node.nominal.get(request.fr, 0)),
-        subtree=formatted(node.subtree[request.fr]),
-        used=formatted(node.usage[request.fr]),
-        available=formatted(quota.available(node, request.fr)),
-        borrowingLimit=formatted(node.borrowing_limit.get(request.fr)),
-        lendingLimit=formatted(node.lending_limit.get(request.fr)),
+        nominal=format_or_none(node.nominal.get(request.fr, 0)),
+        subtree=format_or_none(node.subtree[request.fr]),
+        used=format_or_none(node.usage[request.fr]),
+        available=format_or_none(quota.available(node, request.fr)),
+        borrowingLimit=format_or_none(node.borrowing_limit.get(request.fr)),
+        lendingLimit=format_or_none(node.lending_limit.get(request.fr)),
     )
 
 
@@ -349,6 +349,6 @@ def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
     jobs, namespace = [owner["uid"]], workload["metadata"].get("namespace", "")
     if owner["kind"] == "JobSet":
         jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"], namespace) if each["kind"] == "Job"]
-    owned = [obj for uid in jobs for obj in reader.owned_by(uid, namespace)]
-    pods = [obj for obj in owned if obj["kind"] == "Pod" and not is_terminal(obj)]
+    owned_objects = [obj for uid in jobs for obj in reader.owned_by(uid, namespace)]
+    pods = [obj for obj in owned_objects if obj["kind"] == "Pod" and not is_terminal(obj)]
     return sorted(pods, key=lambda pod: pod["metadata"]["name"])

@@ -35,15 +35,15 @@ def eviction_part(
     workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
 ) -> DocumentPart:
     """Return the part about the last eviction of a Workload; empty if it has got quota since then."""
-    evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
-    if evicted is None or evicted["status"] != "True":
+    eviction, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
+    if eviction is None or eviction["status"] != "True":
         return {}
-    at = evicted["lastTransitionTime"]
-    if evicted["reason"] != "Preempted" or preempted is None:
-        text = f"evicted at {at} ({evicted['reason']}): {evicted['message']}"
-        return {"preemption": document.nonempty_fields(rule=evicted["reason"], at=at, text=text)}
-    rule = str(preempted["reason"])
-    uid = parse_preemptor_uid(str(evicted["message"]))
+    at = eviction["lastTransitionTime"]
+    if eviction["reason"] != "Preempted" or preemption is None:
+        text = f"evicted at {at} ({eviction['reason']}): {eviction['message']}"
+        return {"preemption": document.nonempty_fields(rule=eviction["reason"], at=at, text=text)}
+    rule = str(preemption["reason"])
+    uid = parse_preemptor_uid(str(eviction["message"]))
     preemptor = _view_of(uid, index)
     name = _former_preemptor_name(uid, reader, user) if preemptor is None else user.name_of(preemptor.key)
     rule_text = PreemptionReason.WORDS.get(rule, rule)
@@ -71,34 +71,38 @@ def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
 
 def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
     """Return the name of a preempting Workload, by its uid, that is no longer in the scheduler cache."""
-    finished = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
-    if finished is None:
+    finished_workload = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
+    if finished_workload is None:
         return "a deleted Workload"
-    return user.name_of(f"{finished['metadata'].get('namespace', '')}/{finished['metadata']['name']}")
+    return user.name_of(f"{finished_workload['metadata'].get('namespace', '')}/{finished_workload['metadata']['name']}")
 
 
 def _spared_holders(
     preemptor: WorkloadView, victim: WorkloadView, index: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
 ) -> list[str]:
     """Return a text for each other holder of the preemptor's quota about why that Workload was not preempted."""
-    holding = index.snapshot.holder(preemptor.key)
-    name = holding.queue.name if holding is not None else index.cluster_queue_of(*preemptor.queue.split("/", 1))
+    preemptor_holder = index.snapshot.holder(preemptor.key)
+    name = (
+        preemptor_holder.queue.name
+        if preemptor_holder is not None
+        else index.cluster_queue_of(*preemptor.queue.split("/", 1))
+    )
     queue = index.snapshot.queues.get(name or "")
     if queue is None:
         return []
     index.snapshot.settle()
-    usage = holding.usage if holding is not None else ()
+    usage = preemptor_holder.usage if preemptor_holder is not None else ()
     frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
     request = PreemptionContext(preemptor, queue, index.snapshot, usage, frs)
-    texts = []
+    reasons = []
     for holder in ranked_quota_holders(index.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
         holder_workload = holder.workload
         if holder_workload.key in {preemptor.key, victim.key}:
             continue
         reason = protection_reason(request, holder_workload, fair_sharing=fair_sharing)
         text = _preemption_order_reason(holder_workload, victim) if reason is None else reason.text
-        texts.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
-    return texts[:_SHOWN_MAX]
+        reasons.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
+    return reasons[:_SHOWN_MAX]
 
 
 def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) -> str:
@@ -124,10 +128,10 @@ def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
         for event in reader.list(scheme.EVENT, metadata.get("namespace") or "default")
         if event.get("reason") == WRITE_REFUSED and event["involvedObject"].get("uid") == metadata.get("uid")
     }
-    last = max(message_by_time, default=0)
-    if not last or now - last >= _REFUSAL_LIFETIME:
+    last_time = max(message_by_time, default=0)
+    if not last_time or now - last_time >= _REFUSAL_LIFETIME:
         return ""
-    return f"{message_by_time[last]} ({format_age(max(0, now - last))} ago)"
+    return f"{message_by_time[last_time]} ({format_age(max(0, now - last_time))} ago)"
 
 
 def _last_observed_at(event: Mapping[str, Any]) -> Instant:
@@ -145,43 +149,47 @@ _EXPLAINER_SHOWN_MAX: Final = 5
 class QueueExplainer:
     """Explains ClusterQueues from the scheduler cache."""
 
-    def __init__(self, index: SchedulerCache, pending: PendingExplainer) -> None:
+    def __init__(self, index: SchedulerCache, pending_explainer: PendingExplainer) -> None:
         self._index = index
-        self._pending = pending
+        self._pending = pending_explainer
 
     def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts of the Explanation document about a ClusterQueue."""
         name = obj["metadata"]["name"]
-        queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
-        if queue is None or waiting is None:
+        queue, pending_queue = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
+        if queue is None or pending_queue is None:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
         self._index.snapshot.settle()
         readiness = self._index.readiness(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         holders = len(queue.workloads)
         part["line"] = document.nonempty_fields(
-            of=len(waiting), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
+            of=len(pending_queue), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
         share = weighted_share(queue.node, self._index.snapshot.names)
         part["facts"] = document.nonempty_fields(
-            waiting=f"{len(waiting)} Workloads",
+            pending_queue=f"{len(pending_queue)} Workloads",
             holding=f"{holders} Workloads",
             share=_format_share(share.rounded, share.weight),
         )
         if not readiness.active:
             binding = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding.document()}
-        head_views = waiting.front(1)
+        head_views = pending_queue.front(1)
         if not head_views:
             summary = f"the ClusterQueue is active; {holders} Workloads hold quota and none is ready to be scheduled"
-            suffix = f"; {len(waiting)} wait for the end of a backoff or a change of conditions" if len(waiting) else ""
+            suffix = (
+                f"; {len(pending_queue)} wait for the end of a backoff or a change of conditions"
+                if len(pending_queue)
+                else ""
+            )
             return {**part, "state": "Active", "summary": summary + suffix}
         head = user.name_of(head_views[0].key)
         head_binding = self._pending.binding_of_pending(head_views[0].key, queue, user)
         head_reason = head_binding.message if head_binding is not None else "it is scheduled next"
         part["facts"] |= {"head": f"{head}: {head_reason}"}
         part |= {"binding": head_binding.document()} if head_binding is not None else {}
-        summary = f"{len(waiting)} pending Workloads; the first is {head}: {head_reason}"
+        summary = f"{len(pending_queue)} pending Workloads; the first is {head}: {head_reason}"
         return {**part, "state": "Active", "summary": summary}
 
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
@@ -189,14 +197,14 @@ class QueueExplainer:
         node, quotas = queue.node, []
         for fr in node.declared:
             flavor, resource = self._index.snapshot.names[fr]
-            quota, used, free = node.subtree[fr], node.usage[fr], available(node, fr)
-            lent = max(0, quota - used - max(0, free)) if node.parent is not None else 0
+            quota, used, available_amount = node.subtree[fr], node.usage[fr], available(node, fr)
+            lent = max(0, quota - used - max(0, available_amount)) if node.parent is not None else 0
             amount_by_name = {
                 "nominal": node.nominal.get(fr, 0),
                 "used": used,
                 "borrowed": max(0, used - quota),
                 "lent": lent,
-                "available": free,
+                "available": available_amount,
             }
             amounts = {name: format_amount(resource, amount) for name, amount in amount_by_name.items()}
             quotas.append({"flavor": flavor, "resource": resource, **amounts})
@@ -257,13 +265,13 @@ class Explainer:
 
     def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the parts about the Workload of a job or pod, and about the pod."""
-        lookup, pod_parts = document.workload_of(obj, self._reader), self._explain_pod(obj)
-        if lookup.workload is None:
-            summary = pod_parts.pop("summary", "") or lookup.reason
-            return {"state": UNMANAGED, "summary": summary, **pod_parts, "facts": {"queue": lookup.reason}}
-        part = self._explain_workload(lookup.workload, now, user)
+        workload_lookup, pod_parts = document.workload_of(obj, self._reader), self._explain_pod(obj)
+        if workload_lookup.workload is None:
+            summary = pod_parts.pop("summary", "") or workload_lookup.reason
+            return {"state": UNMANAGED, "summary": summary, **pod_parts, "facts": {"queue": workload_lookup.reason}}
+        part = self._explain_workload(workload_lookup.workload, now, user)
         summary = pod_parts.pop("summary", "")
-        facts = {"workload": key_of(lookup.workload).name, **part.pop("facts", {})}
+        facts = {"workload": key_of(workload_lookup.workload).name, **part.pop("facts", {})}
         return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": facts}
 
     def _explain_pod(self, obj: Obj) -> DocumentPart:

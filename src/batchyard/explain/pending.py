@@ -18,6 +18,7 @@ from batchyard.api.views.workload import (
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
 from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of, unlent_quota
+from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange, TrialOutcome
 from batchyard.explain.document import (
     BindingLimit,
     DocumentPart,
@@ -30,7 +31,6 @@ from batchyard.explain.document import (
     nonempty_fields,
     pod_sets_part,
 )
-from batchyard.explain.fork import DecisionLimitReached, Fork, HypotheticalChange, TrialOutcome
 from batchyard.explain.proposals import (
     QUOTA,
     Proposal,
@@ -81,14 +81,14 @@ class _QuotaField(NamedTuple):
     def kind(self) -> str:
         return "ClusterQueue" if isinstance(self.view, ClusterQueueView) else "Cohort"
 
-    def quota(self, pair: tuple[str, str]) -> FlavorResourceQuota | None:
+    def quota(self, quota_key: tuple[str, str]) -> FlavorResourceQuota | None:
         """Return the quota of the ClusterQueue or Cohort for a flavor and resource; None if it has none."""
         quotas = (quota for group in self.view.groups for quota in group.quotas)
-        return next((quota for quota in quotas if (quota.flavor, quota.resource) == pair), None)
+        return next((quota for quota in quotas if (quota.flavor, quota.resource) == quota_key), None)
 
-    def value(self, pair: tuple[str, str]) -> int | None:
+    def value(self, quota_key: tuple[str, str]) -> int | None:
         """Return the value of the quota field for a flavor and resource; None if it is unset or unlimited."""
-        quota = self.quota(pair)
+        quota = self.quota(quota_key)
         field_value: int | None = None if quota is None else getattr(quota, _VIEW_FIELDS[self.field])
         return None if field_value is None or is_unlimited(field_value) else field_value
 
@@ -111,18 +111,22 @@ class _QuotaField(NamedTuple):
 def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
     """Propose the smallest quota raises that admit the Workload, in its ClusterQueue or another node of its tree."""
     for number, amounts in enumerate(islice(_flavor_combinations(case), _COMBINATIONS_MAX)):
-        missing_by_pair = {pair: missing for pair, (_, missing) in amounts.items() if missing}
-        if not missing_by_pair:
+        shortfall_by_key = {quota_key: shortfall for quota_key, (_, shortfall) in amounts.items() if shortfall}
+        if not shortfall_by_key:
             continue
-        case.fork.restore_quota_objects()
-        quota_fields = list(_raisable_fields(case.fork, list(missing_by_pair), case.limit))
-        own_fields = [each for each in quota_fields if each.node is case.fork.queue.node]
+        case.simulation.restore_quota_objects()
+        quota_fields = list(_raisable_fields(case.simulation, list(shortfall_by_key), case.limit))
+        own_fields = [each for each in quota_fields if each.node is case.simulation.queue.node]
         for quota_field in quota_fields if number == 0 else own_fields[:1]:
-            proposal = _minimal_raise(case, quota_field, missing_by_pair)
-            if proposal is None and quota_field.node is case.fork.queue.node and len(amounts) > len(missing_by_pair):
+            proposal = _minimal_raise(case, quota_field, shortfall_by_key)
+            if (
+                proposal is None
+                and quota_field.node is case.simulation.queue.node
+                and len(amounts) > len(shortfall_by_key)
+            ):
                 # The currently missing amount may not suffice after Workloads ahead of it have taken quota.
-                full_amounts = {pair: missing for pair, (amount, missing) in amounts.items() if amount}
-                if all(quota_field.value(pair) is not None for pair in full_amounts):
+                full_amounts = {quota_key: shortfall for quota_key, (amount, shortfall) in amounts.items() if amount}
+                if all(quota_field.value(quota_key) is not None for quota_key in full_amounts):
                     proposal = _minimal_raise(case, quota_field, full_amounts)
             if proposal is not None:
                 yield proposal
@@ -139,38 +143,43 @@ def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
         usable = [each for each in flavors.values() if not any(outcome.obstacle for outcome in each)]
         usable_by_group.append(sorted(map(_amounts_in_flavor, usable), key=_shortage_rank))
     for combination in product(*usable_by_group):
-        merged: RequestedAmounts = {}
+        merged_amounts: RequestedAmounts = {}
         for amounts in combination:
-            merged.update(amounts)
-        yield merged
+            merged_amounts.update(amounts)
+        yield merged_amounts
 
 
 def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
     """Return the amounts that all pod sets together request of one flavor, each with the missing amount."""
-    requested: dict[tuple[str, str], int] = {}
+    requested_amounts: dict[tuple[str, str], int] = {}
     available: dict[tuple[str, str], int] = {}
     for outcome in outcomes:
         for request in outcome.requests:
-            pair = outcome.flavor, request.resource
-            requested[pair] = requested.get(pair, 0) + request.amount
-            available[pair] = request.free
-    return {pair: (amount, max(0, amount - available[pair]) if amount else 0) for pair, amount in requested.items()}
+            quota_key = outcome.flavor, request.resource
+            requested_amounts[quota_key] = requested_amounts.get(quota_key, 0) + request.amount
+            available[quota_key] = request.free_quota
+    return {
+        quota_key: (amount, max(0, amount - available[quota_key]) if amount else 0)
+        for quota_key, amount in requested_amounts.items()
+    }
 
 
 def _shortage_rank(amounts: RequestedAmounts) -> tuple[bool, float]:
     """Return a sort key: whether any quota is missing, and the largest missing fraction of a request."""
-    fractions = [missing / requested for requested, missing in amounts.values() if requested]
+    fractions = [shortfall / request_amount for request_amount, shortfall in amounts.values() if request_amount]
     return max(fractions, default=0.0) > 0, max(fractions, default=0.0)
 
 
-def _raisable_fields(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -> Iterator[_QuotaField]:
-    snapshot, queue = fork.snapshot, fork.queue
+def _raisable_fields(
+    simulation: CohortSimulation, quota_keys: Sequence[tuple[str, str]], limit: str
+) -> Iterator[_QuotaField]:
+    snapshot, queue = simulation.snapshot, simulation.queue
     node, views = queue.node, snapshot.forest.views
     quota_fields = [_QuotaField(queue.view, node, _NOMINAL), _QuotaField(queue.view, node, _BORROWING)]
     for ancestor in node.path[-2::-1]:
         if ancestor.name in views:
             quota_fields.append(_QuotaField(views[ancestor.name], ancestor, _BORROWING))  # noqa: PERF401 - consistent with the other cases
-    flavor_resource = snapshot.id_of(*pairs[0])
+    flavor_resource = snapshot.id_of(*quota_keys[0])
     for unlent in unlent_quota(node, flavor_resource)[:_LENDERS_MAX]:
         lender = snapshot.queue_of.get(unlent.node)
         view = lender.view if lender is not None else views[unlent.node.name]
@@ -178,56 +187,64 @@ def _raisable_fields(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -
     if node.parent is not None and node.parent.name in views:
         quota_fields.append(_QuotaField(views[node.parent.name], node.parent, _NOMINAL))
     binding_field = {BORROWING: _BORROWING, LENDING: _LENDING}.get(limit, _NOMINAL)
-    raisable = [each for each in quota_fields if all(each.value(pair) is not None for pair in pairs)]
+    raisable = [each for each in quota_fields if all(each.value(quota_key) is not None for quota_key in quota_keys)]
     yield from sorted(raisable, key=lambda each: each.field != binding_field)
 
 
-def _minimal_raise(case: ProposalCase, field: _QuotaField, missing: Mapping[tuple[str, str], int]) -> Proposal | None:
+def _minimal_raise(
+    case: ProposalCase, field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
+) -> Proposal | None:
     """Return the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
-    pairs = list(missing)
-    steps = _raise_steps(case, pairs, [missing[pair] for pair in pairs])
+    quota_keys = list(shortfall_by_key)
+    steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
 
     def is_admitted(amounts: Sequence[int]) -> bool:
-        return case.fork.admits(field.raise_by(dict(zip(pairs, amounts, strict=True))))
+        return case.simulation.admits(field.raise_by(dict(zip(quota_keys, amounts, strict=True))))
 
     increases = minimize_amounts(is_admitted, steps)
     if increases is None or not any(increases):
         return None
-    increase_by_pair = {pair: increase for pair, increase in zip(pairs, increases, strict=True) if increase}
-    text, patch = _describe_raise(field, increase_by_pair), _raise_patch(field, increase_by_pair)
+    increase_by_key = {
+        quota_key: increase for quota_key, increase in zip(quota_keys, increases, strict=True) if increase
+    }
+    text, patch = _describe_raise(field, increase_by_key), _raise_patch(field, increase_by_key)
     return Proposal(QUOTA, text, (patch,))
 
 
-def _raise_steps(case: ProposalCase, pairs: Sequence[tuple[str, str]], missing: list[int]) -> list[list[int]]:
+def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
     """Return raises to try in ascending order: the missing amounts, then with competing requests added one by one."""
-    steps, total_amounts = [missing], list(missing)
-    for view in case.fork.other_pending_views():
+    steps, total_amounts = [shortfalls], list(shortfalls)
+    for view in case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:
                 requests[resource] = requests.get(resource, 0) + amount * count
-        competing_amounts = [requests.get(resource, 0) for _, resource in pairs]
+        competing_amounts = [requests.get(resource, 0) for _, resource in quota_keys]
         if any(competing_amounts):
-            total_amounts = [one + competing for one, competing in zip(total_amounts, competing_amounts, strict=True)]
+            total_amounts = [
+                one + competing_amount for one, competing_amount in zip(total_amounts, competing_amounts, strict=True)
+            ]
             steps.append(total_amounts)
     return steps
 
 
-def _describe_raise(field: _QuotaField, increase_by_pair: Mapping[tuple[str, str], int]) -> str:
+def _describe_raise(field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> str:
     parts = []
-    for (flavor, resource), increase in increase_by_pair.items():
-        current = field.value((flavor, resource)) or 0
-        texts = [format_amount(resource, each) for each in (current, current + increase, increase)]
-        parts.append(f"{field.field} of {resource} in flavor {flavor} from {texts[0]} to {texts[1]} (+{texts[2]})")
+    for (flavor, resource), increase in increase_by_key.items():
+        current_value = field.value((flavor, resource)) or 0
+        old, new, delta = [
+            format_amount(resource, each) for each in (current_value, current_value + increase, increase)
+        ]
+        parts.append(f"{field.field} of {resource} in flavor {flavor} from {old} to {new} (+{delta})")
     return f"{field.kind} {field.view.name}: raise {' and '.join(parts)}"
 
 
-def _raise_patch(quota_field: _QuotaField, increase_by_pair: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
+def _raise_patch(quota_field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
     operations = []
     for group_number, group in enumerate(quota_field.view.groups):
         width = len(group.resources)
         for number, quota in enumerate(group.quotas):
-            increase = increase_by_pair.get((quota.flavor, quota.resource))
+            increase = increase_by_key.get((quota.flavor, quota.resource))
             if increase:
                 value = format_amount(quota.resource, getattr(quota, _VIEW_FIELDS[quota_field.field]) + increase)
                 path = f"/spec/resourceGroups/{group_number}/flavors/{number // width}/resources/{number % width}"
@@ -245,7 +262,7 @@ _HOLDERS_CHECKED_MAX: Final = 200
 
 
 @dataclass(slots=True)
-class PendingSituation:
+class PendingAnalysis:
     """A pending Workload in a ClusterQueue, with its scheduling decision and the outcome of every flavor."""
 
     workload: Obj
@@ -285,8 +302,8 @@ class PendingExplainer:
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
         if workload is None:
             return None
-        situation = self._situation(workload, self._view(workload, queue.name), queue)
-        return blockers.binding_of_refusal(situation.decision, self._index) or self._shortage_binding(situation, user)
+        analysis = self._analysis(workload, self._view(workload, queue.name), queue)
+        return blockers.binding_of_refusal(analysis.decision, self._index) or self._shortage_binding(analysis, user)
 
     def _view(self, workload: Obj, queue: str) -> WorkloadView:
         """Return the view of a Workload from the pending queue, or one built from the object."""
@@ -299,34 +316,34 @@ class PendingExplainer:
         self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, user: ExplanationUser
     ) -> DocumentPart:
         self._index.snapshot.settle()
-        situation = self._situation(workload, view, queue)
+        analysis = self._analysis(workload, view, queue)
         part: DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
-        part["podSets"] = pod_sets_part(self._index.snapshot, queue.node, situation.outcomes)
+        part["podSets"] = pod_sets_part(self._index.snapshot, queue.node, analysis.outcomes)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
-            part["shares"] = self._fair_shares_part(queue, situation.holders)
-        limit = blockers.binding_of_refusal(situation.decision, self._index) or blockers.failed_check_binding(workload)
+            part["shares"] = self._fair_shares_part(queue, analysis.holders)
+        limit = blockers.binding_of_refusal(analysis.decision, self._index) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
         if limit is not None:
             return {**part, "binding": limit.document(), **self._fixes_part(workload, queue.name)}
-        fork = Fork(self._index, self._policy, view, queue)
+        simulation = CohortSimulation(self._index, self._policy, view, queue)
         try:
-            return {**part, **self._simulate(situation, fork, user)}
+            return {**part, **self._simulate(analysis, simulation, user)}
         finally:
-            fork.close()
+            simulation.close()
 
-    def _simulate(self, situation: PendingSituation, fork: Fork, user: ExplanationUser) -> DocumentPart:
+    def _simulate(self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser) -> DocumentPart:
         """Return the binding limit, the quota holders and the changes that admit the Workload, simulated in a fork."""
-        baseline = _baseline_outcome(fork)
-        binding = self._head_of_line_binding(situation, user) or self._preemption_binding(situation, baseline, user)
-        binding = binding or self._shortage_binding(situation, user)
-        binding = binding or self._queue_order_binding(situation, baseline, user)
-        part: DocumentPart = {"binding": binding.document(), **self._holders_part(situation, binding, user)}
+        baseline = _baseline_outcome(simulation)
+        binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
+        binding = binding or self._shortage_binding(analysis, user)
+        binding = binding or self._queue_order_binding(analysis, baseline, user)
+        part: DocumentPart = {"binding": binding.document(), **self._holders_part(analysis, binding, user)}
         if binding.limit != PREEMPTION and not baseline.is_admitted:
-            part |= self._changes_part(situation, fork, user)
+            part |= self._changes_part(analysis, simulation, user)
         return part
 
-    def _situation(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingSituation:
+    def _analysis(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
         index = self._index
         decision = blockers.simulate_decision(view, queue.name, index, self._policy)
         outcomes = assess_flavors(index.snapshot, queue, view, self._policy)
@@ -334,13 +351,13 @@ class PendingExplainer:
         preemption_context = PreemptionContext(view, queue, index.snapshot, (), ())
         holders: Sequence[MissingQuotaHolder] = ()
         if shortage is not None and shortage.outcome is not None and shortage.limiting_node is not None:
-            missing_requests = [request for request in shortage.outcome.requests if request.missing]
-            contested = tuple([request.fr for request in missing_requests])
-            requested = tuple([(request.fr, request.total) for request in missing_requests])
-            preemption_context = preemption_context._replace(usage=requested, contested=contested)
+            missing_requests = [request for request in shortage.outcome.requests if request.shortfall]
+            contested_frs = tuple([request.fr for request in missing_requests])
+            requested_usage = tuple([(request.fr, request.total) for request in missing_requests])
+            preemption_context = preemption_context._replace(usage=requested_usage, contested=contested_frs)
             scope = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
-            holders = ranked_quota_holders(index.snapshot, scope, queue, contested)
-        return PendingSituation(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
+            holders = ranked_quota_holders(index.snapshot, scope, queue, contested_frs)
+        return PendingAnalysis(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
 
     # --- binding limits ---
 
@@ -350,15 +367,15 @@ class PendingExplainer:
             return None
         return BindingLimit(blockers.PODS_READY, str(quota_reserved.get("message", "")))
 
-    def _head_of_line_binding(self, situation: PendingSituation, user: ExplanationUser) -> BindingLimit | None:
+    def _head_of_line_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
         """Return the Workload at the head that blocks a StrictFIFO queue, with the reason why the head is pending."""
-        queue, pending_queue = situation.queue, self._index.queue_manager.pending[situation.queue.name]
-        if pending_queue.get(situation.view.key) is None:
+        queue, pending_queue = analysis.queue, self._index.queue_manager.pending[analysis.queue.name]
+        if pending_queue.get(analysis.view.key) is None:
             return None
         if not queue.view.strict_fifo:
-            return self._preemptor_binding(situation, pending_queue.preemptor, user)
+            return self._preemptor_binding(analysis, pending_queue.preemptor, user)
         front = pending_queue.front(1)
-        if not front or front[0].key == situation.view.key:
+        if not front or front[0].key == analysis.view.key:
             return None
         head_key = front[0].key
         name = user.name_of(head_key)
@@ -368,52 +385,52 @@ class PendingExplainer:
         return BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _preemptor_binding(
-        self, situation: PendingSituation, preemptor: str, user: ExplanationUser
+        self, analysis: PendingAnalysis, preemptor: str, user: ExplanationUser
     ) -> BindingLimit | None:
         """Return the preempting Workload at the head of the queue that keeps a fitting Workload pending."""
-        if not preemptor or preemptor == situation.view.key or not isinstance(situation.decision, Admit):
+        if not preemptor or preemptor == analysis.view.key or not isinstance(analysis.decision, Admit):
             return None
         name = user.name_of(preemptor)
-        text = f"{name} stays at the head of ClusterQueue {situation.queue.name} until its victims release their quota"
+        text = f"{name} stays at the head of ClusterQueue {analysis.queue.name} until its victims release their quota"
         return BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _queue_order_binding(
-        self, situation: PendingSituation, baseline: TrialOutcome, user: ExplanationUser
+        self, analysis: PendingAnalysis, baseline: TrialOutcome, user: ExplanationUser
     ) -> BindingLimit:
         """Return the binding limit of a Workload that fits the quota: the queue order keeps it pending, if anything."""
-        queue = situation.queue.name
+        queue = analysis.queue.name
         if baseline.is_admitted:
             blocked_binding = blockers.blocked_entry_binding(self._index, user)
             return blocked_binding or BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
-        pending = self._index.queue_manager.pending
-        head_keys = [view.key for each in self._queues_of_tree(situation) for view in pending[each.name].front(1)]
-        names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != situation.view.key]))
+        pending_queues = self._index.queue_manager.pending
+        head_keys = [view.key for each in self._queues_of_tree(analysis) for view in pending_queues[each.name].front(1)]
+        names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != analysis.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return BindingLimit(TURN, text, "ClusterQueue", queue)
 
     def _preemption_binding(
-        self, situation: PendingSituation, baseline: TrialOutcome, user: ExplanationUser
+        self, analysis: PendingAnalysis, baseline: TrialOutcome, user: ExplanationUser
     ) -> BindingLimit | None:
         """Return a binding limit if the Workload is admitted as soon as preempted Workloads release their quota."""
-        decision = situation.decision
-        holders = [holder for queue in self._queues_of_tree(situation) for holder in queue.workloads.values()]
+        decision = analysis.decision
+        holders = [holder for queue in self._queues_of_tree(analysis) for holder in queue.workloads.values()]
         preempted_keys = [holder.key for holder in holders if holder.evicted]
         if isinstance(decision, Preempt):
             preempted_keys += [target.workload.key for target in decision.targets if not target.workload.evicted]
-        if not baseline.is_admitted or not (preempted_keys or baseline.preempted):
+        if not baseline.is_admitted or not (preempted_keys or baseline.preempted_keys):
             return None
-        names = list(dict.fromkeys(map(user.name_of, preempted_keys or baseline.preempted)))
+        names = list(dict.fromkeys(map(user.name_of, preempted_keys or baseline.preempted_keys)))
         shown_names = ", ".join(names[:HOLDERS_SHOWN])
         suffix = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
         text = f"it waits for {shown_names}{suffix} to release quota"
-        return BindingLimit(PREEMPTION, text, "ClusterQueue", situation.queue.name)
+        return BindingLimit(PREEMPTION, text, "ClusterQueue", analysis.queue.name)
 
-    def _queues_of_tree(self, situation: PendingSituation) -> list[ClusterQueue]:
-        return self._index.snapshot.queues_below(situation.queue.node.path[0])
+    def _queues_of_tree(self, analysis: PendingAnalysis) -> list[ClusterQueue]:
+        return self._index.snapshot.queues_below(analysis.queue.node.path[0])
 
-    def _shortage_binding(self, situation: PendingSituation, user: ExplanationUser) -> BindingLimit | None:
+    def _shortage_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
         """Return the quota shortage of the Workload as a binding limit; None if its requests fit."""
-        shortage, queue = situation.shortage, situation.queue
+        shortage, queue = analysis.shortage, analysis.queue
         if shortage is None:
             return None
         if shortage.unavailable:
@@ -422,44 +439,44 @@ class PendingExplainer:
         outcome, request, limiting_node = shortage.outcome, shortage.request, shortage.limiting_node
         assert outcome is not None
         if request is None or limiting_node is None:
-            message = _join_obstacles(situation)
+            message = _join_obstacles(analysis)
             return BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
-        limit = self._limit_or_priority(situation, limiting_node.limit)
-        node, missing = limiting_node.node, format_amount(request.resource, limiting_node.missing)
+        limit = self._limit_or_priority(analysis, limiting_node.limit)
+        node, missing_text = limiting_node.node, format_amount(request.resource, limiting_node.shortfall)
         kind = kind_of(self._index.snapshot, node)
-        text = _describe_shortage(situation, limit, f"{kind} {node.name}", missing)
-        return BindingLimit(limit, text, kind, node.name, outcome.flavor, request.resource, missing)
+        text = _describe_shortage(analysis, limit, f"{kind} {node.name}", missing_text)
+        return BindingLimit(limit, text, kind, node.name, outcome.flavor, request.resource, missing_text)
 
-    def _limit_or_priority(self, situation: PendingSituation, limit: str) -> str:
+    def _limit_or_priority(self, analysis: PendingAnalysis, limit: str) -> str:
         """Return `priority` if priority alone protects some quota holders from preemption, else the given limit."""
-        if limit != NOMINAL or not situation.queue.view.preemption.is_allowed:
+        if limit != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit
-        reasons = [self._protection_of(situation, holder) for holder in situation.holders[:_HOLDERS_CHECKED_MAX]]
+        reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
         is_by_priority = any(reason is not None and reason.rule == alternatives.PRIORITY for reason in reasons)
         return PRIORITY if is_by_priority else limit
 
     def _protection_of(
-        self, situation: PendingSituation, holder: MissingQuotaHolder
+        self, analysis: PendingAnalysis, holder: MissingQuotaHolder
     ) -> alternatives.ProtectionReason | None:
-        return protection_reason(situation.preemption_context, holder.workload, fair_sharing=self._policy.fair_sharing)
+        return protection_reason(analysis.preemption_context, holder.workload, fair_sharing=self._policy.fair_sharing)
 
     # --- holders, queue position, changes ---
 
-    def _holders_part(self, situation: PendingSituation, binding: BindingLimit, user: ExplanationUser) -> DocumentPart:
+    def _holders_part(self, analysis: PendingAnalysis, binding: BindingLimit, user: ExplanationUser) -> DocumentPart:
         if binding.limit in {MAXIMUM, HEAD_OF_LINE, TURN}:
             return {}
-        decision = situation.decision
+        decision = analysis.decision
         targets = decision.targets if isinstance(decision, Preempt) else ()
         target_keys = {target.workload.key for target in targets}
         parts = []
-        for holder in situation.holders[:HOLDERS_SHOWN]:
+        for holder in analysis.holders[:HOLDERS_SHOWN]:
             if holder.workload.evicted or holder.workload.key in target_keys:
                 preemption_fields: Mapping[str, Any] = {"preempted": True}
             else:
-                reason = self._protection_of(situation, holder)
+                reason = self._protection_of(analysis, holder)
                 preemption_fields = nonempty_fields(stays="" if reason is None else reason.text)
             parts.append(holder_part(self._index.snapshot, holder, user, preemption_fields))
-        return nonempty_fields(holders=parts, holdersMore=max(0, len(situation.holders) - HOLDERS_SHOWN) or None)
+        return nonempty_fields(holders=parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None)
 
     def _queue_position_part(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> DocumentPart:
         pending_queue = self._index.queue_manager.pending[queue.name]
@@ -481,11 +498,13 @@ class PendingExplainer:
             parts.append(nonempty_fields(clusterQueue=each.name, **values))
         return parts
 
-    def _changes_part(self, situation: PendingSituation, fork: Fork, user: ExplanationUser) -> DocumentPart:
+    def _changes_part(
+        self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser
+    ) -> DocumentPart:
         """Return the changes that would admit the Workload, each simulated in the fork."""
-        owner, shortage = self._owner_job(situation.workload), situation.shortage
+        owner, shortage = self._owner_job(analysis.workload), analysis.shortage
         limit = shortage.limit if shortage is not None else ""
-        case = ProposalCase(situation.workload, situation.view, situation.outcomes, fork, owner, limit)
+        case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner, limit)
         build_view = self._index.hypothetical_view
         classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
         priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in classes}
@@ -495,14 +514,14 @@ class PendingExplainer:
             lambda: propose_quota_raises(case),
             lambda: propose_priority(case, build_view, priority_values),
             lambda: propose_size(case, build_view),
-            lambda: propose_ends(case, situation.holders, user.name_of),
+            lambda: propose_ends(case, analysis.holders, user.name_of),
         ]
         change_parts: list[DocumentPart] = []
         is_limit_reached = False
         for search in searches:
-            fork.begin_search()
+            simulation.begin_search()
             try:
-                change_parts.extend(_proposal_part(proposal, fork) for proposal in search())
+                change_parts.extend(_proposal_part(proposal, simulation) for proposal in search())
             except DecisionLimitReached:
                 is_limit_reached = True
         return nonempty_fields(
@@ -528,11 +547,13 @@ class PendingExplainer:
         return self._reader.get(Key(kinds[owner["kind"]], namespace, owner["name"])) if owner["kind"] in kinds else None
 
 
-def _proposal_part(proposal: Proposal, fork: Fork) -> DocumentPart:
-    ahead = fork.omitted_ahead
+def _proposal_part(proposal: Proposal, simulation: CohortSimulation) -> DocumentPart:
+    ahead = simulation.omitted_ahead
     assumptions = [f"once the {ahead} Workloads ahead of it in the queue have started"] if ahead else []
-    if fork.omitted_elsewhere:
-        assumptions.append(f"if none of {fork.omitted_elsewhere} other Workloads in its cohort takes the quota first")
+    if simulation.omitted_elsewhere:
+        assumptions.append(
+            f"if none of {simulation.omitted_elsewhere} other Workloads in its cohort takes the quota first"
+        )
     return {**proposal.document(), **nonempty_fields(given=", ".join(assumptions))}
 
 
@@ -540,36 +561,36 @@ def _queueing_strategy(queue: ClusterQueue) -> str:
     return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
 
 
-def _baseline_outcome(fork: Fork) -> TrialOutcome:
+def _baseline_outcome(simulation: CohortSimulation) -> TrialOutcome:
     """Return the outcome of a trial without any change; not admitted if the decision limit is reached."""
     try:
-        return fork.run_trial()
+        return simulation.run_trial()
     except DecisionLimitReached:
         return TrialOutcome()
 
 
-def _join_obstacles(situation: PendingSituation) -> str:
+def _join_obstacles(analysis: PendingAnalysis) -> str:
     """Return the reasons why no flavor may be used, joined into one text."""
-    texts = [outcome.obstacle for pod_set in situation.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
+    texts = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
     return "; ".join(dict.fromkeys(texts))
 
 
-def _describe_shortage(situation: PendingSituation, limit: str, limiting_object: str, missing: str) -> str:
+def _describe_shortage(analysis: PendingAnalysis, limit: str, limiting_object: str, missing_text: str) -> str:
     """Return a text that describes a shortage of quota."""
-    shortage = situation.shortage
+    shortage = analysis.shortage
     assert shortage is not None
     assert shortage.request is not None
     assert shortage.outcome is not None
     request, flavor = shortage.request, shortage.outcome.flavor
-    requested = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
+    request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
     if limit == MAXIMUM:
         maximum = format_amount(request.resource, request.potential)
-        return f"{requested}, but ClusterQueue {situation.queue.name} can never use more than {maximum}"
-    free = format_amount(request.resource, max(0, request.free))
+        return f"{request_text}, but ClusterQueue {analysis.queue.name} can never use more than {maximum}"
+    free_text = format_amount(request.resource, max(0, request.free_quota))
     cause_by_limit = {
         BORROWING: f"the borrowingLimit of {limiting_object} is reached",
         LENDING: f"the lendingLimit of {limiting_object} does not lend the unused quota",
         PRIORITY: "the Workloads that hold it do not have a lower priority",
     }
     cause = cause_by_limit.get(limit, f"the quota of {limiting_object} is in use")
-    return f"{requested}, {free} free, {missing} more needed: {cause}"
+    return f"{request_text}, {free_text} free, {missing_text} more needed: {cause}"

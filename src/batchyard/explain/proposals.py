@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj, selector, with_path
 from batchyard.api.views.workload import ClusterQueueView, FlavorView, WorkloadView
+from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes
-from batchyard.explain.fork import DecisionLimitReached, Fork, HypotheticalChange
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
@@ -48,7 +48,7 @@ class ProposalCase(NamedTuple):
     workload: Obj
     view: WorkloadView
     outcomes: Sequence[PodSetFlavorOutcomes]
-    fork: Fork
+    simulation: CohortSimulation
     #: The job that the Workload was created for; None if there is none.
     owner: Obj | None
     #: The binding limit.
@@ -86,17 +86,19 @@ def minimize_amounts(is_satisfied: Callable[[Sequence[int]], bool], steps: Seque
     while has_changed:
         has_changed = False
         for dim, amount in enumerate(amounts):
-            before, after = amounts[:dim], amounts[dim + 1 :]
-            minimum = minimum_amount(partial(_satisfies_with_amount, is_satisfied, before, after), amount)
+            amounts_before, amounts_after = amounts[:dim], amounts[dim + 1 :]
+            minimum = minimum_amount(
+                partial(_satisfies_with_amount, is_satisfied, amounts_before, amounts_after), amount
+            )
             has_changed |= minimum < amount and len(amounts) > 1
             amounts[dim] = minimum
     return amounts
 
 
 def _satisfies_with_amount(
-    is_satisfied: Callable[[Sequence[int]], bool], before: list[int], after: list[int], amount: int
+    is_satisfied: Callable[[Sequence[int]], bool], amounts_before: list[int], amounts_after: list[int], amount: int
 ) -> bool:
-    return is_satisfied([*before, amount, *after])
+    return is_satisfied([*amounts_before, amount, *amounts_after])
 
 
 def minimum_amount(is_satisfied: Callable[[int], bool], amount: int) -> int:
@@ -144,14 +146,14 @@ def propose_fixes(
     fixes = list(_possible_fixes(workload, view, queue, index))
     if len(fixes) != 1:
         return
-    fix, fork = fixes[0], Fork(index, policy, view, queue)
+    fix, simulation = fixes[0], CohortSimulation(index, policy, view, queue)
     try:
-        if fork.admits(HypotheticalChange(queues={queue.name: fix.view}, activates_queue=True)):
+        if simulation.admits(HypotheticalChange(queues={queue.name: fix.view}, activates_queue=True)):
             yield Proposal(FIX, fix.text, (fix.patch,))
     except DecisionLimitReached:
         return
     finally:
-        fork.close()
+        simulation.close()
 
 
 def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
@@ -194,15 +196,17 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
 
     `classes` are the WorkloadPriorityClasses by name.
     """
-    fork, current_priority = case.fork, case.view.priority
-    pending_priorities = [view.priority for view in fork.other_pending_views()]
-    held_priorities = [each.priority for queue in fork.snapshot.queues.values() for each in queue.workloads.values()]
+    simulation, current_priority = case.simulation, case.view.priority
+    pending_priorities = [view.priority for view in simulation.other_pending_views()]
+    held_priorities = [
+        each.priority for queue in simulation.snapshot.queues.values() for each in queue.workloads.values()
+    ]
     thresholds = dict.fromkeys([value + step for value in (*pending_priorities, *held_priorities) for step in (0, 1)])
     values = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
 
     def is_satisfied(value: int) -> bool:
         obj = with_path(case.workload, ("spec", "priority"), value)
-        return fork.admits(HypotheticalChange(workload=build_view(obj, case.view)))
+        return simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
     new_priority = _first_value(values, is_satisfied)
     if new_priority is None or is_satisfied(new_priority - 1):
@@ -239,7 +243,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
         smaller = {**pod_set, "count": pods}
         smaller.pop("minCount", None)
         obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller, *pod_sets[index + 1 :]])
-        return case.fork.admits(HypotheticalChange(workload=build_view(obj, case.view)))
+        return case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
     step = _pods_of_one_job(case.owner, pod_set["name"])
     step_count = _largest_number(lambda jobs: is_satisfied(jobs * step), count // step)
@@ -267,9 +271,9 @@ def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
     """Return by how many pods a pod set can shrink: the pods of one replicated Job for a JobSet, else 1."""
     if owner is None or owner["kind"] != "JobSet":
         return 1
-    replicated = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
+    replicas_by_job = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
     specs = {each["name"]: each["template"]["spec"] for each in owner["spec"].get("replicatedJobs") or ()}
-    if replicated.get(pod_set, 0) < 1:
+    if replicas_by_job.get(pod_set, 0) < 1:
         return 1
     spec = specs[pod_set]
     parallelism = int(spec.get("parallelism", 1))
@@ -290,19 +294,19 @@ def _count_patches(case: ProposalCase, index: int, count: int) -> Sequence[Patch
 def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Proposal]:
     """Propose tolerations or selectors that make an excluded flavor with free quota usable."""
     for name in _excluded_flavors(case):
-        flavor = case.fork.snapshot.flavors.get(name)
+        flavor = case.simulation.snapshot.flavors.get(name)
         if flavor is None:
             continue
         pod_sets = [_fit_pod_set_to_flavor(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
-        if case.fork.admits(HypotheticalChange(workload=build_view(obj, case.view))):
+        if case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view))):
             text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}"
             yield Proposal(FLAVOR, text, _pod_patches(case, pod_sets))
 
 
 def _excluded_flavors(case: ProposalCase) -> list[str]:
-    excluded = [outcome.flavor for pod_set in case.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
-    return list(dict.fromkeys(excluded))
+    flavor_names = [outcome.flavor for pod_set in case.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
+    return list(dict.fromkeys(flavor_names))
 
 
 def _fit_pod_set_to_flavor(pod_set: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
@@ -318,8 +322,11 @@ def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str
         else {"key": taint.key, "operator": "Exists", "effect": taint.effect}
         for taint in flavor.taints
     ]
-    existing = list(spec.get("tolerations") or ())
-    new_spec = {**spec, "tolerations": [*existing, *[each for each in tolerations if each not in existing]]}
+    old_tolerations = list(spec.get("tolerations") or ())
+    new_spec = {
+        **spec,
+        "tolerations": [*old_tolerations, *[each for each in tolerations if each not in old_tolerations]],
+    }
     selector = spec.get("nodeSelector") or {}
     if selector:
         new_spec["nodeSelector"] = {key: flavor.labels.get(key, value) for key, value in selector.items()}
@@ -339,10 +346,10 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
     parts = []
     specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in specs]
-    pairs = list(zip(new_specs, specs, strict=True))
-    if any(new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in pairs):
+    quota_keys = list(zip(new_specs, specs, strict=True))
+    if any(new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in quota_keys):
         parts.append(f"tolerate {', '.join(f'{taint.key}={taint.value}:{taint.effect}' for taint in flavor.taints)}")
-    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in pairs):
+    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in quota_keys):
         labels = {key: value for new in new_specs for key, value in (new.get("nodeSelector") or {}).items()}
         parts.append(f"select {', '.join(f'{key}={value}' for key, value in labels.items() if key in flavor.labels)}")
     if any(new.get("affinity") != old.get("affinity") for new, old in zip(new_specs, specs, strict=True)):
@@ -393,43 +400,43 @@ def propose_ends(
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
     keys = [holder.workload.key for holder in holders[:_CHECKED_MAX]]
-    chosen = _minimal_set(case.fork, keys)
-    if not chosen:
+    chosen_keys = _minimal_set(case.simulation, keys)
+    if not chosen_keys:
         return
     patches = [
         merge_patch("Workload", name, {"spec": {"active": False}}, namespace)
-        for namespace, _, name in (key.partition("/") for key in chosen)
+        for namespace, _, name in (key.partition("/") for key in chosen_keys)
     ]
-    names = [name_of(key) for key in chosen]
-    is_visible = names == chosen
+    names = [name_of(key) for key in chosen_keys]
+    is_visible = names == chosen_keys
     yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", tuple(patches) if is_visible else ())
 
 
-def _minimal_set(fork: Fork, keys: Sequence[str]) -> list[str]:
+def _minimal_set(simulation: CohortSimulation, keys: Sequence[str]) -> list[str]:
     """Return a minimal set of Workloads whose end admits the pending Workload; empty if there is none."""
-    chosen: list[str] = []
+    chosen_keys: list[str] = []
     for key in keys[:_ENDED_MAX]:
-        chosen.append(key)
-        if fork.admits(HypotheticalChange(ended_workloads=chosen)):
+        chosen_keys.append(key)
+        if simulation.admits(HypotheticalChange(ended_workloads=chosen_keys)):
             break
     else:
         return []
-    candidates = list(chosen)
+    candidates = list(chosen_keys)
     while candidates:
-        remaining = [each for each in chosen if each != candidates[0]]
-        if fork.admits(HypotheticalChange(ended_workloads=remaining)):
-            chosen = candidates = remaining
+        remaining_keys = [each for each in chosen_keys if each != candidates[0]]
+        if simulation.admits(HypotheticalChange(ended_workloads=remaining_keys)):
+            chosen_keys = candidates = remaining_keys
         else:
             candidates = candidates[1:]
-    return chosen
+    return chosen_keys
 
 
 def propose_strategy(case: ProposalCase) -> Iterator[Proposal]:
     """Propose the strategy BestEffortFIFO if a StrictFIFO ClusterQueue blocks the Workload."""
-    case.fork.restore_quota_objects()
-    view = case.fork.queue.view
+    case.simulation.restore_quota_objects()
+    view = case.simulation.queue.view
     if not view.strict_fifo:
         return
-    if case.fork.admits(HypotheticalChange(queues={view.name: replace(view, strict_fifo=False)})):
+    if case.simulation.admits(HypotheticalChange(queues={view.name: replace(view, strict_fifo=False)})):
         patch = merge_patch("ClusterQueue", view.name, {"spec": {"queueingStrategy": "BestEffortFIFO"}})
         yield Proposal(STRATEGY, f"ClusterQueue {view.name}: set queueingStrategy to BestEffortFIFO", (patch,))

@@ -21,7 +21,7 @@ from batchyard.autoscaler.node_groups import NodeGroup, groups_of, settings_of
 from batchyard.cloud.catalog.instances import find_reservation
 from batchyard.cloud.catalog.pool_properties import zones_of
 from batchyard.cloud.cluster_objects import NodeRequirements, is_system_label
-from batchyard.lint.workloads import LintedPodSet, LintedWork, assign_flavors
+from batchyard.lint.workloads import LintedJob, LintedPodSet, assign_flavors
 from batchyard.placement.node_filters import selects, tolerates
 from batchyard.scheduling.cluster_queue import ClusterQueue, flavor_mismatch
 from batchyard.scheduling.quota import FlavorAssignmentMode
@@ -107,8 +107,8 @@ class MachineInventory:
             limit = self._limits.get(resource, 0)
             return limit * 1000 if resource == "cpu" else limit
         accelerators = [name for name in self._limits if name not in {"cpu", "memory"}]
-        selected = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
-        usable = [name for name in accelerators if selected in (None, name) and _requests_accelerator(resource, name)]
+        selector = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
+        usable = [name for name in accelerators if selector in (None, name) and _requests_accelerator(resource, name)]
         return sum(self._limits[name] for name in usable)
 
 
@@ -220,8 +220,8 @@ def find_node_mismatches(
     """Return for each admissible pod set, by flavor combination, why its pods fit no node; None if they fit."""
     if not context.inventory.is_known:
         return []
-    fitting = [each for each in pod_sets if each.assignment.mode is not FlavorAssignmentMode.NO_FIT]
-    return [(pod_set, _mismatches_by_flavors(pod_set, context)) for pod_set in fitting]
+    admissible_pod_sets = [each for each in pod_sets if each.assignment.mode is not FlavorAssignmentMode.NO_FIT]
+    return [(pod_set, _mismatches_by_flavors(pod_set, context)) for pod_set in admissible_pod_sets]
 
 
 def _mismatches_by_flavors(pod_set: LintedPodSet, context: LintContext) -> NodeMismatches:
@@ -233,46 +233,46 @@ def _mismatches_by_flavors(pod_set: LintedPodSet, context: LintContext) -> NodeM
 def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContext) -> list[str]:
     """Return the flavors of a resource group that a pod set can get; none if it requests no resource of the group."""
     group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
-    template = pod_set.work.view.pod_sets[pod_set.index].template
+    template = pod_set.job.view.pod_sets[pod_set.index].template
     count = pod_set.assignment.count
-    requested = {r: amount * count for r, amount in template.requests if r in group.resources and amount}
-    if not requested:
+    amounts = {r: amount * count for r, amount in template.requests if r in group.resources and amount}
+    if not amounts:
         return []
     obstacles = snapshot.obstacles.of(template, group.flavors)
     potential = pod_set.queue.node.potential
     return [
         flavor
         for flavor, obstacle in zip(group.flavors, obstacles, strict=True)
-        if not obstacle and all(amount <= potential[snapshot.id_of(flavor, r)] for r, amount in requested.items())
+        if not obstacle and all(amount <= potential[snapshot.id_of(flavor, r)] for r, amount in amounts.items())
     ]
 
 
 def _find_mismatch(pod_set: LintedPodSet, combination: Sequence[str], context: LintContext) -> NodeMismatch | None:
     flavors: list[workload.FlavorView] = [context.flavors[name][1] for name in combination]
-    pod = pod_set.work.pod(
+    pod = pod_set.job.pod(
         pod_set.index, flavors, queued=True
     )  # the rule queued-pool-without-check covers machines on request
     machines, rules = context.inventory.machines, pod.shape.rules
-    matching = [group for group in machines if any(selects(rules, template) for template in group.templates)]
-    tolerated = [group for group in matching if _pods_per_machine(pod, group, only_taints=True)]
+    groups = [group for group in machines if any(selects(rules, template) for template in group.templates)]
+    tolerated_groups = [group for group in groups if _pods_per_machine(pod, group, only_taints=True)]
     if context.inventory.can_create_pool_for(pod):
         return None
-    if not matching:
+    if not groups:
         labels = ", ".join(f"{key}={value}" for key, value in pod.node_selector) or "of its node affinity"
         fix = "select labels that nodes have, or add a node pool with these labels"
         return NodeMismatch("no-such-node", f"no node pool or node has the labels {labels}", fix)
-    if not tolerated:
-        taint = _first_untolerated_taint(pod, matching[0].templates)
+    if not tolerated_groups:
+        taint = _first_untolerated_taint(pod, groups[0].templates)
         taint_text = f"{taint.key}={taint.value}:{taint.effect}"
         fix = f"tolerate {taint.key} in the pod template, or in spec.tolerations of the flavor"
         return NodeMismatch(
             "untolerated-taint",
-            f"nodes of {format_machine_names(matching)} have the taint {taint_text}, which the pods do not tolerate",
+            f"nodes of {format_machine_names(groups)} have the taint {taint_text}, which the pods do not tolerate",
             fix,
         )
-    if not any(_pods_per_machine(pod, group) for group in tolerated):
-        return _oversized_pod_mismatch(pod, tolerated)
-    return _pod_count_mismatch(pod, pod_set.assignment.count, tolerated)
+    if not any(_pods_per_machine(pod, group) for group in tolerated_groups):
+        return _oversized_pod_mismatch(pod, tolerated_groups)
+    return _pod_count_mismatch(pod, pod_set.assignment.count, tolerated_groups)
 
 
 def _pods_per_machine(pod: PodView, machines: MachineGroup, *, only_taints: bool = False) -> int:
@@ -332,16 +332,14 @@ def _pod_count_mismatch(pod: PodView, count: int, machines: Sequence[MachineGrou
 class Configuration:
     """The linted objects and their indexes. Instances are immutable, so derived values are cached."""
 
-    def __init__(
-        self, manifests: Sequence[Manifest], work_items: Sequence[LintedWork], *, fair_sharing: bool = False
-    ) -> None:
+    def __init__(self, manifests: Sequence[Manifest], jobs: Sequence[LintedJob], *, fair_sharing: bool = False) -> None:
         self.manifests = manifests
-        self.work_items = work_items
+        self.jobs = jobs
         self.fair_sharing = fair_sharing
         self._by_kind: dict[str, list[Manifest]] = {}
         self._latest: dict[Key, Manifest] = {}
         self._can_create_pools_for: dict[str, bool] = {}
-        self._eligible_pod_sets: dict[str, list[tuple[LintedWork, int]]] = {}
+        self._eligible_pod_sets: dict[str, list[tuple[LintedJob, int]]] = {}
         for manifest in manifests:
             self._by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
             if manifest.obj["metadata"].get("name"):
@@ -365,17 +363,17 @@ class Configuration:
 
     def is_changed_later(self, manifest: Manifest) -> bool:
         """Return whether the last version of an object is submitted at a different time than this version."""
-        last = self._latest.get(key_of(manifest.obj), manifest)
-        return annotation(last.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
+        last_version = self._latest.get(key_of(manifest.obj), manifest)
+        return annotation(last_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
     def _is_latest(self, manifest: Manifest) -> bool:
         return self._latest.get(key_of(manifest.obj)) is manifest
 
     def node_selectors(self) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
         """Yield the node selectors of all pod templates and flavors, each with its manifest and field path."""
-        for work in self.work_items:
-            for path, template in zip(work.paths, work.templates, strict=True):
-                yield work.manifest, f"{path}.spec.nodeSelector", (template.get("spec") or {}).get("nodeSelector") or {}
+        for job in self.jobs:
+            for path, template in zip(job.paths, job.templates, strict=True):
+                yield job.manifest, f"{path}.spec.nodeSelector", (template.get("spec") or {}).get("nodeSelector") or {}
         for manifest, flavor in self.flavors.values():
             yield manifest, "spec.nodeLabels", flavor.labels
 
@@ -433,25 +431,25 @@ class Configuration:
         snapshot.settle()
         return snapshot
 
-    def cluster_queue_of(self, work: LintedWork) -> ClusterQueue | None:
+    def cluster_queue_of(self, job: LintedJob) -> ClusterQueue | None:
         """Return the ClusterQueue of a job; None if the manifests lack it or the LocalQueue."""
-        local_queue = self.local_queues.get(work.view.queue)
+        local_queue = self.local_queues.get(job.view.queue)
         return None if local_queue is None else self.snapshot.queues.get(local_queue[1].cluster_queue)
 
     @cached_property
-    def work_by_queue(self) -> dict[str, list[LintedWork]]:
+    def jobs_by_queue(self) -> dict[str, list[LintedJob]]:
         """The jobs and Workloads of each ClusterQueue, by its name."""
-        work_by_queue: dict[str, list[LintedWork]] = {name: [] for name in self.queues}
-        for work in self.work_items:
-            queue = self.cluster_queue_of(work)
+        jobs_by_queue: dict[str, list[LintedJob]] = {name: [] for name in self.queues}
+        for job in self.jobs:
+            queue = self.cluster_queue_of(job)
             if queue is not None:
-                work_by_queue[queue.name].append(work)
-        return work_by_queue
+                jobs_by_queue[queue.name].append(job)
+        return jobs_by_queue
 
     @cached_property
     def pod_sets(self) -> list[LintedPodSet]:
         """The pod sets of all jobs and Workloads whose ClusterQueue the manifests contain."""
-        return list(assign_flavors(self.work_items, self.cluster_queue_of, self.snapshot))
+        return list(assign_flavors(self.jobs, self.cluster_queue_of, self.snapshot))
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
@@ -481,7 +479,7 @@ class Configuration:
         if is_possible is None:
             flavor = self.flavors[name][1]
             pods = (
-                [work.pod(index, [flavor]) for work, index in self.eligible_pod_sets(name)]
+                [job.pod(index, [flavor]) for job, index in self.eligible_pod_sets(name)]
                 if self.inventory.can_create_pools
                 else []
             )
@@ -493,16 +491,16 @@ class Configuration:
             )
         return is_possible
 
-    def eligible_pod_sets(self, flavor: str) -> list[tuple[LintedWork, int]]:
+    def eligible_pod_sets(self, flavor: str) -> list[tuple[LintedJob, int]]:
         """Return the pod sets that can get a flavor by taints and labels, as pairs of job and pod set index."""
         eligible = self._eligible_pod_sets.get(flavor)
         if eligible is None:
             view = self.flavors[flavor][1]
             eligible = self._eligible_pod_sets[flavor] = [
-                (work, index)
+                (job, index)
                 for queue in self.queues_using(flavor)
-                for work in self.work_by_queue[queue.name]
-                for index, pod_set in enumerate(work.view.pod_sets)
+                for job in self.jobs_by_queue[queue.name]
+                for index, pod_set in enumerate(job.view.pod_sets)
                 if not flavor_mismatch(pod_set.template, flavor, view)
             ]
         return eligible

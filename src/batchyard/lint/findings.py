@@ -96,7 +96,9 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
         path=f"{manifest.at}.{result.path}" if manifest.at and result.path else manifest.at or result.path,
         problem=result.problem,
         fix=result.fix,
-        patches=tuple([_add_object_identity(patched.obj, patch) for patched, patch in result.patches]),
+        patches=tuple(
+            [_add_object_identity(patched_manifest.obj, patch) for patched_manifest, patch in result.patches]
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from batchyard.cloud.catalog.pool_properties import chips_in
 from batchyard.lint.capacity import quota_declarations_of
 from batchyard.lint.configuration import Configuration, MachineGroup, format_machine_names
 from batchyard.lint.findings import RuleResult, Severity
-from batchyard.lint.workloads import LintedWork
+from batchyard.lint.workloads import LintedJob
 from batchyard.placement.node_filters import tolerates
 
 #: Taint keys that pods which request the resource of the same name tolerate automatically.
@@ -82,16 +82,15 @@ def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
 def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each flavor with a taint that neither the flavor nor any job of its queues tolerates."""
     for name, (manifest, flavor) in config.flavors.items():
-        work_items = [work for queue in config.queues_using(name) for work in config.work_by_queue[queue.name]]
-        templates = [pod_set.template for work in work_items for pod_set in work.view.pod_sets]
+        jobs = [job for queue in config.queues_using(name) for job in config.jobs_by_queue[queue.name]]
+        templates = [pod_set.template for job in jobs for pod_set in job.view.pod_sets]
         for index, taint in enumerate(flavor.taints):
             if not templates or tolerates(flavor.tolerations, taint):
                 continue
             if not any(tolerates(template.tolerations, taint) for template in templates):
                 taint_text = _format_taint(taint)
                 problem = (
-                    f"none of the {len(work_items)} jobs in its queues tolerates {taint_text}: no job can use"
-                    f" flavor {name}"
+                    f"none of the {len(jobs)} jobs in its queues tolerates {taint_text}: no job can use flavor {name}"
                 )
                 fix = "add the toleration to spec.tolerations of the flavor, or to the pod templates"
                 toleration = {field: value for field, value in taint._asdict().items() if value}
@@ -106,8 +105,8 @@ def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
         machines = config.inventory.machines_for(flavor) if flavor.labels else []
         if not machines or config.can_create_pools_for(name):
             continue
-        first, *others = map(_hard_taints, machines)
-        common_taints = [taint for taint in first if all(taint in other for other in others)]
+        first_taints, *other_taints = map(_hard_taints, machines)
+        common_taints = [taint for taint in first_taints if all(taint in taints for taints in other_taints)]
         for taint in common_taints:
             if not _is_declared(config, name, flavor, taint):
                 problem = (
@@ -126,35 +125,37 @@ def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
 def _is_declared(config: Configuration, name: str, flavor: FlavorView, taint: Taint) -> bool:
     if taint.key == well_known.QUEUED or taint.key in _AUTO_TOLERATED_KEYS or tolerates(flavor.tolerations, taint):
         return True
-    if any((declared.key, declared.effect) == (taint.key, taint.effect) for declared in flavor.taints):
+    if any((own_taint.key, own_taint.effect) == (taint.key, taint.effect) for own_taint in flavor.taints):
         return True
     eligible = config.eligible_pod_sets(name)
-    templates = [work.view.pod_sets[index].template for work, index in eligible]
+    templates = [job.view.pod_sets[index].template for job, index in eligible]
     return bool(templates) and all(tolerates(template.tolerations, taint) for template in templates)
 
 
 def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
     """Return whether the queue's own quota of a flavor holds all jobs of the queue together."""
-    work_items = dict.fromkeys(config.work_by_queue[view.name])
+    jobs = dict.fromkeys(config.jobs_by_queue[view.name])
     eligible = (
-        [(work, index) for work, index in config.eligible_pod_sets(flavor) if work in work_items]
+        [(job, index) for job, index in config.eligible_pod_sets(flavor) if job in jobs]
         if flavor in config.flavors
         else []
     )
-    if not work_items or len(eligible) < sum(len(work.view.pod_sets) for work in work_items):
+    if not jobs or len(eligible) < sum(len(job.view.pod_sets) for job in jobs):
         return False
     total: dict[str, int] = {}
-    for work, index in eligible:
-        for resource, amount in work.view.pod_sets[index].template.requests:
-            total[resource] = total.get(resource, 0) + amount * work.view.counts[index]
+    for job, index in eligible:
+        for resource, amount in job.view.pod_sets[index].template.requests:
+            total[resource] = total.get(resource, 0) + amount * job.view.counts[index]
     quotas = {q.resource: q.nominal for group in view.groups for q in group.quotas if q.flavor == flavor}
     return all(total.get(resource, 0) <= nominal for resource, nominal in quotas.items())
 
 
 def _hard_taints(machines: MachineGroup) -> list[Taint]:
     """Return the NoSchedule and NoExecute taints that all templates of the machines have."""
-    first, *others = machines.templates
-    return [t for t in first.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)]
+    template_a, *others = machines.templates
+    return [
+        t for t in template_a.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)
+    ]
 
 
 def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
@@ -163,7 +164,7 @@ def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
     if not templates:
         return "add a pool with these labels"
     matches = [(len(flavor.labels.items() & labels.items()), name, labels) for name, labels in templates]
-    count, name, labels = max(matches, key=lambda found: found[0])
+    count, name, labels = max(matches, key=lambda match: match[0])
     if not count:
         return "add a pool with these labels, or use labels that nodes have"
     actual = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
@@ -236,39 +237,39 @@ _JOB_LABELS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
 
 def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
     """Report each queue name in an annotation or a pod template, where it has no effect."""
-    for work in config.work_items:
-        if work.is_job and not work.queue:
-            for path, name in _misplaced_values(work, well_known.QUEUE_NAME):
-                problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(work)}"
-                fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {work.obj['kind']}"
+    for job in config.jobs:
+        if job.is_job and not job.queue:
+            for path, name in _misplaced_values(job, well_known.QUEUE_NAME):
+                problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(job)}"
+                fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {job.obj['kind']}"
                 patch = _add_label_patch(well_known.QUEUE_NAME, name)
-                yield RuleResult(work.manifest, path, problem, fix, [(work.manifest, patch)])
+                yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, patch)])
 
 
 def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
     """Report each priority class or time limit that is set where Kueue ignores it."""
-    for work in config.work_items:
-        for key in _JOB_LABELS if work.is_job else ():
-            if key in (work.obj["metadata"].get("labels") or {}):
+    for job in config.jobs:
+        for key in _JOB_LABELS if job.is_job else ():
+            if key in (job.obj["metadata"].get("labels") or {}):
                 continue
-            for path, value in _misplaced_values(work, key):
+            for path, value in _misplaced_values(job, key):
                 is_class = key == well_known.PRIORITY_CLASS
                 effect = "Kueue ignores this priority class" if is_class else "the job has no time limit"
                 problem = f"{key}: {value} has no effect in this field: {effect}"
-                fix = f"set {key} in metadata.labels of the {work.obj['kind']}"
-                yield RuleResult(work.manifest, path, problem, fix, [(work.manifest, _add_label_patch(key, value))])
+                fix = f"set {key} in metadata.labels of the {job.obj['kind']}"
+                yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, _add_label_patch(key, value))])
 
 
 def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
     """Report each label or annotation with Kueue's prefix that Kueue does not define."""
-    for work in config.work_items:
-        for path, keys in _labels_and_annotations(work):
+    for job in config.jobs:
+        for path, keys in _labels_and_annotations(job):
             for key in keys:
                 if key.startswith(_KUEUE_PREFIX) and key.removeprefix(_KUEUE_PREFIX) not in _KUEUE_KEYS:
                     similar_key = find_nearest_name(key.removeprefix(_KUEUE_PREFIX), _KUEUE_KEYS)
                     fix = f"did you mean {_KUEUE_PREFIX}{similar_key}?" if similar_key else f"remove {key}"
                     yield RuleResult(
-                        work.manifest,
+                        job.manifest,
                         f"{path}[{key}]",
                         f"Kueue defines no label or annotation {key}: it has no effect",
                         fix,
@@ -277,42 +278,42 @@ def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
 
 def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
     """Report each job that names no queue in a namespace that has LocalQueues."""
-    for work in config.work_items:
-        if not work.is_job or work.queue or any(_misplaced_values(work, well_known.QUEUE_NAME)):
+    for job in config.jobs:
+        if not job.is_job or job.queue or any(_misplaced_values(job, well_known.QUEUE_NAME)):
             continue
-        queue_names = sorted(config.local_queues_in(work.namespace))
+        queue_names = sorted(config.local_queues_in(job.namespace))
         if not queue_names or "default" in queue_names:
             continue
         fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(queue_names)}"
-        is_stuck = work.obj["spec"].get("suspend") is True
+        is_stuck = job.obj["spec"].get("suspend") is True
         severity = Severity.ERROR if is_stuck else Severity.WARNING
-        problem = f"the job names no LocalQueue: {_describe_unmanaged_job(work)}"
-        yield RuleResult(work.manifest, "metadata.labels", problem, fix, severity=severity)
+        problem = f"the job names no LocalQueue: {_describe_unmanaged_job(job)}"
+        yield RuleResult(job.manifest, "metadata.labels", problem, fix, severity=severity)
 
 
 def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
     """Report each namespace that has queued jobs but no LocalQueue."""
     for manifest in config.latest_versions(scheme.NAMESPACE):
         name = manifest.obj["metadata"]["name"]
-        work_items = [work for work in config.work_items if work.namespace == name]
-        if work_items and config.has_kind(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
-            problem = f"namespace {name} has no LocalQueue: its {len(work_items)} jobs run without quota, or never"
+        jobs = [job for job in config.jobs if job.namespace == name]
+        if jobs and config.has_kind(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
+            problem = f"namespace {name} has no LocalQueue: its {len(jobs)} jobs run without quota, or never"
             fix = f"create a LocalQueue in namespace {name}"
             yield RuleResult(manifest, "metadata.name", problem, fix)
 
 
 def not_suspended(config: Configuration) -> Iterator[RuleResult]:
     """Report each queued JobSet that sets `suspend: false`."""
-    for work in config.work_items:
-        if work.queue and work.obj["kind"] == "JobSet" and work.obj["spec"].get("suspend") is False:
+    for job in config.jobs:
+        if job.queue and job.obj["kind"] == "JobSet" and job.obj["spec"].get("suspend") is False:
             problem = "suspend is false, but Kueue suspends a queued JobSet until its Workload is admitted"
             fix = "set suspend: true, or remove the field if Kueue's webhooks always run"
-            patches = [(work.manifest, {"spec": {"suspend": True}})]
-            yield RuleResult(work.manifest, "spec.suspend", problem, fix, patches)
+            patches = [(job.manifest, {"spec": {"suspend": True}})]
+            yield RuleResult(job.manifest, "spec.suspend", problem, fix, patches)
 
 
-def _describe_unmanaged_job(work: LintedWork) -> str:
-    if work.obj["spec"].get("suspend") is True:
+def _describe_unmanaged_job(job: LintedJob) -> str:
+    if job.obj["spec"].get("suspend") is True:
         return "no queue manages the job, so it stays suspended forever"
     return "no queue manages the job, so its pods start immediately and without quota"
 
@@ -321,20 +322,20 @@ def _add_label_patch(key: str, value: str) -> Mapping[str, object]:
     return {"metadata": {"labels": {key: value}}}
 
 
-def _misplaced_values(work: LintedWork, key: str) -> Iterator[tuple[str, str]]:
+def _misplaced_values(job: LintedJob, key: str) -> Iterator[tuple[str, str]]:
     """Yield the path and value of a key that is set outside of the job's own labels."""
-    for path, mapping in _labels_and_annotations(work):
+    for path, mapping in _labels_and_annotations(job):
         if path != "metadata.labels" and key in mapping:
             yield f"{path}[{key}]", mapping[key]
 
 
-def _labels_and_annotations(work: LintedWork) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _labels_and_annotations(job: LintedJob) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the labels and annotations of a job, of a JobSet's Jobs and of the pod templates, with their paths."""
-    yield from _metadata_mappings("metadata", work.obj["metadata"])
-    for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):
-        metadata = replicated["template"].get("metadata") or {}
+    yield from _metadata_mappings("metadata", job.obj["metadata"])
+    for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
+        metadata = replicated_job["template"].get("metadata") or {}
         yield from _metadata_mappings(f"spec.replicatedJobs[{index}].template.metadata", metadata)
-    for path, template in zip(work.paths, work.templates, strict=True):
+    for path, template in zip(job.paths, job.templates, strict=True):
         yield from _metadata_mappings(f"{path}.metadata", template.get("metadata") or {})
 
 
@@ -355,12 +356,12 @@ _TOPOLOGY_SEPARATOR: Final = "x"
 
 def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
     """Report each Job whose total TPU chips differ from the chips of the selected slice topology."""
-    for work in config.work_items:
-        for job, path, index in _job_specs(work):
-            topology, per_pod = _tpu_topology_and_chips(work, index)
+    for job in config.jobs:
+        for job_spec, path, index in _job_specs(job):
+            topology, per_pod = _tpu_topology_and_chips(job, index)
             if not topology or not per_pod:
                 continue
-            chips, pods = chips_in(topology), pods_running_at_once(job)
+            chips, pods = chips_in(topology), pods_running_at_once(job_spec)
             if per_pod < chips and pods * per_pod == chips:
                 continue
             if per_pod == chips:  # each pod uses a complete slice: any number of pods is valid
@@ -370,26 +371,26 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
                 f" {_describe_chip_mismatch(pods * per_pod, chips)}"
             )
             fix = f"set parallelism and completions to {max(1, chips // per_pod)}, or choose another topology"
-            yield RuleResult(work.manifest, f"{path}.parallelism", problem, fix)
+            yield RuleResult(job.manifest, f"{path}.parallelism", problem, fix)
 
 
 def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
     """Report pods that request only some chips of their machine: no other pod can use the remaining chips."""
-    for work in config.work_items:
-        for index, path in enumerate(work.paths):
-            pod = work.pod(index)
+    for job in config.jobs:
+        for index, path in enumerate(job.paths):
+            pod = job.pod(index)
             per_pod = dict(pod.requests).get(well_known.TPU)
             if not per_pod:
                 continue
             selector = dict(pod.node_selector)
-            matching = [m for m in config.inventory.machines if m.has_labels(selector)]
-            counts = {t.allocatable.get(well_known.TPU, 0) for machines in matching for t in machines.templates}
+            matching_groups = [m for m in config.inventory.machines if m.has_labels(selector)]
+            counts = {t.allocatable.get(well_known.TPU, 0) for machines in matching_groups for t in machines.templates}
             if counts and all(per_pod < count for count in counts):
                 minimum = min(counts)
                 problem = f"a pod requests {per_pod} of the {minimum} chips of its machine: the others stay idle, and"
                 problem += " TPU programs that require all chips of a slice do not start"
                 fix = f"request google.com/tpu: {minimum}"
-                yield RuleResult(work.manifest, f"{path}.spec.containers", problem, fix)
+                yield RuleResult(job.manifest, f"{path}.spec.containers", problem, fix)
 
 
 def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
@@ -423,22 +424,22 @@ def _supports_accelerator(catalog: Catalog, name: str, accelerator: str) -> bool
     return (built_in is not None and built_in.type == accelerator) or catalog.can_attach(machine, accelerator)
 
 
-def _job_specs(work: LintedWork) -> Iterator[tuple[Obj, str, int]]:
+def _job_specs(job: LintedJob) -> Iterator[tuple[Obj, str, int]]:
     """Yield the spec, path and pod set index of each Job of a workload object; one Job runs on one TPU slice."""
-    if work.obj["kind"] == "Job":
-        yield work.obj["spec"], "spec", 0
-    for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):
-        yield replicated["template"]["spec"], f"spec.replicatedJobs[{index}].template.spec", index
+    if job.obj["kind"] == "Job":
+        yield job.obj["spec"], "spec", 0
+    for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
+        yield replicated_job["template"]["spec"], f"spec.replicatedJobs[{index}].template.spec", index
 
 
-def _tpu_topology_and_chips(work: LintedWork, index: int) -> tuple[str, int]:
+def _tpu_topology_and_chips(job: LintedJob, index: int) -> tuple[str, int]:
     """Return the TPU topology that the pods select, and the chips per pod; '' and 0 without a valid topology."""
-    spec = work.templates[index].get("spec") or {}
+    spec = job.templates[index].get("spec") or {}
     topology = (spec.get("nodeSelector") or {}).get(well_known.TPU_TOPOLOGY, "")
-    sides = topology.split(_TOPOLOGY_SEPARATOR)
-    if not all(side.isdecimal() and side.isascii() for side in sides):
+    dimensions = topology.split(_TOPOLOGY_SEPARATOR)
+    if not all(dimension.isdecimal() and dimension.isascii() for dimension in dimensions):
         return "", 0
-    return topology, dict(work.view.pod_sets[index].template.requests).get(well_known.TPU, 0)
+    return topology, dict(job.view.pod_sets[index].template.requests).get(well_known.TPU, 0)
 
 
 def _describe_chip_mismatch(requested_chips: int, chips: int) -> str:

@@ -11,7 +11,7 @@ from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.workload import ClusterQueueView
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import RuleResult, Severity
-from batchyard.lint.workloads import LintedPodSet, LintedWork
+from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.scheduling.messages import ExceedsMaxCapacity
 from batchyard.scheduling.quota import FlavorAssignmentMode
 from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_of_bounds
@@ -57,19 +57,19 @@ def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
 def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
     """Report each stopped queue for which the manifests contain jobs."""
     for name, (manifest, view) in config.queues.items():
-        work_items = config.work_by_queue[name]
-        if view.stop_policy != "None" and work_items:
+        jobs = config.jobs_by_queue[name]
+        if view.stop_policy != "None" and jobs:
             problem = (
-                f"stopPolicy is {view.stop_policy}: the {_format_job_count(work_items)} of this queue wait until"
+                f"stopPolicy is {view.stop_policy}: the {_format_job_count(jobs)} of this queue wait until"
                 " stopPolicy is None"
             )
             yield RuleResult(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_resume_patch(manifest)])
     for manifest, local_queue in config.local_queues.values():
         is_stopped = local_queue.stop_policy != "None"
-        work_items = [work for work in config.work_items if work.view.queue == local_queue.key] if is_stopped else []
-        if work_items:
+        jobs = [job for job in config.jobs if job.view.queue == local_queue.key] if is_stopped else []
+        if jobs:
             problem = (
-                f"stopPolicy is {local_queue.stop_policy}: the {_format_job_count(work_items)} of this queue wait until"
+                f"stopPolicy is {local_queue.stop_policy}: the {_format_job_count(jobs)} of this queue wait until"
                 " stopPolicy is None"
             )
             yield RuleResult(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_resume_patch(manifest)])
@@ -77,9 +77,9 @@ def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
 
 def queue_without_local_queue(config: Configuration) -> Iterator[RuleResult]:
     """Report each ClusterQueue that no LocalQueue refers to."""
-    referenced = {view.cluster_queue: None for _, view in config.local_queues.values()}
+    referenced_names = {view.cluster_queue: None for _, view in config.local_queues.values()}
     for name, (manifest, _) in config.queues.items():
-        if name not in referenced:
+        if name not in referenced_names:
             problem = f"no LocalQueue in these files refers to ClusterQueue {name}: no job can be queued in it"
             yield RuleResult(
                 manifest,
@@ -94,15 +94,15 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
     for name, (manifest, view) in config.queues.items():
         if not view.strict_fifo:
             continue
-        work_items = config.work_by_queue[name]
-        works_by_shape = {_job_shape(config, view, work): work for work in work_items}
-        if len(works_by_shape) > 1:
-            largest, smallest = _largest_and_smallest(list(works_by_shape.values()))
+        jobs = config.jobs_by_queue[name]
+        jobs_by_key = {_equality_key(config, view, job): job for job in jobs}
+        if len(jobs_by_key) > 1:
+            largest, smallest = _largest_and_smallest(list(jobs_by_key.values()))
             problem = (
                 f"the queue is StrictFIFO and its jobs differ in size: while {largest} is the head and finds no"
                 f" quota, {smallest} and all other jobs wait, even if another flavor has quota for them"
             )
-        elif not work_items and len(view.flavors) > 1:
+        elif not jobs and len(view.flavors) > 1:
             problem = (
                 "the queue is StrictFIFO with several flavors: while its head finds no quota, all other jobs wait,"
                 " even if another flavor has quota for them"
@@ -111,7 +111,7 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
             continue
         fix = "set queueingStrategy to BestEffortFIFO, or use separate queues for large and small jobs"
         patches = [(manifest, {"spec": {"queueingStrategy": "BestEffortFIFO"}})]
-        severity = None if work_items else Severity.NOTE
+        severity = None if jobs else Severity.NOTE
         yield RuleResult(manifest, "spec.queueingStrategy", problem, fix, patches, severity=severity)
 
 
@@ -129,7 +129,7 @@ def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
                     yield RuleResult(manifest, path, problem, fix)
 
 
-def _job_shape(config: Configuration, view: ClusterQueueView, work: LintedWork) -> object:
+def _equality_key(config: Configuration, view: ClusterQueueView, job: LintedJob) -> object:
     """Return the key of equal jobs: the requests and the usable flavors of each pod set."""
     return tuple(
         [
@@ -137,24 +137,24 @@ def _job_shape(config: Configuration, view: ClusterQueueView, work: LintedWork) 
                 tuple((resource, amount * count) for resource, amount in pod_set.template.requests),
                 tuple(config.snapshot.obstacles.of(pod_set.template, group.flavors) for group in view.groups),
             )
-            for pod_set, count in zip(work.view.pod_sets, work.view.counts, strict=True)
+            for pod_set, count in zip(job.view.pod_sets, job.view.counts, strict=True)
         ]
     )
 
 
-def _largest_and_smallest(work_items: list[LintedWork]) -> tuple[str, str]:
+def _largest_and_smallest(jobs: list[LintedJob]) -> tuple[str, str]:
     """Return the keys of the largest and of the smallest job."""
-    ranked = sorted(work_items, key=lambda work: (_total_requests(work), work.view.key))
-    return ranked[-1].view.key, ranked[0].view.key
+    sorted_jobs = sorted(jobs, key=lambda job: (_total_requests(job), job.view.key))
+    return sorted_jobs[-1].view.key, sorted_jobs[0].view.key
 
 
-def _total_requests(work: LintedWork) -> int:
-    sets = zip(work.view.pod_sets, work.view.counts, strict=True)
+def _total_requests(job: LintedJob) -> int:
+    sets = zip(job.view.pod_sets, job.view.counts, strict=True)
     return sum(count * sum(amount for _, amount in pod_set.template.requests) for pod_set, count in sets)
 
 
-def _format_job_count(work_items: list[LintedWork]) -> str:
-    return f"{len(work_items)} job{'s' * (len(work_items) != 1)}"
+def _format_job_count(jobs: list[LintedJob]) -> str:
+    return f"{len(jobs)} job{'s' * (len(jobs) != 1)}"
 
 
 def _resume_patch(manifest: Manifest) -> tuple[Manifest, dict[str, object]]:
@@ -176,29 +176,29 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
         resource = pod_set.assignment.unavailable
         if resource:
             groups = pod_set.queue.view.groups
-            covered = ", ".join(r for group in groups for r in group.resources) or "nothing"
+            names = ", ".join(r for group in groups for r in group.resources) or "nothing"
             problem = (
-                f"{pod_set.subject} requests {resource}, but ClusterQueue {pod_set.queue.name} covers only {covered}:"
+                f"{pod_set.subject} requests {resource}, but ClusterQueue {pod_set.queue.name} covers only {names}:"
                 " it is never admitted"
             )
             fix = f"add {resource} to a resource group of {pod_set.queue.name}, or remove it from requests and limits"
-            yield RuleResult(pod_set.work.manifest, f"{pod_set.path}.containers", problem, fix)
+            yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.containers", problem, fix)
 
 
 def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that is larger than the maximum quota its ClusterQueue can ever use."""
     for pod_set in config.pod_sets:
-        exceeded = [fact for fact in pod_set.assignment.facts if isinstance(fact, ExceedsMaxCapacity)]
-        if exceeded and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
-            reasons = "; ".join(_format_exceeded_quota(fact) for fact in exceeded[:_REASONS_SHOWN_MAX])
+        excesses = [fact for fact in pod_set.assignment.facts if isinstance(fact, ExceedsMaxCapacity)]
+        if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
+            reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            closest = min(exceeded, key=lambda fact: fact.assumed + fact.request - fact.capacity)
+            closest = min(excesses, key=lambda fact: fact.assumed + fact.request - fact.capacity)
             missing_amount = format_amount(closest.resource, closest.assumed + closest.request - closest.capacity)
             fix = (
                 f"run fewer or smaller pods in parallel, or give flavor {closest.flavor} {missing_amount} more"
                 f" {closest.resource}"
             )
-            yield RuleResult(pod_set.work.manifest, pod_set.path, problem, fix)
+            yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
 
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
@@ -212,21 +212,23 @@ def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
             queue = pod_set.queue.name
             problem = f"no flavor of ClusterQueue {queue} matches {pod_set.subject}: {reasons}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
-            yield RuleResult(pod_set.work.manifest, pod_set.path, problem, fix)
+            yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
 
 def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests no resource which its ClusterQueue covers."""
     for pod_set in config.pod_sets:
-        covered = [resource for group in pod_set.queue.view.groups for resource in group.resources]
-        template = pod_set.work.view.pod_sets[pod_set.index].template
-        if PODS in covered or any(amount for resource, amount in template.requests if resource in covered):
+        covered_resources = [resource for group in pod_set.queue.view.groups for resource in group.resources]
+        template = pod_set.job.view.pod_sets[pod_set.index].template
+        if PODS in covered_resources or any(
+            amount for resource, amount in template.requests if resource in covered_resources
+        ):
             continue
-        if covered and pod_set.work.view.counts[pod_set.index]:
-            names = ", ".join(covered)
+        if covered_resources and pod_set.job.view.counts[pod_set.index]:
+            names = ", ".join(covered_resources)
             problem = f"{pod_set.subject} requests none of {names}: it is admitted even if the queue is full"
             fix = "set the resource requests of its pods"
-            yield RuleResult(pod_set.work.manifest, f"{pod_set.path}.containers", problem, fix)
+            yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.containers", problem, fix)
 
 
 def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
@@ -234,15 +236,15 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
     by_namespace: dict[str, list[Obj]] = {}
     for manifest in config.latest_versions(scheme.LIMIT_RANGE):
         by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
-    for work in config.work_items:
-        ranges = by_namespace.get(work.namespace)
-        violation = out_of_bounds(work.workload, combine_limit_ranges(ranges)) if ranges else ""
+    for job in config.jobs:
+        ranges = by_namespace.get(job.namespace)
+        violation = out_of_bounds(job.workload, combine_limit_ranges(ranges)) if ranges else ""
         if violation:
             fix = "change the pods' requests and limits to fit the LimitRange, or change the LimitRange"
             yield RuleResult(
-                work.manifest,
-                work.paths[0],
-                f"a LimitRange of namespace {work.namespace} rejects the pods: {violation}",
+                job.manifest,
+                job.paths[0],
+                f"a LimitRange of namespace {job.namespace} rejects the pods: {violation}",
                 fix,
             )
 
@@ -282,13 +284,13 @@ def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleRe
             else fit.problem
         )
         severity = None if fits_nowhere else Severity.WARNING
-        yield RuleResult(pod_set.work.manifest, pod_set.path, problem, fit.fix, severity=severity)
+        yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fit.fix, severity=severity)
 
 
 def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
-    requested = format_amount(fact.resource, fact.assumed + fact.request)
+    requested_amount = format_amount(fact.resource, fact.assumed + fact.request)
     maximum = format_amount(fact.resource, fact.capacity)
-    return f"{requested} {fact.resource} requested, at most {maximum} in flavor {fact.flavor}"
+    return f"{requested_amount} {fact.resource} requested, at most {maximum} in flavor {fact.flavor}"
 
 
 # Rules on preemption and fair sharing: policies without effect, contradictions, and endless loops.
@@ -303,22 +305,22 @@ def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
     for pod_set in config.pod_sets:
         policy = pod_set.queue.view.preemption.reclaim_within_cohort
         may_reclaim = policy != "Never" if config.fair_sharing else policy == "Any"
-        contended = _borrowed_only_at_full_count(pod_set) if may_reclaim and pod_set.queue.node.parent else ()
-        rival = _find_rival_job(config, pod_set, contended) if contended else None
-        if rival is not None:
+        contended_quota = _borrowed_only_at_full_count(pod_set) if may_reclaim and pod_set.queue.node.parent else ()
+        rival_job = _find_rival_job(config, pod_set, contended_quota) if contended_quota else None
+        if rival_job is not None:
             view = pod_set.queue.view
             problem = (
-                f"with fewer pods {pod_set.subject} reclaims quota from {rival.view.key}; with all pods it borrows and"
-                " is ordered after that job: the two can preempt each other forever"
+                f"with fewer pods {pod_set.subject} reclaims quota from {rival_job.view.key}; with all pods it borrows"
+                " and is ordered after that job: the two can preempt each other forever"
             )
             fix = f"remove the minimum pod count, or give ClusterQueue {view.name} the quota for all pods"
             fix += "" if config.fair_sharing else ", or set its reclaimWithinCohort to LowerPriority"
-            yield RuleResult(pod_set.work.manifest, pod_set.path, problem, fix)
+            yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
 
 def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     """Return the flavor-resources that only the full pod count would borrow; the minimum count fits the quota."""
-    view, node = pod_set.work.view.pod_sets[pod_set.index], pod_set.queue.node
+    view, node = pod_set.job.view.pod_sets[pod_set.index], pod_set.queue.node
     minimum = view.min_count
     usage = dict(pod_set.assignment.assigned_flavors.usage)
     if not minimum or minimum >= view.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
@@ -326,32 +328,34 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree[fr] * minimum])
 
 
-def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended: Container[int]) -> LintedWork | None:
+def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
     """Return a job of another queue in the cohort tree that uses contended quota and can preempt, or None."""
     for candidate in config.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
-        uses_contended = any(amount and fr in contended for fr, amount in candidate.assignment.assigned_flavors.usage)
-        if uses_contended and (config.fair_sharing or candidate.work.view.priority >= pod_set.work.view.priority):
-            return candidate.work
+        uses_contended = any(
+            amount and fr in contended_frs for fr, amount in candidate.assignment.assigned_flavors.usage
+        )
+        if uses_contended and (config.fair_sharing or candidate.job.view.priority >= pod_set.job.view.priority):
+            return candidate.job
     return None
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
     """Report two jobs that WorkloadPriorityClass and PriorityClass order differently."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
-    for name, work_items in config.work_by_queue.items():
-        ranked = {_queue_and_pod_priority(work, classes): work for work in work_items}
-        for (queue_a, pod_a), (queue_b, pod_b) in combinations(ranked, 2):
+    for name, jobs in config.jobs_by_queue.items():
+        jobs_by_priorities = {_queue_and_pod_priority(job, classes): job for job in jobs}
+        for (queue_a, pod_a), (queue_b, pod_b) in combinations(jobs_by_priorities, 2):
             if (queue_a - queue_b) * (pod_a - pod_b) < 0:
-                first, second = ranked[queue_a, pod_a], ranked[queue_b, pod_b]
-                first, second = (first, second) if queue_a > queue_b else (second, first)
+                first_job, second_job = jobs_by_priorities[queue_a, pod_a], jobs_by_priorities[queue_b, pod_b]
+                first_job, second_job = (first_job, second_job) if queue_a > queue_b else (second_job, first_job)
                 problem = (
-                    f"ClusterQueue {name} admits this job before {second.view.key}, but its pods have the"
+                    f"ClusterQueue {name} admits this job before {second_job.view.key}, but its pods have the"
                     " lower priority: if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"
                 )
                 fix = "choose WorkloadPriorityClasses and PriorityClasses that order both jobs equally"
-                yield RuleResult(first.manifest, f"{first.paths[0]}.spec.priorityClassName", problem, fix)
+                yield RuleResult(first_job.manifest, f"{first_job.paths[0]}.spec.priorityClassName", problem, fix)
                 break
 
 
@@ -426,14 +430,10 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
     for manifest, view in config.queue_versions:
         if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
             continue
-        work_items = sorted(config.work_by_queue[view.name], key=lambda work: work.view.priority)
-        if (
-            len(work_items) < 2
-            or not _may_preempt(work_items[-1], classes)
-            or work_items[0].view.priority == work_items[-1].view.priority
-        ):
+        jobs = sorted(config.jobs_by_queue[view.name], key=lambda job: job.view.priority)
+        if len(jobs) < 2 or not _may_preempt(jobs[-1], classes) or jobs[0].view.priority == jobs[-1].view.priority:
             continue
-        lowest, highest = work_items[0], work_items[-1]
+        lowest, highest = jobs[0], jobs[-1]
         if _fits_only_one_job(config, view, lowest, highest):
             problem = (
                 f"the quota holds {lowest.view.key} or {highest.view.key}, not both, and withinClusterQueue is"
@@ -445,9 +445,9 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "spec.preemption.withinClusterQueue", problem, fix, patches)
 
 
-def _fits_only_one_job(config: Configuration, view: ClusterQueueView, first: LintedWork, second: LintedWork) -> bool:
+def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: LintedJob, job_b: LintedJob) -> bool:
     """Return whether each of two jobs fits the idle queue, but both together do not."""
-    pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.work in (first, second)]
+    pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
     potential = config.snapshot.queues[view.name].node.potential
@@ -458,18 +458,18 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, first: Lin
     return any(amount > potential[fr] for fr, amount in total.items())
 
 
-def _may_preempt(work: LintedWork, classes: Mapping[str, Obj]) -> bool:
+def _may_preempt(job: LintedJob, classes: Mapping[str, Obj]) -> bool:
     """Return whether the pods of a job have a PriorityClass that preempts."""
-    names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in work.templates]
+    names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in job.templates]
     job_classes = [classes[name] for name in names if name in classes]
     return bool(job_classes) and all(each.get("preemptionPolicy") != "Never" for each in job_classes)
 
 
-def _queue_and_pod_priority(work: LintedWork, classes: Mapping[str, Obj]) -> tuple[int, int]:
+def _queue_and_pod_priority(job: LintedJob, classes: Mapping[str, Obj]) -> tuple[int, int]:
     """Return the priority of a job in its queue, and the priority of its pods."""
-    name = ((work.templates[0].get("spec") or {}).get("priorityClassName") if work.templates else None) or ""
+    name = ((job.templates[0].get("spec") or {}).get("priorityClassName") if job.templates else None) or ""
     value: int = classes[name]["value"] if name in classes else 0
-    return work.view.priority, value
+    return job.view.priority, value
 
 
 def _has_cohort_neighbours(config: Configuration, view: ClusterQueueView) -> bool:

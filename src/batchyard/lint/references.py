@@ -18,7 +18,7 @@ from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.lint.configuration import PROVISIONING_CONTROLLER, Configuration
 from batchyard.lint.findings import RuleResult, Severity
-from batchyard.lint.workloads import LintedPodSet, LintedWork
+from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.placement.node_filters import selects
 
 _PROVISIONING_CLASSES: Final = (
@@ -41,11 +41,11 @@ class ObjectReference(NamedTuple):
 
 def unknown_local_queue(config: Configuration) -> Iterator[RuleResult]:
     """Report each job whose LocalQueue does not exist."""
-    for work in config.work_items:
-        if work.queue:
-            path = f"metadata.labels[{well_known.QUEUE_NAME}]" if work.is_job else "spec.queueName"
+    for job in config.jobs:
+        if job.queue:
+            path = f"metadata.labels[{well_known.QUEUE_NAME}]" if job.is_job else "spec.queueName"
             effect = "the job waits forever"
-            reference = ObjectReference(work.manifest, path, scheme.LOCAL_QUEUE, work.queue, effect, work.namespace)
+            reference = ObjectReference(job.manifest, path, scheme.LOCAL_QUEUE, job.queue, effect, job.namespace)
             yield from _report_missing(config, reference)
 
 
@@ -107,19 +107,19 @@ def unknown_topology(config: Configuration) -> Iterator[RuleResult]:
 
 def unknown_priority_class(config: Configuration) -> Iterator[RuleResult]:
     """Report each job whose WorkloadPriorityClass or PriorityClass does not exist."""
-    for work in config.work_items:
-        if work.class_kind == "WorkloadPriorityClass":
-            path = f"metadata.labels[{well_known.PRIORITY_CLASS}]" if work.is_job else "spec.priorityClassRef.name"
+    for job in config.jobs:
+        if job.class_kind == "WorkloadPriorityClass":
+            path = f"metadata.labels[{well_known.PRIORITY_CLASS}]" if job.is_job else "spec.priorityClassRef.name"
             consequence = "Kueue creates no Workload for the job, so it never starts"
             kind = scheme.WORKLOAD_PRIORITY_CLASS
-            yield from _report_missing(config, ObjectReference(work.manifest, path, kind, work.class_name, consequence))
-        for path, template in zip(work.paths, work.templates, strict=True):
+            yield from _report_missing(config, ObjectReference(job.manifest, path, kind, job.class_name, consequence))
+        for path, template in zip(job.paths, job.templates, strict=True):
             name = (template.get("spec") or {}).get("priorityClassName")
             if name and name not in SYSTEM_CLASSES:
                 consequence = "the API server rejects its pods, and Kueue does not queue the job"
                 class_path = f"{path}.spec.priorityClassName"
                 yield from _report_missing(
-                    config, ObjectReference(work.manifest, class_path, scheme.PRIORITY_CLASS, name, consequence)
+                    config, ObjectReference(job.manifest, class_path, scheme.PRIORITY_CLASS, name, consequence)
                 )
 
 
@@ -153,9 +153,9 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
         if group_kind(manifest.obj) == scheme.CLUSTER or not manifest.obj["metadata"].get("name"):
             continue
         submitted_at = annotation(manifest.obj, well_known.SUBMIT_AT)
-        earlier = first_definitions.setdefault((key_of(manifest.obj), submitted_at), manifest)
-        if earlier is not manifest:
-            earlier_location = f"{earlier.source}, document {earlier.document}"
+        earlier_manifest = first_definitions.setdefault((key_of(manifest.obj), submitted_at), manifest)
+        if earlier_manifest is not manifest:
+            earlier_location = f"{earlier_manifest.source}, document {earlier_manifest.document}"
             problem = f"this object is also defined in {earlier_location}: the version applied last counts"
             yield RuleResult(
                 manifest,
@@ -170,9 +170,9 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
     if config.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]
-    note = f" in namespace {reference.namespace}" if reference.namespace else ""
+    suffix = f" in namespace {reference.namespace}" if reference.namespace else ""
     if not config.has_kind(reference.kind):
-        problem = f"the {kind} {reference.name}{note} is not in these files; without it, {reference.consequence}"
+        problem = f"the {kind} {reference.name}{suffix} is not in these files; without it, {reference.consequence}"
         yield RuleResult(
             reference.manifest,
             reference.path,
@@ -181,14 +181,14 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
             severity=Severity.NOTE,
         )
         return
-    problem = f"{kind} {reference.name}{note} does not exist: {reference.consequence}"
+    problem = f"{kind} {reference.name}{suffix} does not exist: {reference.consequence}"
     fix = _suggest_name(kind, reference, _existing_names(config, reference))
     yield RuleResult(reference.manifest, reference.path, problem, fix)
 
 
 def _existing_names(config: Configuration, reference: ObjectReference) -> Sequence[str]:
-    existing = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
-    return sorted(metadata["name"] for metadata in existing if metadata.get("namespace", "") == reference.namespace)
+    metas = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
+    return sorted(metadata["name"] for metadata in metas if metadata.get("namespace", "") == reference.namespace)
 
 
 def _suggest_name(kind: str, reference: ObjectReference, existing_names: Sequence[str]) -> str:
@@ -217,7 +217,7 @@ _MAX_RUN_ANNOTATION: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSec
 def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod whose grace period is longer than Spot machines allow, except the default grace period."""
     for pod_set in _pod_sets_on_spot(config):
-        spec = pod_set.work.templates[pod_set.index].get("spec") or {}
+        spec = pod_set.job.templates[pod_set.index].get("spec") or {}
         grace_period = spec.get("terminationGracePeriodSeconds")
         if grace_period not in {None, GRACE_DEFAULT} and grace_period > SPOT_GRACE_SECONDS:
             problem = (
@@ -226,23 +226,23 @@ def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
                 f" {SPOT_GRACE_SECONDS} s: unsaved work is lost after that"
             )
             fix = f"save checkpoints within {SPOT_GRACE_SECONDS} s (best 15 s) and set this period, or save earlier"
-            yield RuleResult(pod_set.work.manifest, f"{pod_set.path}.terminationGracePeriodSeconds", problem, fix)
+            yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.terminationGracePeriodSeconds", problem, fix)
 
 
 def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
     """Report each job that fails permanently when its first Spot machine is reclaimed."""
     for pod_set in _pod_sets_on_spot(config):
-        work, spec = pod_set.work, _job_spec(pod_set)
+        job, spec = pod_set.job, _job_spec(pod_set)
         if spec is None or spec.get("backoffLimit") != 0 or _ignores_disruptions(spec):
             continue
-        if work.obj["kind"] == "JobSet" and (work.obj["spec"].get("failurePolicy") or {}).get("maxRestarts"):
+        if job.obj["kind"] == "JobSet" and (job.obj["spec"].get("failurePolicy") or {}).get("maxRestarts"):
             continue
         path = pod_set.path.removesuffix("template.spec")
         problem = "backoffLimit is 0 and the pods can run on Spot machines: the first reclaimed machine fails the job"
         fix = "set backoffLimit above 0, and add a podFailurePolicy that ignores pods with condition DisruptionTarget"
-        if work.obj["kind"] == "JobSet":
+        if job.obj["kind"] == "JobSet":
             fix = "set failurePolicy.maxRestarts of the JobSet above 0"
-        yield RuleResult(work.manifest, f"{path}backoffLimit", problem, fix)
+        yield RuleResult(job.manifest, f"{path}backoffLimit", problem, fix)
 
 
 def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
@@ -252,67 +252,70 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
         flavors = [config.flavors[name][1] for name in flavor_names if name in config.flavors]
         if any(config.requests_capacity(pod_set.queue.view, flavor.name) for flavor in flavors):
             continue
-        pod = pod_set.work.pod(pod_set.index, flavors, queued=True)
-        matching = [m for m in config.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)]
-        if matching and all(m.provisioning == "queued" for m in matching):
-            names = ", ".join(m.name for m in matching)
+        pod = pod_set.job.pod(pod_set.index, flavors, queued=True)
+        groups = [m for m in config.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)]
+        if groups and all(m.provisioning == "queued" for m in groups):
+            names = ", ".join(m.name for m in groups)
             problem = (
                 f"the pods can only run on {names}, which serves only ProvisioningRequests, but ClusterQueue"
                 f" {pod_set.queue.name} has no AdmissionCheck that creates one: they stay Pending"
             )
             fix = "add an AdmissionCheck with controllerName kueue.x-k8s.io/provisioning-request for this flavor"
-            yield RuleResult(pod_set.work.manifest, f"{pod_set.path}.nodeSelector", problem, fix)
+            yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.nodeSelector", problem, fix)
 
 
 def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
     """Report each job whose run time exceeds the limit of machines on request."""
-    for work in config.work_items:
-        if not _requests_gke_capacity(config, work):
+    for job in config.jobs:
+        if not _requests_gke_capacity(config, job):
             continue
-        requested = parse_integer(annotation(work.obj, _MAX_RUN_ANNOTATION) or "")
-        limit = MAX_RUN_SECONDS if requested is None else requested
+        requested_seconds = parse_integer(annotation(job.obj, _MAX_RUN_ANNOTATION) or "")
+        limit = MAX_RUN_SECONDS if requested_seconds is None else requested_seconds
         annotation_path = f"metadata.annotations[{_MAX_RUN_ANNOTATION}]"
-        if requested is not None and requested > MAX_RUN_SECONDS:
-            problem = f"machines on request run at most {MAX_RUN_SECONDS} s (7 days), but {requested} s are requested"
+        if requested_seconds is not None and requested_seconds > MAX_RUN_SECONDS:
+            problem = (
+                f"machines on request run at most {MAX_RUN_SECONDS} s (7 days), but {requested_seconds} s are requested"
+            )
             fix = f'request "{MAX_RUN_SECONDS}" or less, and resume from checkpoints'
-            patches = [(work.manifest, {"metadata": {"annotations": {_MAX_RUN_ANNOTATION: str(MAX_RUN_SECONDS)}}})]
-            yield RuleResult(work.manifest, annotation_path, f"{problem}: the request fails", fix, patches)
+            patches = [(job.manifest, {"metadata": {"annotations": {_MAX_RUN_ANNOTATION: str(MAX_RUN_SECONDS)}}})]
+            yield RuleResult(job.manifest, annotation_path, f"{problem}: the request fails", fix, patches)
             continue
-        for path, seconds in _declared_run_times(work):
+        for path, seconds in _declared_run_times(job):
             if seconds > limit:
-                limit_source = "as requested" if requested is not None else "the maximum"
+                limit_source = "as requested" if requested_seconds is not None else "the maximum"
                 problem = (
                     f"the job can run for {seconds} s, but its machines and pods are deleted after {limit} s"
                     f" ({limit_source})"
                 )
                 fix = (
                     "request machines for the job's whole run time"
-                    if requested is not None
+                    if requested_seconds is not None
                     else "shorten the job, and resume it from checkpoints"
                 )
-                yield RuleResult(work.manifest, path, problem, fix, severity=Severity.WARNING)
+                yield RuleResult(job.manifest, path, problem, fix, severity=Severity.WARNING)
 
 
 def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
     """Report each capacity check whose managedResources exclude all resources that the pods request."""
     for pod_set in config.pod_sets:
         for rule in pod_set.queue.view.check_rules:
-            managed = _managed_resources(config, rule.name)
-            requested = [resource for resource, amount in pod_set.assignment.requests if amount]
-            if managed and not any(resource in managed for resource in requested):
+            resources = _managed_resources(config, rule.name)
+            requested_resources = [resource for resource, amount in pod_set.assignment.requests if amount]
+            if resources and not any(resource in resources for resource in requested_resources):
+                names = ", ".join(resources)
                 problem = (
-                    f"the AdmissionCheck {rule.name} requests machines only for pods that request {', '.join(managed)},"
-                    f" but {pod_set.subject} requests {', '.join(requested) or 'nothing'}: it is admitted without"
-                    " machines"
+                    f"the AdmissionCheck {rule.name} requests machines only for pods that request {names},"
+                    f" but {pod_set.subject} requests {', '.join(requested_resources) or 'nothing'}:"
+                    " it is admitted without machines"
                 )
                 fix = "add the pods' resources to managedResources of the ProvisioningRequestConfig"
-                yield RuleResult(pod_set.work.manifest, f"{pod_set.path}.containers", problem, fix)
+                yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.containers", problem, fix)
 
 
 def _pod_sets_on_spot(config: Configuration) -> Iterator[LintedPodSet]:
     """Yield the pod sets that can run on Spot machines."""
     for pod_set in config.pod_sets:
-        template = pod_set.work.view.pod_sets[pod_set.index].template
+        template = pod_set.job.view.pod_sets[pod_set.index].template
         node_selector_labels = dict(template.node_selector)
         usable = [
             flavor
@@ -337,8 +340,8 @@ def _selects_spot(labels: Mapping[str, str]) -> bool:
 
 
 def _job_spec(pod_set: LintedPodSet) -> Any:
-    spec = pod_set.work.obj["spec"]
-    if pod_set.work.obj["kind"] == "Job":
+    spec = pod_set.job.obj["spec"]
+    if pod_set.job.obj["kind"] == "Job":
         return spec
     jobs = spec.get("replicatedJobs") or ()
     return jobs[pod_set.index]["template"]["spec"] if jobs else None
@@ -353,9 +356,9 @@ def _ignores_disruptions(spec: Any) -> bool:
     )
 
 
-def _requests_gke_capacity(config: Configuration, work: LintedWork) -> bool:
+def _requests_gke_capacity(config: Configuration, job: LintedJob) -> bool:
     """Return whether an AdmissionCheck requests the machines of a job from GKE's queued provisioning."""
-    queue = config.cluster_queue_of(work)
+    queue = config.cluster_queue_of(job)
     names = queue.view.admission_checks if queue is not None else ()
     return any(_provisioning_class(config, name) == QUEUED_CLASS for name in names)
 
@@ -376,17 +379,17 @@ def _managed_resources(config: Configuration, check: str) -> list[str]:
     return _provisioning_config(config, check).get("managedResources") or []
 
 
-def _declared_run_times(work: LintedWork) -> Iterator[tuple[str, int]]:
+def _declared_run_times(job: LintedJob) -> Iterator[tuple[str, int]]:
     """Yield the run times that a job declares, as pairs of field path and seconds."""
-    limit = parse_integer(label(work.obj, well_known.MAX_EXEC_TIME) or "")
+    limit = parse_integer(label(job.obj, well_known.MAX_EXEC_TIME) or "")
     if limit:
         yield f"metadata.labels[{well_known.MAX_EXEC_TIME}]", limit
-    if work.obj["kind"] == "Job" and work.obj["spec"].get("activeDeadlineSeconds"):
-        yield "spec.activeDeadlineSeconds", work.obj["spec"]["activeDeadlineSeconds"]
-    for path, template in zip(work.paths, work.templates, strict=True):
+    if job.obj["kind"] == "Job" and job.obj["spec"].get("activeDeadlineSeconds"):
+        yield "spec.activeDeadlineSeconds", job.obj["spec"]["activeDeadlineSeconds"]
+    for path, template in zip(job.paths, job.templates, strict=True):
         deadline = (template.get("spec") or {}).get("activeDeadlineSeconds")
         if deadline:
             yield f"{path}.spec.activeDeadlineSeconds", deadline
-    runtime = annotation(work.obj, well_known.RUNTIME)
+    runtime = annotation(job.obj, well_known.RUNTIME)
     if runtime and runtime[0].isdigit():
         yield f"metadata.annotations[{well_known.RUNTIME}]", parse_duration(runtime) // SECOND

@@ -19,7 +19,7 @@ from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.lint import capacity, flavors, queues, references
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import LintFinding, LintRule, Severity, make_finding
-from batchyard.lint.workloads import LintedWork
+from batchyard.lint.workloads import LintedJob
 from batchyard.scheduling.workload import adjustments
 from batchyard.sim.scenario import FileFault, Source, read_sources
 from batchyard.sim.state_document import manifest_texts
@@ -231,11 +231,11 @@ def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | No
     for _ in range(_REPAIRS_MAX):
         if not isinstance(value, Mapping):
             return None
-        decoded = decode(value)
-        if decoded.obj is not None:
-            return value, decoded.obj
+        decoding = decode(value)
+        if decoding.obj is not None:
+            return value, decoding.obj
         repaired_value = value
-        for fault in decoded.faults:
+        for fault in decoding.faults:
             repaired_value = _remove_fault(repaired_value, fault)
         if repaired_value == value:
             return None
@@ -251,10 +251,10 @@ def _remove_fault(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any
         served_versions = [info.api_version for info in KINDS if info.kind == obj.get("kind")]
         return {**obj, "apiVersion": served_versions[0]} if served_versions else obj
     if fault.problem.startswith("Required value") and steps[-1] == "coveredResources":
-        completed: Mapping[str, Any] = _change_element(obj, steps[:-1], _cover_all_resources)
-        return completed
-    remaining: Mapping[str, Any] = _change_element(obj, steps[:-1], lambda holder: _remove_element(holder, steps[-1]))
-    return remaining
+        completed_obj: Mapping[str, Any] = _change_element(obj, steps[:-1], _cover_all_resources)
+        return completed_obj
+    new_obj: Mapping[str, Any] = _change_element(obj, steps[:-1], lambda holder: _remove_element(holder, steps[-1]))
+    return new_obj
 
 
 def _change_element(value: Any, steps: Sequence[str], change: Any) -> Any:
@@ -328,33 +328,35 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
     manifests = read_manifests(source_texts)
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
-    repaired = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
-    objects = _sort_by_position([*manifests.objects, *repaired], [source for source, _ in source_texts])
+    repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
+    objects = _sort_by_position([*manifests.objects, *repairs], [source for source, _ in source_texts])
     valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
     findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
     findings += _cluster_findings(objects)
     findings = [finding for finding in findings if not rules or finding.rule in rules]
     findings += run_rules(build_configuration(objects), rules)
-    order = {source: position for position, (source, _) in enumerate(source_texts)}
+    positions = {source: position for position, (source, _) in enumerate(source_texts)}
     located_findings = _add_lines(findings, manifests)
-    located_findings.sort(key=lambda f: (order.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity)))
+    located_findings.sort(
+        key=lambda f: (positions.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity))
+    )
     return LintReport(located_findings, len(manifests.texts))
 
 
 def build_configuration(objects: Sequence[Manifest]) -> Configuration:
     """Return the objects as a Configuration, on which the rules run."""
     reader = _ObjectReader(objects)
-    work_items = [work for manifest in objects for work in _linted_work_of(manifest, reader)]
+    jobs = [job for manifest in objects for job in _linted_jobs_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
     configurations = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     fair_sharing = any(spec.get("fairSharing") for spec in [*scenarios, *configurations])
-    return Configuration(objects, work_items, fair_sharing=fair_sharing)
+    return Configuration(objects, jobs, fair_sharing=fair_sharing)
 
 
 def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
     """Sort manifests by file and document position, because the last version of an object counts."""
-    order = {source: position for position, source in enumerate(sources)}
-    return sorted(objects, key=lambda manifest: (order[manifest.source], manifest.document))
+    positions = {source: position for position, source in enumerate(sources)}
+    return sorted(objects, key=lambda manifest: (positions[manifest.source], manifest.document))
 
 
 class _ObjectReader:
@@ -381,7 +383,7 @@ class _ObjectReader:
         return ()
 
 
-def _linted_work_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[LintedWork]:
+def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[LintedJob]:
     """Yield a Job, JobSet or Workload with the Workload that Kueue creates for it."""
     obj = manifest.obj
     kind = group_kind(obj)
@@ -410,7 +412,7 @@ def _make_linted_work(
     paths: Sequence[str],
     reader: _ObjectReader,
     priority_class: tuple[str, str],
-) -> LintedWork:
+) -> LintedJob:
     metadata = manifest.obj["metadata"]
     namespace = metadata.get("namespace", "")
     name = metadata.get("name") or metadata.get("generateName", "")
@@ -421,7 +423,7 @@ def _make_linted_work(
         if ranges
         else requested_workload
     )
-    return LintedWork(manifest, workload, WorkloadView(workload), paths, *priority_class)
+    return LintedJob(manifest, workload, WorkloadView(workload), paths, *priority_class)
 
 
 def _file_finding(fault: FileFault) -> LintFinding:

@@ -18,7 +18,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LintedWork:
+class LintedJob:
     """A Job, JobSet or bare Workload with the Workload that Kueue creates for it."""
 
     manifest: Manifest
@@ -90,7 +90,7 @@ def _toleration_as_dict(toleration: Toleration) -> dict[str, str]:
 class LintedPodSet:
     """A pod set of a job, with its ClusterQueue and flavor assignment."""
 
-    work: LintedWork
+    job: LintedJob
     index: int
     queue: ClusterQueue
     assignment: PodSetAssignment
@@ -98,26 +98,26 @@ class LintedPodSet:
     @property
     def path(self) -> str:
         """The field path of the pod spec."""
-        return f"{self.work.paths[self.index]}.spec"
+        return f"{self.job.paths[self.index]}.spec"
 
     @property
     def subject(self) -> str:
         """The subject of messages about the pod set: `the job` for an only pod set, or `pod set NAME`."""
-        all_pod_sets = self.work.view.pod_sets
+        all_pod_sets = self.job.view.pod_sets
         return "the job" if len(all_pod_sets) == 1 else f"pod set {all_pod_sets[self.index].name}"
 
 
 def assign_flavors(
-    work_items: Sequence[LintedWork], queue_of: Callable[[LintedWork], ClusterQueue | None], snapshot: Snapshot
+    jobs: Sequence[LintedJob], queue_of: Callable[[LintedJob], ClusterQueue | None], snapshot: Snapshot
 ) -> Iterator[LintedPodSet]:
     """Yield the pod sets whose ClusterQueue is known, each with the flavors for its minimum pod count."""
-    for work in work_items:
-        queue = queue_of(work)
+    for job in jobs:
+        queue = queue_of(job)
         if queue is None:
             continue
-        for index, pod_set in enumerate(work.workload["spec"]["podSets"]):
-            single_pod_set = WorkloadView({"metadata": work.workload["metadata"], "spec": {"podSets": [pod_set]}})
+        for index, pod_set in enumerate(job.workload["spec"]["podSets"]):
+            single_pod_set = WorkloadView({"metadata": job.workload["metadata"], "spec": {"podSets": [pod_set]}})
             minimum = single_pod_set.pod_sets[0].min_count
             count = single_pod_set.pod_sets[0].count if minimum is None else minimum
             assigner = FlavorAssigner(single_pod_set, queue, snapshot, None, None)
-            yield LintedPodSet(work, index, queue, assigner.assign([count]).pod_sets[0])
+            yield LintedPodSet(job, index, queue, assigner.assign([count]).pod_sets[0])

@@ -96,10 +96,10 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
         if controller_groups.FINALIZERS in written_verbs:
             verbs[info.group, f"{info.plural}/finalizers"] = {"update": None}
     resources_by_verbs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (group, resource), needed in verbs.items():
-        resources_by_verbs.setdefault((group, tuple(sorted(needed))), []).append(resource)
+    for (group, resource), needed_verbs in verbs.items():
+        resources_by_verbs.setdefault((group, tuple(sorted(needed_verbs))), []).append(resource)
     grouped_resources = sorted(resources_by_verbs.items())
-    rules = [_rule(group, sorted(resources), needed) for (group, needed), resources in grouped_resources]
+    rules = [_rule(group, sorted(resources), needed_verbs) for (group, needed_verbs), resources in grouped_resources]
     if any(group in controller_groups.ALSO_UPSTREAM for group in groups):
         rules.append(_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"]))
     return rules

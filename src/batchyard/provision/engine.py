@@ -86,14 +86,14 @@ def configuration_faults(platform: PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each `spec.kueue` field that Kueue rejects or batchyard's operator does not support."""
     if not platform.kueue:
         return
-    decoded = decode({**_TYPE_FIELDS, **platform.kueue})
-    for fault in decoded.faults:
+    decoding = decode({**_TYPE_FIELDS, **platform.kueue})
+    for fault in decoding.faults:
         yield fault._replace(path=f"{_PATH}.{fault.path}")
-    if decoded.obj is None or platform.engine is PlatformEngine.KUEUE:
+    if decoding.obj is None or platform.engine is PlatformEngine.KUEUE:
         return
-    for fault in unsupported_field_errors(decoded.obj):
+    for fault in unsupported_field_errors(decoding.obj):
         yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE_REMEDY}")
-    for feature in ignored_settings(decoded.obj):
+    for feature in ignored_settings(decoding.obj):
         problem = f"the batchyard operator does not support {feature}"
         yield FieldError(_PATH, problem, f"remove the setting, or {_KUEUE_REMEDY}")
 
@@ -149,10 +149,10 @@ def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, s
     manifest_files = {_ACCESS: yaml_text(access)} if access else {}
     if platform.engine is PlatformEngine.KUEUE:
         kueue_patches = patches(platform)
-        kustomized = kustomization(
+        index = kustomization(
             [*_release_manifests(platform), *manifest_files], **({"patches": kueue_patches} if kueue_patches else {})
         )
-        return {"kustomization.yaml": yaml_text([kustomized]), **manifest_files}
+        return {"kustomization.yaml": yaml_text([index]), **manifest_files}
     manifests = manifests_by_file(settings_of(platform))
     operator_files = {f"{name}.yaml": yaml_text(objects) for name, objects in manifests.items()}
     manifest_files = {**operator_files, **manifest_files}

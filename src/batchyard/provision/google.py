@@ -29,8 +29,8 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
         "cluster": [f"{name} in {platform.region}, private, channel {google.release_channel}"],
         "node pool": [row["name"] for row in platform.node_pools],
         "reservation": list(reserved_names),
-        "future reservation, draft": [each for each in future_names if each not in google.submitted],
-        "future reservation, submitted": [each for each in future_names if each in google.submitted],
+        "future reservation, draft": [each for each in future_names if each not in google.submitted_reservations],
+        "future reservation, submitted": [each for each in future_names if each in google.submitted_reservations],
         "booked with Google, not made here": [
             each for each in declared_names if each not in reserved_names and each not in future_names
         ],
@@ -39,7 +39,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
         "image": [recipe.short_name for recipe in image_recipes(platform)],
         "dashboard": ["GPUs"] if google.dashboards else [],
     }
-    return {what: names for what, names in names_by_type.items() if names}
+    return {resource_type: names for resource_type, names in names_by_type.items() if names}
 
 
 # Google Cloud's constraints on a platform: names, address ranges, accounts, labels.
@@ -169,9 +169,9 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
 
 def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
     """Report each name in `submitReservations` that is not a future reservation created by Terraform."""
-    known = future_reservations(cluster)
-    for index, name in enumerate(google.submitted):
-        if name not in known:
+    reservations = future_reservations(cluster)
+    for index, name in enumerate(google.submitted_reservations):
+        if name not in reservations:
             problem = f"{format_value(name)} is not a future reservation that Terraform creates"
             remedy = "name a reservation of spec.cluster.reservations with a start date, an end or duration and no TPUs"
             yield FieldError(f"spec.google.submitReservations[{index}]", problem, remedy)
@@ -190,12 +190,12 @@ def _network_faults(network: Network) -> Iterator[FieldError]:
             yield FieldError(path, f"{text} must be a /{_CONTROL_PLANE_PREFIX} range", "use the form 172.16.0.0/28")
         if field == "nodes" and cidr.prefixlen > _NODES_PREFIX_MAX:
             yield FieldError(path, f"{text} is too small: at least a /{_NODES_PREFIX_MAX}", "use the form 10.0.0.0/20")
-        overlapping = next((name for name, known in known_ranges.items() if known.overlaps(cidr)), None)
-        if overlapping is not None:
-            problem = f"{text} overlaps {overlapping} ({known_ranges[overlapping]})"
+        other_name = next((name for name, range_ in known_ranges.items() if range_.overlaps(cidr)), None)
+        if other_name is not None:
+            problem = f"{text} overlaps {other_name} ({known_ranges[other_name]})"
             yield FieldError(path, problem, "use separate ranges")
         known_ranges[field] = cidr
-    for index, (_, text) in enumerate(network.authorized):
+    for index, (_, text) in enumerate(network.authorized_networks):
         if cidr_of(text) is None:
             path = f"spec.google.network.authorized[{index}].cidr"
             yield FieldError(path, f"{format_value(text)} is not an IPv4 CIDR", "use the form 203.0.113.0/24")
@@ -230,11 +230,13 @@ def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator
     for supply in machine_supplies(platform):
         nodes += supply.maximum
         pods += supply.maximum * _pod_addresses(max_pods_by_pool.get(supply.name, PODS))
-    for field, text, needed in (("nodes", network.nodes, nodes + _RESERVED_ADDRESSES), ("pods", network.pods, pods)):
+    for field, text, minimum in (("nodes", network.nodes, nodes + _RESERVED_ADDRESSES), ("pods", network.pods, pods)):
         cidr = cidr_of(text)
-        if cidr is not None and cidr.num_addresses < needed:
-            problem = f"{text} has {cidr.num_addresses} addresses, but up to {nodes} machines need {needed}"
-            remedy = f"use a /{32 - (needed - 1).bit_length()} or larger range, or reduce the maximum size of the pools"
+        if cidr is not None and cidr.num_addresses < minimum:
+            problem = f"{text} has {cidr.num_addresses} addresses, but up to {nodes} machines need {minimum}"
+            remedy = (
+                f"use a /{32 - (minimum - 1).bit_length()} or larger range, or reduce the maximum size of the pools"
+            )
             yield FieldError(f"spec.google.network.{field}", problem, remedy)
 
 

@@ -106,8 +106,8 @@ def source_archive() -> bytes:
     """Return a reproducible .tar.gz of the operator's sources. Raises FileNotFoundError if a file is not installed."""
     buffer = io.BytesIO()
     with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as gzip_file,
+        tarfile.open(fileobj=gzip_file, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, path in sorted(_archive_members()):
             content = path.read_bytes()

@@ -72,7 +72,7 @@ def _google(name: str, row: model.Part) -> model.Google:
             services=network["services"],
             control_plane=network["controlPlane"],
             private_endpoint=network["privateEndpoint"],
-            authorized=[(each["name"], each["cidr"]) for each in network.get("authorized") or ()],
+            authorized_networks=[(each["name"], each["cidr"]) for each in network.get("authorized") or ()],
         ),
         release_channel=row["releaseChannel"],
         state_bucket=state.get("bucket", ""),
@@ -91,7 +91,7 @@ def _google(name: str, row: model.Part) -> model.Google:
         build=row["build"],
         dashboards=row["dashboards"],
         labels=row.get("labels") or {},
-        submitted=row.get("submitReservations") or (),
+        submitted_reservations=row.get("submitReservations") or (),
     )
 
 
@@ -224,8 +224,8 @@ def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Pa
     """Merge the flavor quotas of a class and a team, resource by resource; flavors new in the team come last."""
     entries: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
     for row in team_rows:
-        known: Mapping[str, Any] = entries.get(row["name"], _EMPTY)
-        entries[row["name"]] = {**row, "resources": {**known.get("resources", _EMPTY), **row["resources"]}}
+        existing_entry: Mapping[str, Any] = entries.get(row["name"], _EMPTY)
+        entries[row["name"]] = {**row, "resources": {**existing_entry.get("resources", _EMPTY), **row["resources"]}}
     return list(entries.values())
 
 
@@ -233,8 +233,8 @@ def _shared_queues(entries: Sequence[model.Part], teams: Sequence[model.Platform
     """Yield the shared queues; a queue that names no teams is shared by all teams."""
     for index, row in enumerate(entries):
         names = row.get("teams")
-        sharing = [team for team in teams if names is None or team.name in names]
-        namespaces = list(dict.fromkeys(team.namespace for team in sharing))
+        sharing_teams = [team for team in teams if names is None or team.name in names]
+        namespaces = list(dict.fromkeys(team.namespace for team in sharing_teams))
         selector = row.get("namespaceSelector")
         if selector is None:
             requirement = {"key": _NAMESPACE_NAME, "operator": "In", "values": namespaces}
@@ -272,26 +272,26 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = {
 _SPECS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "Budget": "budget"}
 
 
-def locate_error(rendered: RenderedObject, fault: FieldError, spec: model.Part) -> FieldError:
+def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model.Part) -> FieldError:
     """Map an error of a generated object to its field in the platform file, or to the section that it comes from."""
-    path = _platform_path(rendered, fault.path, spec)
+    path = _platform_path(rendered_object, fault.path, spec)
     if path is not None:
         return fault._replace(path=path)
-    name = f"{rendered.obj['kind']} {rendered.obj['metadata'].get('name', '')}"
+    name = f"{rendered_object.obj['kind']} {rendered_object.obj['metadata'].get('name', '')}"
     problem = f"{name}: {fault.path}: {fault.problem}" if fault.path else f"{name}: {fault.problem}"
-    return FieldError(rendered.path, problem, fault.remedy)
+    return FieldError(rendered_object.path, problem, fault.remedy)
 
 
-def _platform_path(rendered: RenderedObject, path: str, spec: model.Part) -> str | None:
-    group, entries = _GROUP.fullmatch(path), list(_sections(rendered, spec))
+def _platform_path(rendered_object: RenderedObject, path: str, spec: model.Part) -> str | None:
+    group, entries = _GROUP.fullmatch(path), list(_sections(rendered_object, spec))
     if path == "metadata.name":
         section_path, row = entries[0]
-        fields = _NAMES.get(rendered.obj["kind"], ("name",))
+        fields = _NAMES.get(rendered_object.obj["kind"], ("name",))
         return next((f"{section_path}.{field}" for field in fields if field in row), None)
     field_path = path.removeprefix("spec.")
     for section_path, row in entries:
         relative_path = (
-            _quota_path(rendered.obj, group, row)
+            _quota_path(rendered_object.obj, group, row)
             if group
             else field_path
             if field_path and _has_field(row, field_path)
@@ -302,16 +302,16 @@ def _platform_path(rendered: RenderedObject, path: str, spec: model.Part) -> str
     return None
 
 
-def _sections(rendered: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
+def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
     """Yield the sections of the platform file that an object comes from, with their paths, overriding ones first."""
-    path = rendered.path
+    path = rendered_object.path
     section = _section_at({"spec": spec}, path)
-    field = _SPECS.get(rendered.obj["kind"])
+    field = _SPECS.get(rendered_object.obj["kind"])
     if field is not None:
         path, section = f"{path}.{field}", section.get(field) or {}
     yield path, section
     for index, row in enumerate(spec.get("queueClasses") or ()):
-        if rendered.obj["kind"] == "ClusterQueue" and row["name"] == section.get("class"):
+        if rendered_object.obj["kind"] == "ClusterQueue" and row["name"] == section.get("class"):
             yield f"spec.queueClasses[{index}]", row
 
 
@@ -328,8 +328,8 @@ def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.P
 
 def _has_field(row: model.Part, path: str) -> bool:
     """Report whether a section has the field, or the first field of a nested path."""
-    first = _PATH.match(path)
-    return first is not None and first[1] in row
+    field_match = _PATH.match(path)
+    return field_match is not None and field_match[1] in row
 
 
 def _section_at(value: Any, path: str) -> model.Part:
@@ -381,23 +381,23 @@ def read_platform(source: PlatformSource, project: str = "") -> model.PlatformMo
         problem = "the file is empty" if not documents else f"the file has {len(documents)} documents"
         raise InvalidPlatformError([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE))])
     document = documents[0]
-    platform, errors = _read(document, project)
+    platform, errors = _read_platform(document, project)
     if platform is None or errors:
         raise InvalidPlatformError([_locate_line(source.name, document, error) for error in errors])
     return platform
 
 
-def _read(document: Document, project: str) -> tuple[model.PlatformModel | None, Sequence[FieldError]]:
+def _read_platform(document: Document, project: str) -> tuple[model.PlatformModel | None, Sequence[FieldError]]:
     """Return the platform model of a YAML document, or None, and the errors."""
     if document.faults:
         return None, document.faults
     error = _kind_error(document.value)
     if error is not None:
         return None, [error]
-    decoded = decode(document.value)
-    if decoded.obj is None:
-        return None, decoded.faults
-    name, spec = decoded.obj["metadata"].get("name") or "", decoded.obj["spec"]
+    decoding = decode(document.value)
+    if decoding.obj is None:
+        return None, decoding.faults
+    name, spec = decoding.obj["metadata"].get("name") or "", decoding.obj["spec"]
     cluster, errors = _cluster(name, spec.get("cluster"))
     if errors:
         return None, errors
@@ -405,7 +405,7 @@ def _read(document: Document, project: str) -> tuple[model.PlatformModel | None,
     errors = list(platform_faults(platform, spec))
     if not errors:
         faults = manifests.faults(platform)
-        errors = list(dict.fromkeys(locate_error(rendered, fault, spec) for rendered, fault in faults))
+        errors = list(dict.fromkeys(locate_error(rendered_object, fault, spec) for rendered_object, fault in faults))
     return platform, errors
 
 
@@ -434,9 +434,9 @@ def _cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[F
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)
     cluster_object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
-    decoded = decode(cluster_object)
-    faults = decoded.faults if decoded.obj is None else catalog_faults(decoded.obj)
-    return decoded.obj, [_relocate_cluster_error(fault) for fault in faults]
+    decoding = decode(cluster_object)
+    faults = decoding.faults if decoding.obj is None else catalog_faults(decoding.obj)
+    return decoding.obj, [_relocate_cluster_error(fault) for fault in faults]
 
 
 def _relocate_cluster_error(fault: FieldError) -> FieldError:

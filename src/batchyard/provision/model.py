@@ -45,7 +45,7 @@ class Network:
     control_plane: str
     private_endpoint: bool
     #: Rows of name and CIDR; empty: every address, with credentials.
-    authorized: Sequence[tuple[str, str]]
+    authorized_networks: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Google:
     dashboards: bool
     labels: Mapping[str, str]
     #: Names of the future reservations to submit to Google. All others are drafts, which reserve nothing.
-    submitted: Sequence[str]
+    submitted_reservations: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,13 +48,13 @@ def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator
         yield FieldError("spec.monitoring.collector", "PodMonitoring needs GKE, but spec.google is not set", remedy)
 
 
-def _report_unknown(path: str, name: str, what: str, known: Iterable[str]) -> Iterator[FieldError]:
-    """Yield an error if `name` is not in `known`."""
-    names = list(known)
+def _report_unknown(path: str, name: str, noun: str, known_names: Iterable[str]) -> Iterator[FieldError]:
+    """Yield an error if `name` is not in `known_names`."""
+    names = list(known_names)
     if name not in names:
         close = find_nearest_name(name, names)
         remedy = f"did you mean {close}?" if close else f"defined in this file: {', '.join(names) or 'none'}"
-        yield FieldError(path, f"this file defines no {what} {format_value(name)}", remedy)
+        yield FieldError(path, f"this file defines no {noun} {format_value(name)}", remedy)
 
 
 def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
@@ -132,10 +132,10 @@ def _group_faults(queue: model.Queue) -> Iterator[FieldError]:
         for resource in flavor.resources:
             first_flavor, first_resources = first_by_resource.setdefault(resource, (flavor.name, resources))
             if first_resources != resources:
-                missing = ", ".join(sorted(resources ^ first_resources))
+                difference = ", ".join(sorted(resources ^ first_resources))
                 yield FieldError(
                     f"{queue.path}.flavors[{index}].resources",
-                    f"{flavor.name} and {first_flavor} both have quota for {resource}, but only one has {missing}",
+                    f"{flavor.name} and {first_flavor} both have quota for {resource}, but only one has {difference}",
                     "list the same resources in all flavors of a group",
                 )
                 break
@@ -150,10 +150,10 @@ def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
             problem = f"another ClusterQueue is also named {format_value(queue.name)}"
             yield FieldError(queue.path, problem, "use another name")
         queues.add(queue.name)
-        for local in queue.local_queues:
-            key = local.namespace, local.name
+        for local_queue in queue.local_queues:
+            key = local_queue.namespace, local_queue.name
             if key in local_queue_keys:
-                problem = f"another LocalQueue in namespace {local.namespace} is also named {format_value(local.name)}"
+                problem = f"another LocalQueue in namespace {key[0]} is also named {format_value(key[1])}"
                 yield FieldError(queue.path, problem, "set another localQueue for one of them")
             local_queue_keys.add(key)
     owners: dict[str, str] = {}
@@ -191,9 +191,11 @@ def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     defaults = [index for index, each in enumerate(platform.priorities) if each.is_default]
     for index in defaults[1:]:
-        first = platform.priorities[defaults[0]].name
+        first_default = platform.priorities[defaults[0]].name
         path = f"spec.priorities[{index}].default"
-        yield FieldError(path, f"priority {first} is already the default", "set default: true for one priority only")
+        yield FieldError(
+            path, f"priority {first_default} is already the default", "set default: true for one priority only"
+        )
     for index, row in enumerate(spec.get("priorities") or ()):
         if row["name"].startswith("system-"):
             problem = f"{row['name']} has the prefix system-, which Kubernetes reserves"
@@ -202,9 +204,9 @@ def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterato
 
 def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Report teams whose namespace or members are reserved: destroy deletes the namespaces of teams."""
-    reserved = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
+    reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
-        if team.namespace in reserved or team.namespace.startswith(_KUBERNETES_PREFIX):
+        if team.namespace in reserved_names or team.namespace.startswith(_KUBERNETES_PREFIX):
             problem = f"the namespace {team.namespace} is reserved for Kubernetes, the engine or its monitoring"
             yield FieldError(f"{team.path}.namespace", problem, "set another namespace for the team")
         for field, people in (("members", team.members), ("admins", team.admins)):

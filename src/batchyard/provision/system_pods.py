@@ -80,13 +80,13 @@ def _pool_supply(row: Part, cluster: Part, catalog: Catalog) -> MachineSupply:
 def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
     """Return the minimum and maximum number of machines of a node pool over all zones."""
     spec, zones = pool["spec"], len(zones_of(pool, cluster))
-    scaling = spec.get("autoscaling")
-    if scaling is None:
+    autoscaling = spec.get("autoscaling")
+    if autoscaling is None:
         count = zones * spec.get("nodeCount", 0)
         return count, count
-    if "totalMax" in scaling:
-        return scaling.get("totalMin", 0), scaling["totalMax"]
-    return zones * scaling.get("min", 0), zones * scaling.get("max", 0)
+    if "totalMax" in autoscaling:
+        return autoscaling.get("totalMin", 0), autoscaling["totalMax"]
+    return zones * autoscaling.get("min", 0), zones * autoscaling.get("max", 0)
 
 
 def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
@@ -111,8 +111,8 @@ def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Ite
 
 def _accelerator_limits(platform: PlatformModel) -> Mapping[str, int]:
     assert platform.cluster is not None
-    scaling = platform.cluster["spec"].get("autoscaling") or {}
-    entries = (scaling.get("autoProvisioning") or {}).get("limits") or ()
+    autoscaling = platform.cluster["spec"].get("autoscaling") or {}
+    entries = (autoscaling.get("autoProvisioning") or {}).get("limits") or ()
     return {row["resource"]: row["max"] for row in entries}
 
 
@@ -265,9 +265,10 @@ def _describe_pools(platform: PlatformModel, cluster: Part) -> str:
     daemons = _parse_requests(_DAEMON_SET_REQUESTS)
     descriptions = []
     for pool, node in _untainted_pools(platform, cluster):
-        free = _parse_requests(node["status"]["allocatable"])
+        free_resources = _parse_requests(node["status"]["allocatable"])
         count, machine = pool_bounds(pool, cluster)[1], pool["spec"]["machineType"]
-        free_text = f"{free.cpu - daemons.cpu}m CPU and {(free.memory - daemons.memory) // _MIB}Mi free on each"
+        memory = (free_resources.memory - daemons.memory) // _MIB
+        free_text = f"{free_resources.cpu - daemons.cpu}m CPU and {memory}Mi free on each"
         descriptions.append(f"{pool['metadata']['name']}: {count} x {machine}, {free_text}")
     return "; ".join(descriptions) or "the platform has none"
 
@@ -339,14 +340,14 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     """Return the needed Compute Engine quotas, sorted; empty if the cluster is not on Google Cloud."""
     if platform.google is None:
         return []
-    needed: dict[tuple[str, str], dict[str, int]] = {}
+    amounts_by_quota: dict[tuple[str, str], dict[str, int]] = {}
     for supply in machine_supplies(platform):
         if supply.maximum:
             for region, metric, per_machine in _quota_needs(supply, platform):
-                needed.setdefault((region, metric), {})[supply.name] = per_machine * supply.maximum
+                amounts_by_quota.setdefault((region, metric), {})[supply.name] = per_machine * supply.maximum
     entries = [
         ComputeQuota(region, metric, sum(amounts_by_pool.values()), list(amounts_by_pool))
-        for (region, metric), amounts_by_pool in needed.items()
+        for (region, metric), amounts_by_pool in amounts_by_quota.items()
     ]
     return sorted(entries, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
 

@@ -191,7 +191,7 @@ class Simulation:
         if self._ending in (RunEnding.HORIZON, RunEnding.LOOP):
             return self.world.kernel.now()
         last_step = max((self._start + step.at for step in self.scenario.steps), default=self._start)
-        last_charge = self._start if self._accounting is None else self._accounting.ledger.last
+        last_charge = self._start if self._accounting is None else self._accounting.ledger.charged_until
         last_changes = map(_last_change, (*workloads, *self.world.objects(scheme.JOB)))
         return max((last_step, self.world.log.last, last_charge, *last_changes))
 

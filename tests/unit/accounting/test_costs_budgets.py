@@ -73,7 +73,7 @@ def test_verdict_applies_only_reached_thresholds() -> None:
 
 
 def test_budget_without_thresholds_notifies_at_80_and_holds_at_100_percent() -> None:
-    assert [each["action"] for each in verdict(8 * DOLLAR).reached] == ["Notify"]
+    assert [each["action"] for each in verdict(8 * DOLLAR).reached_thresholds] == ["Notify"]
     assert verdict(10 * DOLLAR).stop_policy == "Hold"
 
 

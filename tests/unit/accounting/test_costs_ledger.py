@@ -130,7 +130,7 @@ def test_nodes_without_instances_are_machines_with_all_nodes() -> None:
     books = LedgerFixture(detail=LedgerDetail(by_workload=True, all_nodes=True))
     books.ready(0, "bare")
     assert [(line.pool, line.use) for line in books.statement(make.NOW + HOUR).by_pool] == [("nodes", IDLE)]
-    assert list(books.ledger.unpriced()) == [("nodes", "standard")]
+    assert list(books.ledger.unpriced_pools()) == [("nodes", "standard")]
 
 
 @pytest.mark.parametrize("crashes", [True, False])

@@ -174,18 +174,22 @@ def _repeats_table(comparison: ConfigurationComparison) -> str:
     return format_table([header, *(_repeat_row(figure) for figure in comparison.repeats if any(figure.means))])
 
 
-def _repeat_row(repeated: RepeatedFigure) -> list[str]:
-    unit, low, high = repeated.figure.unit, repeated.difference - repeated.margin, repeated.difference + repeated.margin
-    bounds = [f"{'-' if bound < 0 else ''}{format_figure(unit, abs(bound))}" for bound in (low, high)]
-    change = format_change(repeated.figure, repeated.means) or "none"
+def _repeat_row(comparison: RepeatedFigure) -> list[str]:
+    unit, lower, upper = (
+        comparison.figure.unit,
+        comparison.difference - comparison.margin,
+        comparison.difference + comparison.margin,
+    )
+    bounds = [f"{'-' if bound < 0 else ''}{format_figure(unit, abs(bound))}" for bound in (lower, upper)]
+    change = format_change(comparison.figure, comparison.means) or "none"
     return [
         *(
-            repeated.figure.title,
-            format_figure(unit, repeated.means[0]),
-            format_figure(unit, repeated.means[1]),
+            comparison.figure.title,
+            format_figure(unit, comparison.means[0]),
+            format_figure(unit, comparison.means[1]),
             change,
         ),
-        *(f"{bounds[0]} to {bounds[1]}", "" if repeated.is_certain or not repeated.margin else "may be chance"),
+        *(f"{bounds[0]} to {bounds[1]}", "" if comparison.is_certain or not comparison.margin else "may be chance"),
     ]
 
 
@@ -193,17 +197,17 @@ def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
     """Return remarks on the comparison: rejected writes, preemption loops, and how to read the figures."""
     lines = []
     for name, side in zip(comparison.names, (comparison.runs.a, comparison.runs.b), strict=True):
-        rejected = side.result.refused
-        lines += [f"{name}: rejected: {refusal}" for refusal in rejected[:REJECTIONS_SHOWN_MAX]]
-        if len(rejected) > REJECTIONS_SHOWN_MAX:
-            lines.append(f"{name}: rejected: and {len(rejected) - REJECTIONS_SHOWN_MAX} more")
+        rejections = side.result.refused
+        lines += [f"{name}: rejected: {refusal}" for refusal in rejections[:REJECTIONS_SHOWN_MAX]]
+        if len(rejections) > REJECTIONS_SHOWN_MAX:
+            lines.append(f"{name}: rejected: and {len(rejections) - REJECTIONS_SHOWN_MAX} more")
         loops = dict.fromkeys(loop.message for loop in side.result.loops)
         lines += [f"{name}: loop: {message}" for message in loops]
     overall = next(section for section in comparison.sections if section.name == "overall")
     never_admitted = overall.rows[0].figures["neverAdmitted"]
     if any(never_admitted):
-        until = format_figure(Unit.SECONDS, comparison.lasts)
-        lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {until}")
+        duration = format_figure(Unit.SECONDS, comparison.lasts)
+        lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {duration}")
     if comparison.settings.seeds > 1 and not any(repeat.margin for repeat in comparison.repeats):
         lines.append("batchyard: all seeds gave the same result: this load has no random values")
     return lines

@@ -144,8 +144,8 @@ def _report_remarks(cost_report: CostReport) -> Sequence[str]:
         return ()
     through = format_time(cost_report.through // SECOND * SECOND)
     remarks = [f"from {format_time(cost_report.begin)} until {through}; records cover whole hours, days and months"]
-    if cost_report.unpriced:
-        names = ", ".join(cost_report.unpriced)
+    if cost_report.unpriced_pools:
+        names = ", ".join(cost_report.unpriced_pools)
         remarks.append(f"no price is known for machines of {names}: they count as free")
     return remarks
 
@@ -162,8 +162,8 @@ def _cost_table(report: CostReport) -> str:
 
 def _row_cells(row: CostReportRow) -> list[str]:
     hours = f"{row.node_hours:,.2f}", f"{row.accelerator_hours:,.2f}"
-    uses = (row.cents.get(use, 0) for use in _USE_COLUMNS)
-    return [row.name, *hours, *(format_dollars(cents) if cents else "" for cents in uses), format_dollars(row.total)]
+    costs = (row.cents.get(use, 0) for use in _USE_COLUMNS)
+    return [row.name, *hours, *(format_dollars(cents) if cents else "" for cents in costs), format_dollars(row.total)]
 
 
 def _format_csv(cost_report: CostReport) -> str:

@@ -94,8 +94,8 @@ def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> s
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
     for row, item in zip(rows, items, strict=True):
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*padded, row[3]]).rstrip())
+        padded_cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*padded_cells, row[3]]).rstrip())
         if is_wide:
             lines += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
     return "\n".join(lines) + "\n"
@@ -107,9 +107,9 @@ def _format_decision_time(item: Mapping[str, Any]) -> str:
 
 
 def _format_object(item: Mapping[str, Any]) -> str:
-    regarding = item["regarding"]
-    namespace_prefix = f"{regarding['namespace']}/" if regarding.get("namespace") else ""
-    return f"{regarding['kind'].lower()} {namespace_prefix}{regarding['name']}"
+    reference = item["regarding"]
+    namespace_prefix = f"{reference['namespace']}/" if reference.get("namespace") else ""
+    return f"{reference['kind'].lower()} {namespace_prefix}{reference['name']}"
 
 
 def decisions(

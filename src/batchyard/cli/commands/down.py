@@ -30,15 +30,15 @@ def _only_pods_run(folder: Path) -> bool:
     return running_process_in(folder) is None and bool(OrphanedPods(folder).pods())
 
 
-def _end_platform(running: PlatformProcess, folder: Path) -> None:
-    os.kill(running.pid, signal.SIGTERM)
-    if running.guard > 0:
+def _end_platform(process: PlatformProcess, folder: Path) -> None:
+    os.kill(process.pid, signal.SIGTERM)
+    if process.guard > 0:
         with suppress(ProcessLookupError):
-            os.kill(running.guard, signal.SIGTERM)
+            os.kill(process.guard, signal.SIGTERM)
     if not _has_ended(folder / JOURNAL_FILE):
-        message = f"batchyard: {running.url}, pid {running.pid}, did not end within {END_TIMEOUT_SECONDS} s"
-        output.fail(f"{message}; end it with kill -9 {running.pid}, which loses no acknowledged writes")
-    output.report_line(f"batchyard: {running.url} has ended, its data is kept")
+        message = f"batchyard: {process.url}, pid {process.pid}, did not end within {END_TIMEOUT_SECONDS} s"
+        output.fail(f"{message}; end it with kill -9 {process.pid}, which loses no acknowledged writes")
+    output.report_line(f"batchyard: {process.url} has ended, its data is kept")
 
 
 def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:

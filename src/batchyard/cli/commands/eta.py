@@ -66,12 +66,12 @@ def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: opti
 
 
 def _forecast_row(document: Mapping[str, Any]) -> list[str]:
-    subject, waits = document["subject"], document["waitSeconds"]
+    subject, seconds = document["subject"], document["waitSeconds"]
     name = f"{subject['kind'].lower()}/{subject['name']}"
     name = name if subject["namespace"] == "default" else f"{name} -n {subject['namespace']}"
     if not document["forks"]:
         return [name, "runs", "", "", "", ""]
-    cells = [format_age(round(waits[level] * SECOND)) if level in waits else "?" for level in ("p50", "p10", "p90")]
+    cells = [format_age(round(seconds[level] * SECOND)) if level in seconds else "?" for level in ("p50", "p10", "p90")]
     return [name, *cells, f"{document['within']:.0%} of forks", document["basis"]]
 
 
@@ -110,7 +110,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
     """Return the keys of the selected pending Workloads, in order of creation."""
     views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
-    selected = [
+    selected_views = [
         view
         for view in views
         if not view.finished
@@ -118,7 +118,7 @@ def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
         and (not request.namespace or view.namespace == request.namespace)
         and (not request.queue or view.queue.partition("/")[2] == request.queue)
     ]
-    return [view.key for view in sorted(selected, key=lambda view: (view.created, view.key))]
+    return [view.key for view in sorted(selected_views, key=lambda view: (view.created, view.key))]
 
 
 def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:

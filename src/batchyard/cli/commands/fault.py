@@ -106,12 +106,12 @@ def drain_node(folder: Path, name: str) -> None:
 @contextmanager
 def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
     """Yield a client for the platform of a data directory; exit if the platform does not respond."""
-    running = running_platform(folder)
+    platform_process = running_platform(folder)
     try:
-        with closing(owner_connection(running, folder)) as connection:
+        with closing(owner_connection(platform_process, folder)) as connection:
             yield _OwnerClient(connection)
     except (KubeconfigError, OSError, http.client.HTTPException, ValueError) as error:
-        output.fail(f"batchyard: request to {running.url} failed: {error}")
+        output.fail(f"batchyard: request to {platform_process.url} failed: {error}")
 
 
 def _running_instance(owner: _OwnerClient, name: str) -> Obj:

@@ -83,20 +83,20 @@ def run(
     manifests: Path | None,
     step: str | None,
     output_format: Output,
-    live: float | None,
+    live_speed: float | None,
     report: Path | None = None,
-    rendered: Path | None = None,
+    platform_dir: Path | None = None,
 ) -> None:
-    """Play the guide in a simulation and, if `live` is set, on a live platform at that speed.
+    """Play the guide in a simulation and, if `live_speed` is set, on a live platform at that speed.
 
-    `rendered` is the folder of a rendered platform. Exits with 1 in three cases: a row that quota alone decides differs
+    `platform_dir` is a rendered platform folder. Exits with 1 in three cases: a row that quota alone decides differs
     from the guide, a Job does not end, or a live row differs from the simulation without a late timing as its reason.
     """
     folder = manifests or examples_folder()
     if folder is None:
         output.fail("batchyard: this installation contains no example manifests; set their folder with --manifests DIR")
     try:
-        guide = Guide(folder, played_steps(step), rendered)
+        guide = Guide(folder, played_steps(step), platform_dir)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played with invalid manifests")
     print_warnings(guide.warnings)
@@ -104,17 +104,17 @@ def run(
     observations = _play_simulated(guide)
     if report is not None:
         write_report(report, reporter.html(guide.now(), accounting.statement(guide.now())))
-    if live is None:
+    if live_speed is None:
         _print_guide(observations, guide, step, output_format)
         return
 
     _treat_signals_as_ctrl_c()
-    with running_platform_context(guide.cluster, live) as live_platform:
-        live_guide = LiveGuide(guide, live_platform, stops_clock=live != 1)
+    with running_platform_context(guide.cluster, live_speed) as live_platform:
+        live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
         live_observations = list(live_guide.play(played_steps(step)))
-        simulated = guide_rows(observations, guide)
-        different_rows = live_guide.timings.differences(simulated, guide_rows(live_observations, live_guide))
-        _print_timings(live_guide, len(simulated), different_rows, live)
+        simulated_rows = guide_rows(observations, guide)
+        different_rows = live_guide.timings.differences(simulated_rows, guide_rows(live_observations, live_guide))
+        _print_timings(live_guide, len(simulated_rows), different_rows, live_speed)
         _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
         if not all(row.is_explained for row in different_rows):
             output.fail("batchyard: some rows differ from the simulation although no Job or reading was late")
@@ -136,9 +136,9 @@ def _print_guide(
     guide: PlayedGuide,
     step: str | None,
     output_format: Output,
-    live: Mapping[str, Any] | None = None,
+    live_doc: Mapping[str, Any] | None = None,
 ) -> None:
-    output.write(_format_guide(observations if step is None else observations[-1:], guide, output_format, live))
+    output.write(_format_guide(observations if step is None else observations[-1:], guide, output_format, live_doc))
     if isinstance(guide, Guide):
         for write, error in guide.world.refused:
             output.report_line(f"rejected write: {rejected_write(write, error)}")
@@ -149,23 +149,26 @@ def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequen
     """Print each row that differs from the simulation with its reason, and each late Job or reading."""
     for row in different_rows:
         output.report_line(f"batchyard: {row}")
-    for timing in live_guide.timings.missed:
+    for timing in live_guide.timings.missed_timings:
         output.report_line(f"batchyard: late: {timing}")
     equal_count = row_count - len(different_rows)
     output.report_line(f"batchyard: {equal_count} of {row_count} table rows equal those of the simulation")
-    if live_guide.timings.missed:
+    if live_guide.timings.missed_timings:
         slower = live_guide.timings.speed_for(speed)
         output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
 
 
 def _format_guide(
-    observations: Sequence[GuideObservation], guide: PlayedGuide, output_format: Output, live: Mapping[str, Any] | None
+    observations: Sequence[GuideObservation],
+    guide: PlayedGuide,
+    output_format: Output,
+    live_doc: Mapping[str, Any] | None,
 ) -> str:
     """Format the steps and the final Jobs; JSON and YAML also contain the live report."""
     if output_format.is_table:
         return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
     document = _document(observations, guide)
-    return render_document(document if live is None else {**document, "live": live}, output_format)
+    return render_document(document if live_doc is None else {**document, "live": live_doc}, output_format)
 
 
 def _step_table(observation: GuideObservation, began: Instant) -> str:
@@ -181,20 +184,20 @@ def _step_table(observation: GuideObservation, began: Instant) -> str:
 
 def _pools_table(observation: GuideObservation) -> printing.Table:
     """Return a table of the ready nodes of each pool beside the guide's published counts."""
-    published = observation.step.nodes
-    rows = [[pool, str(count), *_published_cells(count, published, pool)] for pool, count in observation.pools.items()]
+    counts = observation.step.nodes
+    rows = [[pool, str(count), *_published_cells(count, counts, pool)] for pool, count in observation.pools.items()]
     total = sum(observation.pools.values())
-    published_total = None if published is None else {"": sum(published.values())}
-    missing_pools = [pool for pool in published or () if pool not in observation.pools]
-    missing = [[pool, "0", *_published_cells(0, published, pool)] for pool in missing_pools]
+    published_total = None if counts is None else {"": sum(counts.values())}
+    missing_pools = [pool for pool in counts or () if pool not in observation.pools]
+    missing_rows = [[pool, "0", *_published_cells(0, counts, pool)] for pool in missing_pools]
     header = ["POOL", "READY NODES", "GUIDE NODES", "AGREES"]
-    return [header, *rows, *missing, ["all", str(total), *_published_cells(total, published_total, "")]]
+    return [header, *rows, *missing_rows, ["all", str(total), *_published_cells(total, published_total, "")]]
 
 
-def _published_cells(count: int, published: Mapping[str, int] | None, pool: str) -> list[str]:
-    if published is None:
+def _published_cells(count: int, guide_counts: Mapping[str, int] | None, pool: str) -> list[str]:
+    if guide_counts is None:
         return ["", ""]
-    return [str(published.get(pool, 0)), "yes" if count == published.get(pool, 0) else "no"]
+    return [str(guide_counts.get(pool, 0)), "yes" if count == guide_counts.get(pool, 0) else "no"]
 
 
 def _queues_table(observation: GuideObservation) -> printing.Table:
@@ -202,15 +205,15 @@ def _queues_table(observation: GuideObservation) -> printing.Table:
     queues, now = observation.cluster_queues, observation.now
     header, *rows = printing.table(scheme.CLUSTER_QUEUE, queues, now=now, wide=True, namespaces=False)
     published_cells = [_published_queue_cells(observation, obj["metadata"]["name"]) for obj in queues]
-    combined = [[*row, *cells] for row, cells in zip(rows, published_cells, strict=True)]
-    return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *combined]
+    combined_rows = [[*row, *cells] for row, cells in zip(rows, published_cells, strict=True)]
+    return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *combined_rows]
 
 
 def _published_queue_cells(observation: GuideObservation, queue: str) -> list[str]:
-    published, is_exact = observation.step.saw(queue), observation.step.is_exact(queue)
-    agrees = observation.rows[queue] == published
+    guide_row, is_exact = observation.step.saw(queue), observation.step.is_exact(queue)
+    agrees = observation.rows[queue] == guide_row
     message = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
-    return [str(published.pending), str(published.admitted), message]
+    return [str(guide_row.pending), str(guide_row.admitted), message]
 
 
 def _jobs(guide: PlayedGuide) -> Sequence[Obj]:
@@ -241,8 +244,8 @@ def _document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> d
 
 
 def _live_document(live_guide: LiveGuide, different_rows: Sequence[DifferentRow]) -> Mapping[str, Any]:
-    missed = [timing.document() for timing in live_guide.timings.missed]
-    return {"missedTimings": missed, "differentRows": [row._asdict() for row in different_rows]}
+    missed_timings = [timing.document() for timing in live_guide.timings.missed_timings]
+    return {"missedTimings": missed_timings, "differentRows": [row._asdict() for row in different_rows]}
 
 
 def _job(job: Obj, now: Instant) -> dict[str, str]:
@@ -257,10 +260,10 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
     exact = sum(len(observation.exact) for observation in observations)
     wrong_rows = [f"{observation.step.name}: {queue}" for observation in observations for queue in observation.wrong]
     all_jobs = _jobs(guide)
-    job_count, unfinished = len(all_jobs), len(unfinished_of(all_jobs))
+    job_count, unfinished_jobs = len(all_jobs), len(unfinished_of(all_jobs))
     output.report_line(
         f"batchyard: {exact - len(wrong_rows)} of {exact} rows that quota alone decides (exact) agree with the guide, "
-        f"the other rows depend on the reading time; {job_count - unfinished} of {job_count} Jobs are complete;"
+        f"the other rows depend on the reading time; {job_count - unfinished_jobs} of {job_count} Jobs are complete;"
         " nodes after each "
         f"step: {', '.join(str(sum(observation.pools.values())) for observation in observations)}"
     )
@@ -274,26 +277,26 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
             f"batchyard: {other_differences} of the other rows differ from the guide; examples/refarch/README.md"
             " explains why"
         )
-    if wrong_rows or (is_complete and unfinished):
+    if wrong_rows or (is_complete and unfinished_jobs):
         message = f"rows that differ from the guide: {', '.join(wrong_rows)}" if wrong_rows else "some Jobs did not end"
         output.fail(f"batchyard: {message}")
 
 
 def run_for_platform(
-    file: str, manifests: Path | None, step: str | None, output_format: Output, live: float | None, report: Path | None
+    file: str, manifests: Path | None, step: str | None, output_format: Output, speed: float | None, report: Path | None
 ) -> None:
     """Play the guide on a platform.yaml, or without one on the platform of the manifests folder."""
     if not file:
-        run(manifests, step, output_format, live, report)
+        run(manifests, step, output_format, speed, report)
         return
     with _render_temporarily(read_valid_platform(read_source(file), "")) as folder:
-        run(manifests, step, output_format, live, report, folder)
+        run(manifests, step, output_format, speed, report, folder)
 
 
 def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
     """Simulate the whole guide on a platform."""
     with _render_temporarily(platform) as folder:
-        run(None, None, output_format, None, rendered=folder)
+        run(None, None, output_format, None, platform_dir=folder)
 
 
 @contextmanager

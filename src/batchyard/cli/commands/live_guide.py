@@ -185,20 +185,24 @@ class Timings:
             self._recorded.append(timing)
 
     @property
-    def missed(self) -> Sequence[Timing]:
+    def missed_timings(self) -> Sequence[Timing]:
         """The recorded timings that exceed the tolerance or whose event did not happen."""
         return [timing for timing in self._recorded if timing.late > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
         """Return the speed at which the same real-time delays are within the tolerance; half of `speed` if unknown."""
-        latest = max((timing.late for timing in self.missed if timing.is_reached), default=0)
-        return speed / 2 if latest == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / latest)))
+        max_lateness = max((timing.late for timing in self.missed_timings if timing.is_reached), default=0)
+        return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
-    def differences(self, simulated: Mapping[str, str], live: Mapping[str, str]) -> Sequence[DifferentRow]:
+    def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
         """Return the rows that differ from the simulation, each with the late timing that explains it."""
-        names = [name for name in dict.fromkeys((*simulated, *live)) if simulated.get(name) != live.get(name)]
+        names = [
+            name
+            for name in dict.fromkeys((*expected_rows, *live_rows))
+            if expected_rows.get(name) != live_rows.get(name)
+        ]
         return [
-            DifferentRow(name, simulated.get(name, "nothing"), live.get(name, "nothing"), self._reason(name))
+            DifferentRow(name, expected_rows.get(name, "nothing"), live_rows.get(name, "nothing"), self._reason(name))
             for name in names
         ]
 
@@ -209,9 +213,9 @@ class Timings:
         timings = [timing for timing in self._recorded if timing.step in steps]
         if not timings:
             return UNEXPLAINED_REASON
-        latest = max(timings, key=lambda timing: timing.late)
+        latest_timing = max(timings, key=lambda timing: timing.late)
         other_late_count = sum(timing.late > LATENESS_TOLERANCE for timing in timings) - 1
-        return f"{latest}, and {other_late_count} more were late" if other_late_count > 0 else str(latest)
+        return f"{latest_timing}, and {other_late_count} more were late" if other_late_count > 0 else str(latest_timing)
 
 
 def _format_lateness(duration: Duration) -> str:
@@ -257,9 +261,9 @@ def running_platform_context(
         cluster_file.write_text(json.dumps(cluster), "utf-8")
         prepare_data_dir(folder)
         options = PlatformOptions(folder, sync=SyncMode.PROCESS, audit_log=audit_log, controllers=controllers)
-        process, running = start_in_background(UpOptions(options, cluster_file, speed))
+        process, platform_process = start_in_background(UpOptions(options, cluster_file, speed))
         try:
-            with closing(owner_connection(running, folder)) as connection:
+            with closing(owner_connection(platform_process, folder)) as connection:
                 yield StartedPlatform(folder, process, connection, speed)
         finally:
             process.terminate()
@@ -408,17 +412,17 @@ class LiveGuide:
         """Wait until all Jobs have ended and the added nodes are removed; return that instant, in whole minutes."""
         instant = started_at = self.began + step.starts_at
         while (
-            unfinished := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
+            unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
         ) and instant < self.began + RUN_LENGTH_MAX:
             instant += MINUTE
-        for job in unfinished:
+        for job in unfinished_jobs:
             name = job["metadata"]["name"]
             self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
-        latest, initial_count = instant + SHRINKING_MAX, sum(self.initial.values())
+        deadline, initial_count = instant + SHRINKING_MAX, sum(self.initial.values())
         started_at = instant
         while (
             count := len(self._objects_at(self._wait_for_moment(instant), scheme.NODE))
-        ) > initial_count and instant < latest:
+        ) > initial_count and instant < deadline:
             instant += MINUTE
         if count > initial_count:
             remaining_nodes = "end of", f"{count - initial_count} of the nodes that were added"
@@ -462,8 +466,8 @@ class LiveGuide:
 def _counted_workloads(queue: Obj) -> int:
     """Return the number of Workloads that the status of a ClusterQueue counts."""
     status = queue.get("status") or {}
-    counted: int = status.get("pendingWorkloads", 0) + status.get("reservingWorkloads", 0)
-    return counted
+    workload_count: int = status.get("pendingWorkloads", 0) + status.get("reservingWorkloads", 0)
+    return workload_count
 
 
 def _read_documents(path: Path) -> Sequence[dict[str, Any]]:

@@ -111,10 +111,10 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
     is_secure = url.startswith("https:")
     if is_secure:
         authority = CertificateAuthority(data_dir, wall_clock())
-        signed = authority.client(PROMETHEUS_USER, [PROMETHEUS_GROUP], _CERTIFICATE_LIFETIME)
+        client_identity = authority.client(PROMETHEUS_USER, [PROMETHEUS_GROUP], _CERTIFICATE_LIFETIME)
         write_private(prometheus_folder / "ca.crt", (data_dir / CA_FILE).read_bytes())
-        write_private(prometheus_folder / "client.crt", signed.certificate)
-        write_private(prometheus_folder / "client.key", signed.key)
+        write_private(prometheus_folder / "client.crt", client_identity.certificate)
+        write_private(prometheus_folder / "client.key", client_identity.key)
     rules = read_folder(f"{_SHIPPED_FOLDER}/prometheus", ".rules.yml")
     for name, text in rules.items():
         write_private(prometheus_folder / name, text.encode())
@@ -334,7 +334,7 @@ _ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 def start_monitoring(request: MonitoringRequest) -> None:
     """Write the files and start the programs; return when they end, or with `detach` once they are ready."""
-    running = running_platform(request.data_dir)
+    platform_process = running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
     if prometheus_path is None:
         output.fail(_PROMETHEUS_MISSING)
@@ -346,11 +346,11 @@ def start_monitoring(request: MonitoringRequest) -> None:
         grafana_port = request.grafana_port
         if _starts_grafana(request):
             grafana_port = free_port(grafana_port, "--grafana-port")
-        write_prometheus_files(folder, request.data_dir, running.url)
+        write_prometheus_files(folder, request.data_dir, platform_process.url)
         write_grafana_files(folder, url_of(port), grafana_port)
         programs = [_prometheus_program(prometheus_path, folder, port)]
         programs += [_grafana_program_definition(folder, grafana_port)] if _starts_grafana(request) else []
-        _run_programs(programs, folder, running.url, request)
+        _run_programs(programs, folder, platform_process.url, request)
     except (ProgramError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:

@@ -186,7 +186,7 @@ def start(options: OperatorOptions) -> None:
 
 
 def _operator_config(options: OperatorOptions) -> OperatorConfig:
-    installed = Installed(controllers=options.controllers)
+    installed_controllers = Installed(controllers=options.controllers)
     settings = PlatformSettings(
         _kueue_settings(options), controllers=options.controllers, requeue_batch_period=KUEUE_REQUEUE_BATCH_PERIOD
     )
@@ -199,7 +199,7 @@ def _operator_config(options: OperatorOptions) -> OperatorConfig:
         options.address,
         options.port,
         options.traces_to,
-        options.webhooks._replace(definitions=crd_names(installed, converted=True)),
+        options.webhooks._replace(definitions=crd_names(installed_controllers, converted=True)),
         options.beside_upstream,
     )
 
@@ -324,10 +324,10 @@ def operator(
             "--leader-elect-lease-duration must exceed --leader-elect-renew-deadline,"
             " which must exceed 1.2 times --leader-elect-retry-period"
         )
-    chosen = parse_operator_controllers(controllers)
+    chosen_controllers = parse_operator_controllers(controllers)
 
     lease = LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
-    options = OperatorOptions(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
+    options = OperatorOptions(kubeconfig, context, chosen_controllers, lease if leader_elect else None, qps, burst)
     options = options._replace(logs=LogSettings(log_level.value, log_form is LogFormat.JSON), traces_to=otlp)
     options = options._replace(
         beside_upstream=beside_upstream,

@@ -28,9 +28,9 @@ class PageViewer(NamedTuple):
 
 def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
     """Print the link, or open it in a browser."""
-    running = running_platform(folder)
-    link = f"{running.url}{DASHBOARD_FILES_PATH}/"
-    if running.url.startswith("https:"):
+    platform_process = running_platform(folder)
+    link = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
+    if platform_process.url.startswith("https:"):
         name, groups = (viewer.name, viewer.groups) if viewer.name else (ADMIN_USER, (MASTERS_GROUP,))
         now = wall_clock()
         try:

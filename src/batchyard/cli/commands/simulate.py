@@ -215,9 +215,9 @@ def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State |
 @contextmanager
 def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
     """Yield the options of a run while its event log is open."""
-    until = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
+    length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield SimulationOptions(until, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
+        yield SimulationOptions(length, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
 
 
 def report_remarks(result: Result) -> None:
@@ -412,16 +412,18 @@ def _pods_table(report: TraceReport) -> Table:
 
 
 def _waits_table(report: TraceReport) -> Table:
-    waits = report.waits
+    comparison = report.waits
     pods_in_both = report.pods.placed_in_both
     rows = [
         ["", "PODS", "MEAN", "P50", "P90", "P99", "MAX"],
-        ["here", str(pods_in_both), *_statistics_cells(waits.here)],
-        ["in the trace", str(pods_in_both), *_statistics_cells(waits.there)],
-        ["longer here, by", str(waits.longer_here), *_statistics_cells(waits.excess_here)],
-        ["longer in the trace, by", str(waits.longer_there), *_statistics_cells(waits.excess_there)],
+        ["here", str(pods_in_both), *_statistics_cells(comparison.here)],
+        ["in the trace", str(pods_in_both), *_statistics_cells(comparison.there)],
+        ["longer here, by", str(comparison.longer_here), *_statistics_cells(comparison.excess_here)],
+        ["longer in the trace, by", str(comparison.longer_there), *_statistics_cells(comparison.excess_there)],
     ]
-    return rows + [[f"alike within {agreed.within}s", str(agreed.pods), *[""] * 5] for agreed in waits.agree]
+    return rows + [
+        [f"alike within {agreement.within}s", str(agreement.pods), *[""] * 5] for agreement in comparison.agree
+    ]
 
 
 def _statistics_cells(statistics: DurationStatistics) -> list[str]:

@@ -70,9 +70,9 @@ def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iter
     if snapshot.loose:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot.loose))
         yield f"kinds read at a later revision, because the server no longer had the first revision: {names}"
-    unserved = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
-    if unserved:
-        yield f"kinds that the server does not serve: {', '.join(unserved)}"
+    plurals = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
+    if plurals:
+        yield f"kinds that the server does not serve: {', '.join(plurals)}"
     if snapshot.configuration_message:
         yield snapshot.configuration_message
     yield from snapshot.beside

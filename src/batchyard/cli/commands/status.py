@@ -23,34 +23,34 @@ _RESPONSE_TIMEOUT: Final = 10  # seconds
 
 def print_status(folder: Path, output_format: Output) -> None:
     """Print the status report; exit with 1 if no platform runs or it does not respond."""
-    running = running_platform(folder)
+    platform_process = running_platform(folder)
     try:
-        status_report = fetch_status(running, folder)
+        status_report = fetch_status(platform_process, folder)
     except KubeconfigError as error:
         output.fail(f"batchyard: {error}")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        output.fail(f"batchyard: {running.url}, pid {running.pid}, does not respond: {error}")
+        output.fail(f"batchyard: {platform_process.url}, pid {platform_process.pid}, does not respond: {error}")
     kubeconfig = str((folder / KUBECONFIG_FILE).resolve())
-    document = {"url": running.url, "pid": running.pid, "kubeconfig": kubeconfig, **status_report}
+    document = {"url": platform_process.url, "pid": platform_process.pid, "kubeconfig": kubeconfig, **status_report}
     if output_format.is_table:
         output.write(_format_status(document))
     else:
         output.write(render_document(document, output_format))
 
 
-def fetch_status(running: PlatformProcess, folder: Path) -> dict[str, Any]:
+def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, Any]:
     """Request the status report of a platform as its owner."""
-    connection = owner_connection(running, folder)
+    connection = owner_connection(platform_process, folder)
     try:
         return read_status(connection)
     finally:
         connection.close()
 
 
-def owner_connection(running: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
+def owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
     """Return a connection to the platform as its owner; it reconnects on the next request after a close."""
-    url_parts = urlsplit(running.url)
-    assert url_parts.hostname is not None, f"the platform URL {running.url} has no host"
+    url_parts = urlsplit(platform_process.url)
+    assert url_parts.hostname is not None, f"the platform URL {platform_process.url} has no host"
     if url_parts.scheme == "http":
         return http.client.HTTPConnection(url_parts.hostname, url_parts.port, timeout=_RESPONSE_TIMEOUT)
     context = owner_tls_context(folder)
@@ -94,9 +94,9 @@ def _format_status(status_report: Mapping[str, Any]) -> str:
     return "".join(f"{name:{width}}{value}\n" for name, value in rows.items())
 
 
-def _local_node_rows(local: Mapping[str, Any]) -> dict[str, str]:
+def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
     """Return the rows of a local node: isolation of pods, GPUs, and missing features with remedies."""
-    isolation = local["isolation"]
+    isolation = node_status["isolation"]
     mechanisms = {
         f"bubblewrap {isolation['bubblewrap']}": isolation["bubblewrap"],
         "a network for each pod": isolation["podNetwork"],
@@ -106,29 +106,32 @@ def _local_node_rows(local: Mapping[str, Any]) -> dict[str, str]:
         "seccomp": isolation.get("seccomp"),
     }
     available = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
-    rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": available or "none"}
+    rows = {
+        "this machine": f"node {node_status['node']}, {node_status['pods']} pods run",
+        "isolation": available or "none",
+    }
     rows["not enforced"] = "NetworkPolicy: pods reach all other pods"
-    rows["images"] = _describe_images(local)
-    for number, gpu in enumerate(local["gpus"]):
+    rows["images"] = _describe_images(node_status)
+    for number, gpu in enumerate(node_status["gpus"]):
         used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
         memory = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
         rows[f"GPU {number}"] = f"{gpu['model']} {gpu['uuid']}, {memory}{used}, {gpu['pod'] or 'free'}"
-    for row in local["missing"]:
+    for row in node_status["missing"]:
         rows[f"no {row['what']}"] = f"{row['means']}; {row['remedy']}"
     return rows
 
 
-def _describe_images(local: Mapping[str, Any]) -> str:
+def _describe_images(status: Mapping[str, Any]) -> str:
     """Return which container images can run on this machine, and which engine runs them."""
-    descriptions = [_describe_engine(engine) for engine in local["engines"]]
+    descriptions = [_describe_engine(engine) for engine in status["engines"]]
     if not descriptions:
         return "only images set by --image; for other images: apt-get install podman runc, or docker"
     message = f"{descriptions[0]} images without --image"
     message += "".join(
         f"; {description} images of --image NAME={engine['name']}:"
-        for description, engine in zip(descriptions[1:], local["engines"][1:], strict=True)
+        for description, engine in zip(descriptions[1:], status["engines"][1:], strict=True)
     )
-    return message + (f"; podman cannot run them itself: {local['runsNone']}" if local["runsNone"] else "")
+    return message + (f"; podman cannot run them itself: {status['runsNone']}" if status["runsNone"] else "")
 
 
 def _describe_engine(engine: Mapping[str, Any]) -> str:

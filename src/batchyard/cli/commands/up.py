@@ -80,18 +80,18 @@ def _prepare_data_directory(folder: Path) -> None:
         prepare_data_dir(folder)
     except DirectoryError as error:
         output.fail(f"batchyard: {error}")
-    running = running_process_in(folder)
-    if running is not None:
-        message = f"batchyard: a platform already runs in {folder}, pid {running.pid}, {running.url}"
+    platform_process = running_process_in(folder)
+    if platform_process is not None:
+        message = f"batchyard: a platform already runs in {folder}, pid {platform_process.pid}, {platform_process.url}"
         output.fail(f"{message}; end it with: batchyard down --data-dir {quote(str(folder))}")
 
 
 def _run_in_background(options: UpOptions) -> None:
     """Start the platform in the background, wait until it listens, and print its URL and pid."""
-    _, running = start_in_background(options)
-    _print_ready(options.platform_options, running.url)
+    _, platform_process = start_in_background(options)
+    _print_ready(options.platform_options, platform_process.url)
     log = options.platform_options.folder / LOG_FILE
-    output.report_line(f"batchyard: running in the background, pid {running.pid}; log: {log}")
+    output.report_line(f"batchyard: running in the background, pid {platform_process.pid}; log: {log}")
 
 
 def _print_ready(options: PlatformOptions, url: str) -> None:
@@ -135,17 +135,17 @@ def requested_cluster(options: UpOptions) -> Obj | None:
             output.fail(f"batchyard: {_LOCAL_NODE_OPTIONS} require this machine as a node: add --cluster local")
         return None
     cluster = _read_cluster(options.cluster)
-    local = cluster["spec"].get("local")
-    if local is None:
+    local_spec = cluster["spec"].get("local")
+    if local_spec is None:
         if has_local_options:
             message = f"batchyard: {options.cluster}: {_LOCAL_NODE_OPTIONS} require this machine as a node"
             output.fail(f"{message}: add spec.local to the Cluster")
         return cluster
     if options.speed != 1:
         output.fail("batchyard: --speed must be 1x if this machine is a node, because its pods are real processes")
-    images = [*map(_parse_image, options.images), *(local.get("images") or ())]
-    paths = [*(str(path.expanduser().resolve()) for path in options.host_paths), *(local.get("hostPaths") or ())]
-    spec = {**local, "images": images, "hostPaths": paths}
+    images = [*map(_parse_image, options.images), *(local_spec.get("images") or ())]
+    paths = [*(str(path.expanduser().resolve()) for path in options.host_paths), *(local_spec.get("hostPaths") or ())]
+    spec = {**local_spec, "images": images, "hostPaths": paths}
     return with_path(cluster, ("spec", "local"), {**spec, "hostNetwork": True} if options.host_network else spec)
 
 

@@ -46,13 +46,13 @@ def create_user(folder: Path, new: NewUser) -> None:
         output.fail(f"batchyard: {new.name!r} is not valid: certificates allow at most {COMMON_NAME_MAX} characters")
     if "/" in new.name or new.name.startswith("."):
         output.fail(f"batchyard: {new.name!r} is not a valid name: it contains / or starts with a dot")
-    running = running_process_in(folder)
-    if running is None:
+    platform_process = running_process_in(folder)
+    if platform_process is None:
         output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up` first")
-    if running.url.startswith("http:"):
+    if platform_process.url.startswith("http:"):
         output.fail("batchyard: the platform runs with --insecure-loopback, so every user of this machine is its owner")
     try:
-        path = _write_kubeconfig(folder, running.url, new)
+        path = _write_kubeconfig(folder, platform_process.url, new)
     except CredentialsError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -72,9 +72,9 @@ def _write_kubeconfig(folder: Path, url: str, new: NewUser) -> Path:
     (folder / USERS_FOLDER).mkdir(exist_ok=True)
     path = folder / USERS_FOLDER / f"{new.name}.kubeconfig"
     authority = CertificateAuthority(folder, wall_clock())
-    signed = authority.client(new.name, new.groups, new.days * 24 * HOUR)
+    client_identity = authority.client(new.name, new.groups, new.days * 24 * HOUR)
     authority_certificate = authority.certificate_file.read_bytes()
-    write_private(path, kubeconfig_text(url, authority_certificate, new.name, signed, new.namespace).encode())
+    write_private(path, kubeconfig_text(url, authority_certificate, new.name, client_identity, new.namespace).encode())
     return path
 
 

@@ -54,16 +54,16 @@ def run(request: WhatifRequest) -> None:
     """Simulate the state with and without the change and print the differences; exit with 1 on failure."""
     start = _starting_state(request)
     try:
-        deleted = [_parse_object_key(text) for text in request.deleted]
-        change, warnings = read_change(request.changes, deleted, start)
+        deleted_keys = [_parse_object_key(text) for text in request.deleted]
+        change, warnings = read_change(request.changes, deleted_keys, start)
     except InvalidScenario as invalid:
         faults = len(invalid.faults)
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
     print_warnings(warnings)
     started_at = EPOCH + request.at if start.state is None else start.state.at
-    until = DEFAULT_RUN_LENGTH if request.until is None and start.state is not None else request.until
+    run_length = DEFAULT_RUN_LENGTH if request.until is None and start.state is not None else request.until
     try:
-        difference = difference_of(compare(start, change, until, request.seed), started_at)
+        difference = difference_of(compare(start, change, run_length, request.seed), started_at)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
     for rejection in difference.comparison.refused:
@@ -154,8 +154,8 @@ def _format_end(timeline: WorkloadTimeline | None) -> str:
 
 
 def _queue_row(row: QueueDifference) -> list[str]:
-    waits = (row.waited_without, row.waited_changed)
-    wait_cells = [format_go_duration(round(wait)) for wait in waits]
+    mean_waits = (row.waited_without, row.waited_changed)
+    wait_cells = [format_go_duration(round(wait)) for wait in mean_waits]
     return [row.name, *wait_cells, str(row.pending_without), str(row.pending_changed)]
 
 

@@ -69,8 +69,8 @@ def _fact_lines(document: Document) -> Iterator[str]:
         limit_location = binding.get("where") or {}
         location_note = f" at {limit_location['kind']} {limit_location['name']}" if limit_location.get("kind") else ""
         resource_and_flavor = " ".join(binding[field] for field in ("resource", "flavor") if binding.get(field))
-        missing = f"; missing {binding['missing']} {resource_and_flavor}" if binding.get("missing") else ""
-        yield from _labelled_lines("limit", f"{binding['limit']}{location_note}{missing}")
+        missing_note = f"; missing {binding['missing']} {resource_and_flavor}" if binding.get("missing") else ""
+        yield from _labelled_lines("limit", f"{binding['limit']}{location_note}{missing_note}")
     if document.get("clusterQueue"):
         cohort = f" in Cohort {document['cohort']}" if document.get("cohort") else ""
         yield from _labelled_lines("queue", f"{document['clusterQueue']}{cohort}")
@@ -158,10 +158,12 @@ def _holder_lines(document: Document) -> Iterator[str]:
         return
     rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
     for holder in holders:
-        holds = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
+        amounts = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
         reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
         borrows = " (borrows)" if holder["borrows"] else ""
-        rows.append((holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), holds, reason))
+        rows.append(
+            (holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), amounts, reason)
+        )
     yield from _table_lines(rows, last_is_free=True)
     if document.get("holdersMore"):
         yield f"... and {document['holdersMore']} more"
@@ -222,7 +224,7 @@ class Subject(NamedTuple):
     name: str
 
     @staticmethod
-    def read(text: str, namespace: str) -> "Subject | None":
+    def parse(text: str, namespace: str) -> "Subject | None":
         """Parse `kind/name` in kubectl's notation; None if it is malformed or the kind is not supported."""
         kind_name, _, name = text.partition("/")
         kind = _kinds_by_name().get(kind_name.lower().partition(".")[0])
@@ -346,8 +348,8 @@ def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
 
 def _similar_names_hint(name: str, names: Sequence[str]) -> str:
     """Return a hint with the existing names that are most similar to a missing name."""
-    containing = [candidate for candidate in names if name in candidate]
-    similar = list(dict.fromkeys([*containing, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
+    matches = [candidate for candidate in names if name in candidate]
+    similar = list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
     return f"; similar names: {', '.join(similar)}" if similar else ""
 
 
@@ -406,7 +408,7 @@ def why(
     if at is not None and not paths:
         raise typer.BadParameter("--at requires a simulation: add manifests with -f PATH")
 
-    subject = Subject.read(about, namespace)
+    subject = Subject.parse(about, namespace)
     if subject is None:
         raise typer.BadParameter(f"{about!r} is not a supported KIND/NAME: use {SUBJECT_FORMS}")
     if paths:

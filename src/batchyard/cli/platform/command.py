@@ -128,7 +128,7 @@ def status(
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
-    request = drive.PlatformRequest(file, out, project, ClusterOptions(kubeconfig, context), reporting=output)
+    request = drive.PlatformRequest(file, out, project, ClusterOptions(kubeconfig, context), progress_format=output)
     drive.run_status(drive.render_requested_platform(request), request)
 
 
@@ -153,6 +153,6 @@ def destroy(
     settings = StepRunnerSettings(skipped=frozenset(skip or ()))
     cluster = ClusterOptions(kubeconfig, context)
     request = drive.PlatformRequest(
-        file, out, project, cluster, is_confirmed=yes, is_dry_run=dry_run, reporting=output, settings=settings
+        file, out, project, cluster, is_confirmed=yes, is_dry_run=dry_run, progress_format=output, settings=settings
     )
     drive.run_destroy(drive.render_requested_platform(request), request, is_unprotecting=unprotect)

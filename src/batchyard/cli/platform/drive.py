@@ -74,9 +74,9 @@ _KIND_STYLES: Final = {
 _TRANSIENT_KINDS: Final = frozenset({ProgressKind.BEGUN, ProgressKind.WAITING})
 
 
-def display_for(reporting: ProgressFormat) -> Display:
+def display_for(progress_format: ProgressFormat) -> Display:
     """Return the display for an output format; text is formatted for a terminal or for a file."""
-    if reporting is ProgressFormat.JSON:
+    if progress_format is ProgressFormat.JSON:
         return JsonDisplay()
     return TerminalDisplay() if sys.stderr.isatty() else LineDisplay()
 
@@ -86,9 +86,9 @@ def format_progress_event(event: ProgressEvent) -> str:
     step = event.step
     prefix = f"[{event.number:>{len(str(event.total))}}/{event.total}] {step.name}: "
     if event.kind is ProgressKind.BEGUN:
-        return prefix + step.purpose + (f" ({event.what})" if event.what else "")
+        return prefix + step.purpose + (f" ({event.description})" if event.description else "")
     result_text = "already done" if event.kind is ProgressKind.PASSED and step.commands else _KIND_TEXTS[event.kind]
-    text = result_text + (f": {event.what}" if event.what else "")
+    text = result_text + (f": {event.description}" if event.description else "")
     is_long = (
         event.kind in (ProgressKind.DONE, ProgressKind.FAILED, ProgressKind.INTERRUPTED, ProgressKind.UNMET)
         and event.seconds >= 1
@@ -186,7 +186,7 @@ class JsonDisplay:
     def show(self, event: ProgressEvent) -> None:
         """Print an event as one JSON line."""
         fields: dict[str, object] = {"event": event.kind.value, "step": event.step.name}
-        fields |= {"number": event.number, "total": event.total, "what": event.what}
+        fields |= {"number": event.number, "total": event.total, "what": event.description}
         fields["seconds"] = round(event.seconds, 1)
         if event.kind is ProgressKind.FAILED:
             fields |= {"tail": list(event.tail), "log": event.log, "remedy": event.step.remedy}
@@ -226,8 +226,8 @@ class TerminalConfirmation:
         try:
             if destroys:
                 text = f"{question}\nType {self.name} to continue"
-                typed = typer.prompt(text, default="", show_default=False, err=True)
-                return bool(typed.strip() == self.name)
+                typed_text = typer.prompt(text, default="", show_default=False, err=True)
+                return bool(typed_text.strip() == self.name)
             return bool(typer.confirm(f"{question}\nContinue?", err=True))
         except typer.Abort:
             raise KeyboardInterrupt from None
@@ -250,7 +250,7 @@ class PlatformRequest:
     is_dry_run: bool = False
     #: Whether `create` removes objects that the file no longer contains, without asking.
     is_pruning: bool = False
-    reporting: ProgressFormat = ProgressFormat.TEXT
+    progress_format: ProgressFormat = ProgressFormat.TEXT
     settings: StepRunnerSettings = field(default_factory=StepRunnerSettings)
 
 
@@ -280,121 +280,127 @@ def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
     return RenderedPlatform(platform, render(platform), folder)
 
 
-def run_create(rendered: RenderedPlatform, request: PlatformRequest) -> None:
+def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
     """Create the platform, or its missing parts; exit with 1 after a failed step, with 130 after Ctrl-C."""
-    for fault in system_pod_faults(rendered.platform):
+    for fault in system_pod_faults(rendered_platform.platform):
         output.report_line(f"batchyard: warning: {fault}")
     is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
     if request.is_dry_run:
-        connection = requested_connection(rendered.platform, request.cluster)
-        _print_dry_run(rendered, request, rendered.create(connection, is_pruning))
+        connection = requested_connection(rendered_platform.platform, request.cluster)
+        _print_dry_run(rendered_platform, request, rendered_platform.create(connection, is_pruning))
         return
-    display = display_for(request.reporting)
-    with _lock_folder(rendered, display) as (lock, journal):
-        connection = _find_connection(rendered, request, journal)
-        _write(rendered)
-        steps = rendered.create(connection, is_pruning)
-        counts = _run_steps(rendered, request, (lock, journal, display), steps, "create")
-    skipped = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
-    display.report(f"{rendered.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {skipped} skipped")
-    for line in _queue_commands(rendered, connection):
+    display = display_for(request.progress_format)
+    with _lock_folder(rendered_platform, display) as (lock, journal):
+        connection = _find_connection(rendered_platform, request, journal)
+        _write(rendered_platform)
+        steps = rendered_platform.create(connection, is_pruning)
+        counts = _run_steps(rendered_platform, request, (lock, journal, display), steps, "create")
+    skipped_count = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
+    display.report(
+        f"{rendered_platform.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {skipped_count} skipped"
+    )
+    for line in _queue_commands(rendered_platform, connection):
         display.report(f"  {line}")
 
 
-def run_destroy(rendered: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
+def run_destroy(rendered_platform: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
     """Destroy the platform and list what remains; exit with 1 after a failed step, with 130 after Ctrl-C."""
     if request.is_dry_run:
-        connection = requested_connection(rendered.platform, request.cluster)
-        _print_dry_run(rendered, request, rendered.destroy(connection, is_unprotecting))
+        connection = requested_connection(rendered_platform.platform, request.cluster)
+        _print_dry_run(rendered_platform, request, rendered_platform.destroy(connection, is_unprotecting))
         return
-    display = display_for(request.reporting)
-    with _lock_folder(rendered, display) as (lock, journal):
-        connection = _find_connection(rendered, request, journal)
-        _write(rendered)
-        steps = rendered.destroy(connection, is_unprotecting)
-        _run_steps(rendered, request, (lock, journal, display), steps, "destroy")
-        runner = CommandRunner(rendered.folder, lock, display.report)
-        remaining = list(_found_leftovers(rendered, connection, runner, display))
-    display.report(f"{rendered.platform.name} is destroyed. Remaining resources:")
-    if request.reporting is ProgressFormat.JSON:
+    display = display_for(request.progress_format)
+    with _lock_folder(rendered_platform, display) as (lock, journal):
+        connection = _find_connection(rendered_platform, request, journal)
+        _write(rendered_platform)
+        steps = rendered_platform.destroy(connection, is_unprotecting)
+        _run_steps(rendered_platform, request, (lock, journal, display), steps, "destroy")
+        runner = CommandRunner(rendered_platform.folder, lock, display.report)
+        remaining_leftovers = list(_found_leftovers(rendered_platform, connection, runner, display))
+    display.report(f"{rendered_platform.platform.name} is destroyed. Remaining resources:")
+    if request.progress_format is ProgressFormat.JSON:
         rows = [
             {"name": leftover.name, "what": leftover.purpose, "found": found_lines, "remove": leftover.removal}
-            for leftover, found_lines in remaining
+            for leftover, found_lines in remaining_leftovers
         ]
         output.write(json.dumps({"event": "stays", "leftovers": rows}) + "\n")
         return
-    for leftover, found_lines in remaining:
+    for leftover, found_lines in remaining_leftovers:
         output.write(f"{leftover.name}: {leftover.purpose}\n")
         output.write("".join(f"    {line}\n" for line in found_lines))
         output.write(f"  to remove: {shlex.join(leftover.removal)}\n")
 
 
-def run_status(rendered: RenderedPlatform, request: PlatformRequest) -> None:
+def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
     """Print for each step whether its result is present; exit with 1 if a result is missing."""
     display = LineDisplay()
-    with _lock_folder(rendered, display) as (lock, journal):
-        connection = _find_connection(rendered, request, journal)
-        _write(rendered)
-        runner = CommandRunner(rendered.folder, lock, display.report)
-        probe_results = probe_steps(runner, display, rendered.create(connection))
-    is_present = all(result is not None and (result.is_so or step.is_optional) for step, result in probe_results)
-    if request.reporting is ProgressFormat.JSON:
+    with _lock_folder(rendered_platform, display) as (lock, journal):
+        connection = _find_connection(rendered_platform, request, journal)
+        _write(rendered_platform)
+        runner = CommandRunner(rendered_platform.folder, lock, display.report)
+        probe_results = probe_steps(runner, display, rendered_platform.create(connection))
+    is_present = all(result is not None and (result.is_satisfied or step.is_optional) for step, result in probe_results)
+    if request.progress_format is ProgressFormat.JSON:
         rows = [
             {
                 "step": step.name,
-                "isThere": None if result is None else result.is_so,
-                "what": result.what if result else "",
+                "isThere": None if result is None else result.is_satisfied,
+                "what": result.description if result else "",
             }
             for step, result in probe_results
         ]
-        document = {"platform": rendered.platform.name, "isThere": is_present, "steps": rows}
+        document = {"platform": rendered_platform.platform.name, "isThere": is_present, "steps": rows}
         output.write(json.dumps(document, indent=4) + "\n")
     else:
         for step, result in probe_results:
-            state = "unknown" if result is None else "present" if result.is_so else "MISSING"
-            description = f"{step.name}: {result.what}" if result and result.what else step.name
+            state = "unknown" if result is None else "present" if result.is_satisfied else "MISSING"
+            description = f"{step.name}: {result.description}" if result and result.description else step.name
             output.write(f"{state:<8} {description}\n")
     if not is_present:
         raise SystemExit(1)
 
 
-def _write(rendered: RenderedPlatform) -> None:
+def _write(rendered_platform: RenderedPlatform) -> None:
     """Write the rendered files; the command exits if they would overwrite files that it did not render."""
-    conflicting, _ = write_platform_files(contents_by_path(rendered.platform), rendered.folder, overwrite=False)
-    if conflicting:
-        message = "".join(f"\n  {path}" for path in conflicting[:10])
+    paths, _ = write_platform_files(
+        contents_by_path(rendered_platform.platform), rendered_platform.folder, overwrite=False
+    )
+    if paths:
+        message = "".join(f"\n  {path}" for path in paths[:10])
         output.fail(
-            f"batchyard: would overwrite files in {rendered.folder} that were not rendered:{message}\nmove them,"
-            " choose "
+            f"batchyard: would overwrite files in {rendered_platform.folder} that were not rendered:{message}\n"
+            "move them, choose "
             "another folder with --out DIR, or replace them with `batchyard platform render --overwrite`"
         )
 
 
 @contextmanager
-def _lock_folder(rendered: RenderedPlatform, display: Display) -> Iterator[tuple[FolderLock, StepJournal]]:
+def _lock_folder(rendered_platform: RenderedPlatform, display: Display) -> Iterator[tuple[FolderLock, StepJournal]]:
     """Lock the rendered folder and open its journal; SIGTERM is handled as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with FolderLock(rendered.folder, display.report) as lock:
-            yield lock, StepJournal(rendered.folder)
+        with FolderLock(rendered_platform.folder, display.report) as lock:
+            yield lock, StepJournal(rendered_platform.folder)
     except FolderBusyError as busy:
         output.fail(f"batchyard: {busy}")
     except OSError as error:
-        message = f"batchyard: {error.filename or rendered.folder}: {error.strerror}"
+        message = f"batchyard: {error.filename or rendered_platform.folder}: {error.strerror}"
         if error.errno in _DISK_FULL_ERRORS:
             output.fail(f"{message}; free disk space and run the command again to resume")
         output.fail(f"{message}; choose another folder with --out DIR")
 
 
-def _find_connection(rendered: RenderedPlatform, request: PlatformRequest, journal: StepJournal) -> ClusterConnection:
+def _find_connection(
+    rendered_platform: RenderedPlatform, request: PlatformRequest, journal: StepJournal
+) -> ClusterConnection:
     try:
-        return resolve_connection(rendered.platform, request.cluster, journal)
+        return resolve_connection(rendered_platform.platform, request.cluster, journal)
     except TargetError as error:
         output.fail(f"batchyard: {error}")
 
 
 def _run_steps(
-    rendered: RenderedPlatform,
+    rendered_platform: RenderedPlatform,
     request: PlatformRequest,
     resources: tuple[FolderLock, StepJournal, Display],
     steps: Sequence[PlatformStep],
@@ -405,16 +411,16 @@ def _run_steps(
     unknown = sorted(request.settings.skipped - {step.name for step in steps})
     if unknown:
         output.fail(f"batchyard: unknown step {', '.join(unknown)} in --skip; --dry-run lists all steps")
-    unfinished = _unfinished_command(journal)
-    if unfinished:
-        display.report(f"the previous {unfinished} did not finish: its completed steps are skipped")
-    journal.note(event="run", verb=verb, platform=rendered.platform.name)
+    unfinished_command = _unfinished_command(journal)
+    if unfinished_command:
+        display.report(f"the previous {unfinished_command} did not finish: its completed steps are skipped")
+    journal.note(event="run", verb=verb, platform=rendered_platform.platform.name)
     runner = StepRunner(
-        rendered.folder,
-        CommandRunner(rendered.folder, lock, display.report),
+        rendered_platform.folder,
+        CommandRunner(rendered_platform.folder, lock, display.report),
         journal,
         display,
-        TerminalConfirmation(rendered.platform.name, request.is_confirmed),
+        TerminalConfirmation(rendered_platform.platform.name, request.is_confirmed),
         request.settings,
     )
     try:
@@ -427,10 +433,10 @@ def _run_steps(
     return counts
 
 
-def _exit_stopped(stopped: RunStoppedError, verb: str, display: Display) -> NoReturn:
+def _exit_stopped(error: RunStoppedError, verb: str, display: Display) -> NoReturn:
     display.clear_status()
-    display.report(f"batchyard: {verb} stopped at step {stopped.step}; run the same command again to resume")
-    raise SystemExit(INTERRUPTED if stopped.kind is ProgressKind.INTERRUPTED else 1)
+    display.report(f"batchyard: {verb} stopped at step {error.step}; run the same command again to resume")
+    raise SystemExit(INTERRUPTED if error.kind is ProgressKind.INTERRUPTED else 1)
 
 
 def _unfinished_command(journal: StepJournal) -> str:
@@ -444,11 +450,11 @@ def _unfinished_command(journal: StepJournal) -> str:
     return verb
 
 
-def _queue_commands(rendered: RenderedPlatform, connection: ClusterConnection) -> Iterator[str]:
+def _queue_commands(rendered_platform: RenderedPlatform, connection: ClusterConnection) -> Iterator[str]:
     """Yield the commands that show the queues of the new cluster."""
-    if rendered.platform.google is not None:
+    if rendered_platform.platform.google is not None:
         kubeconfig = Path(connection.kubeconfig)
-        path = kubeconfig if kubeconfig.is_absolute() else rendered.folder / kubeconfig
+        path = kubeconfig if kubeconfig.is_absolute() else rendered_platform.folder / kubeconfig
         yield f"export KUBECONFIG={shlex.quote(str(path))}"
         yield "kubectl get clusterqueues"
     else:
@@ -456,26 +462,30 @@ def _queue_commands(rendered: RenderedPlatform, connection: ClusterConnection) -
 
 
 def _found_leftovers(
-    rendered: RenderedPlatform, connection: ClusterConnection, processes: CommandRunner, display: Display
+    rendered_platform: RenderedPlatform, connection: ClusterConnection, processes: CommandRunner, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
     """Yield the resources that `destroy` keeps, with their probe output; skip those that the probe does not find."""
-    for leftover in leftovers(rendered.platform, connection, str(rendered.folder)):
-        if leftover.look is None:
+    for leftover in leftovers(rendered_platform.platform, connection, str(rendered_platform.folder)):
+        if leftover.list_command is None:
             yield leftover, []
             continue
-        answer = processes.run_probe(leftover.look, display.show_progress)
-        found_lines = [line.strip() for line in answer.printed.splitlines() if line.strip()]
+        command_output = processes.run_probe(leftover.list_command, display.show_progress)
+        found_lines = [line.strip() for line in command_output.stdout.splitlines() if line.strip()]
         if found_lines:
             yield leftover, found_lines
 
 
-def _print_dry_run(rendered: RenderedPlatform, request: PlatformRequest, steps: Sequence[PlatformStep]) -> None:
+def _print_dry_run(
+    rendered_platform: RenderedPlatform, request: PlatformRequest, steps: Sequence[PlatformStep]
+) -> None:
     """Print every command that would run, in order, without running any."""
-    if request.reporting is ProgressFormat.JSON:
+    if request.progress_format is ProgressFormat.JSON:
         rows = [_dry_run_row(step) for step in steps]
-        output.write(json.dumps({"folder": str(rendered.folder), "steps": rows}, indent=4) + "\n")
+        output.write(json.dumps({"folder": str(rendered_platform.folder), "steps": rows}, indent=4) + "\n")
         return
-    output.write(f"# the rendered files are written to this folder first\ncd {shlex.quote(str(rendered.folder))}\n")
+    output.write(
+        f"# the rendered files are written to this folder first\ncd {shlex.quote(str(rendered_platform.folder))}\n"
+    )
     for number, step in enumerate(steps, 1):
         output.write(f"\n# {number}/{len(steps)} {step.name}: {step.purpose}\n")
         if step.consent is not None:
@@ -486,7 +496,7 @@ def _print_dry_run(rendered: RenderedPlatform, request: PlatformRequest, steps: 
             relation = "unless" if step.commands else "until" if step.patience_seconds else "if"
             output.write(f"#   {relation} this command confirms it: {_format_shell_command(probe.command)}\n")
         for command in step.commands:
-            input_note = " <<< FROM-PROBES" if step.sends else ""
+            input_note = " <<< FROM-PROBES" if step.stdin_from_probes else ""
             output.write(f"{_format_shell_command(command)}{input_note}\n")
 
 
@@ -503,5 +513,5 @@ def _dry_run_row(step: PlatformStep) -> dict[str, object]:
 def _format_shell_command(command: StepCommand) -> str:
     """Format a command as a line for a shell."""
     variables = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
-    input_text = f" <<< {shlex.quote(command.sent)}" if command.sent else ""
+    input_text = f" <<< {shlex.quote(command.stdin_text)}" if command.stdin_text else ""
     return f"{variables}{shlex.join(command.argv)}{input_text}"

@@ -53,12 +53,12 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
         rendered_object = _object_of_finding(finding, objects)
         line = _line_of_finding(finding, rendered_object, platform, lines)
         equal_findings.setdefault((finding.rule, finding.problem, line), []).append(finding)
-    merged = [
+    merged_findings = [
         MergedFinding(group_findings[0], [_object_name(each) for each in group_findings], key[2])
         for key, group_findings in equal_findings.items()
     ]
-    merged += _room_findings(source, platform, lines)
-    return sorted(merged, key=lambda each: (_SEVERITY_ORDER.index(each.finding.severity), each.line))
+    merged_findings += _room_findings(source, platform, lines)
+    return sorted(merged_findings, key=lambda each: (_SEVERITY_ORDER.index(each.finding.severity), each.line))
 
 
 def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
@@ -79,9 +79,9 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
         yield MergedFinding(finding, [_object_name(finding)], lines.of(fault.path))
 
 
-def _is_idle(rendered: RenderedObject) -> bool:
+def _is_idle(rendered_object: RenderedObject) -> bool:
     """Return whether the embedded platform stores an object without acting on it; a real cluster does act on it."""
-    kind = find_kind(rendered.obj["apiVersion"], rendered.obj["kind"])
+    kind = find_kind(rendered_object.obj["apiVersion"], rendered_object.obj["kind"])
     return kind is not None and kind.is_idle
 
 
@@ -144,7 +144,7 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
         output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
     else:
         output.write(render_document(_document(plan), output_format))
-    severities = [merged.finding.severity for merged in plan.findings]
+    severities = [merged_finding.finding.severity for merged_finding in plan.findings]
     counts = {severity: severities.count(severity) for severity in Severity}
     count_texts = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
     output.report_line(f"batchyard: nothing has been created; lint: {count_texts}")
@@ -155,10 +155,10 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
 def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
     objects: dict[str, list[str]] = {}
     for group in platform_objects(platform).values():
-        for rendered in group:
-            metadata = rendered.obj["metadata"]
+        for rendered_object in group:
+            metadata = rendered_object.obj["metadata"]
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
-            objects.setdefault(rendered.obj["kind"], []).append(name)
+            objects.setdefault(rendered_object.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
     names, supplies = google_resource_names(platform), machine_supplies(platform)
     return _Plan(platform, names, objects, supplies, quotas(platform), merged_findings, source.name)
@@ -184,8 +184,8 @@ def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
         yield format_table(_quotas_table(plan.quotas, format_names))
     if plan.findings:
         yield "\n# Lint findings\n"
-        for merged in plan.findings:
-            yield from (f"{text}\n" for text in _finding_lines(merged, plan.source, format_names))
+        for merged_finding in plan.findings:
+            yield from (f"{text}\n" for text in _finding_lines(merged_finding, plan.source, format_names))
 
 
 def _names_table(header: str, names_by_kind: Mapping[str, Sequence[str]], format_names: _NamesFormatter) -> Table:
@@ -220,9 +220,9 @@ def _quotas_table(rows: Sequence[ComputeQuota], format_names: _NamesFormatter) -
     return [["REGION", "QUOTA", "NEEDED", "FOR"], *cells]
 
 
-def _finding_lines(merged: MergedFinding, source: str, format_names: _NamesFormatter) -> Iterator[str]:
-    finding, location = merged.finding, f"{source}:{merged.line}" if merged.line else source
-    yield f"{location}: {finding.severity.value} {finding.rule}: {format_names(merged.objects)}"
+def _finding_lines(merged_finding: MergedFinding, source: str, format_names: _NamesFormatter) -> Iterator[str]:
+    finding, location = merged_finding.finding, f"{source}:{merged_finding.line}" if merged_finding.line else source
+    yield f"{location}: {finding.severity.value} {finding.rule}: {format_names(merged_finding.objects)}"
     yield f"    {finding.problem}"
     if finding.fix:
         yield f"    fix: {finding.fix}"
@@ -231,12 +231,12 @@ def _finding_lines(merged: MergedFinding, source: str, format_names: _NamesForma
 
 def _fit_names(names: Sequence[str]) -> str:
     """Format as many names as fit on a line, and the number of omitted names."""
-    fitting: list[str] = []
+    fitting_names: list[str] = []
     for name in names:
-        if fitting and len(", ".join([*fitting, name])) > _NAMES_WIDTH:
-            return f"{', '.join(fitting)} and {len(names) - len(fitting)} more"
-        fitting.append(name)
-    return ", ".join(fitting)
+        if fitting_names and len(", ".join([*fitting_names, name])) > _NAMES_WIDTH:
+            return f"{', '.join(fitting_names)} and {len(names) - len(fitting_names)} more"
+        fitting_names.append(name)
+    return ", ".join(fitting_names)
 
 
 def _totals(rows: Sequence[MachineSupply]) -> tuple[MicroDollars, MicroDollars]:
@@ -270,7 +270,7 @@ def _document(plan: _Plan) -> dict[str, Any]:
             {"region": row.region, "metric": row.metric, "needed": row.needed, "usedBy": list(row.used_by)}
             for row in plan.quotas
         ],
-        "findings": [_finding_row(merged) for merged in plan.findings],
+        "findings": [_finding_row(merged_finding) for merged_finding in plan.findings],
     }
 
 
@@ -292,13 +292,13 @@ def _supply_row(row: MachineSupply) -> dict[str, Any]:
     }
 
 
-def _finding_row(merged: MergedFinding) -> dict[str, Any]:
-    finding = merged.finding
+def _finding_row(merged_finding: MergedFinding) -> dict[str, Any]:
+    finding = merged_finding.finding
     return {
         "rule": finding.rule,
         "severity": finding.severity.value,
-        "line": merged.line,
-        "objects": list(merged.objects),
+        "line": merged_finding.line,
+        "objects": list(merged_finding.objects),
         "problem": finding.problem,
         "fix": finding.fix,
         "link": finding.link,

@@ -71,9 +71,9 @@ class CommandRunner:
             try:
                 code = process.wait(_TICK_SECONDS)
             except subprocess.TimeoutExpired:
-                waited = monotonic_seconds() - started_at
-                show_progress(_last_line(stderr), waited)
-                is_late = self._enforce_time_limit(process, command, waited, is_late)
+                waited_seconds = monotonic_seconds() - started_at
+                show_progress(_last_line(stderr), waited_seconds)
+                is_late = self._enforce_time_limit(process, command, waited_seconds, is_late)
             except KeyboardInterrupt:
                 interrupts += 1
                 self._interrupt(process, command, interrupts)
@@ -82,7 +82,7 @@ class CommandRunner:
 
     def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "Popen[bytes]":
         with tempfile.TemporaryFile() as stdin_file:
-            stdin_file.write(command.sent.encode())
+            stdin_file.write(command.stdin_text.encode())
             stdin_file.seek(0)
             return subprocess.Popen(  # noqa: S603 - commands of the steps
                 command.full_argv,
@@ -94,11 +94,11 @@ class CommandRunner:
                 pass_fds=(self._lock.inherited_fd,),
             )
 
-    def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, waited: float, is_late: bool) -> bool:
+    def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, seconds: float, is_late: bool) -> bool:
         """Send SIGINT at the time limit and SIGKILL after the grace period; return whether the limit has passed."""
-        if waited > command.limit_seconds + _GRACE_SECONDS:
+        if seconds > command.limit_seconds + _GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
-        elif waited > command.limit_seconds and not is_late:
+        elif seconds > command.limit_seconds and not is_late:
             _signal_process_group(process, signal.SIGINT)
             return True
         return is_late

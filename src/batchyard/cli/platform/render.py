@@ -30,16 +30,16 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
     try:
         contents = contents_by_path(platform)
-        conflicting, removed = write_platform_files(contents, out, overwrite=overwrite)
+        conflicting_paths, removed_count = write_platform_files(contents, out, overwrite=overwrite)
     except OSError as error:
         output.fail(f"batchyard: cannot write {error.filename or out}: {error.strerror}; choose another folder")
-    if conflicting:
-        listed = "".join(f"\n  {path}" for path in conflicting[:_PATHS_SHOWN_MAX])
-        omitted = len(conflicting) - _PATHS_SHOWN_MAX
-        omitted_note = f"\n  and {omitted} more" if omitted > 0 else ""
-        message = f"would overwrite files in {out} that were not rendered:{listed}{omitted_note}"
+    if conflicting_paths:
+        path_lines = "".join(f"\n  {path}" for path in conflicting_paths[:_PATHS_SHOWN_MAX])
+        omitted_count = len(conflicting_paths) - _PATHS_SHOWN_MAX
+        omitted_note = f"\n  and {omitted_count} more" if omitted_count > 0 else ""
+        message = f"would overwrite files in {out} that were not rendered:{path_lines}{omitted_note}"
         output.fail(f"batchyard: {message}\nnothing was written; move them, or use --overwrite")
-    removed_note = f"; {removed} old files removed" if removed else ""
+    removed_note = f"; {removed_count} old files removed" if removed_count else ""
     output.report_line(f"batchyard: {len(contents)} files written to {out}{removed_note}")
 
 
@@ -59,21 +59,21 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
     interrupted run still recognizes its own files.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
-    recorded = _read_record(out)
-    obsolete = [path for path in recorded if path not in contents]
-    conflicting = [path for path in contents if _is_foreign(out / path, contents[path], recorded.get(path, []))]
-    if conflicting and not overwrite:
-        return conflicting, 0
+    old_digests = _read_record(out)
+    obsolete = [path for path in old_digests if path not in contents]
+    conflicts = [path for path in contents if _is_foreign(out / path, contents[path], old_digests.get(path, []))]
+    if conflicts and not overwrite:
+        return conflicts, 0
     new_digests = {path: [_digest(content)] for path, content in contents.items()}
-    paths = [*recorded, *new_digests]
-    _write_record(out, {path: [*recorded.get(path, []), *new_digests.get(path, [])] for path in paths})
+    paths = [*old_digests, *new_digests]
+    _write_record(out, {path: [*old_digests.get(path, []), *new_digests.get(path, [])] for path in paths})
     for path, content in contents.items():
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_atomically(target, content)
-    removed = sum(_remove_unchanged(out, path, recorded[path]) for path in obsolete)
+    removed_count = sum(_remove_unchanged(out, path, old_digests[path]) for path in obsolete)
     _write_record(out, new_digests)
-    return [], removed
+    return [], removed_count
 
 
 def _read_record(out: Path) -> dict[str, list[str]]:
@@ -136,8 +136,8 @@ def write_example(example: str, file: Path) -> None:
     """Write an example platform.yaml; exit with 1 if the file exists."""
     try:
         text = read_folder(EXAMPLES_FOLDER, ".yaml")[f"{example}.yaml"]
-        with file.open("x", encoding="utf-8", newline="\n") as opened:
-            opened.write(text)
+        with file.open("x", encoding="utf-8", newline="\n") as opened_file:
+            opened_file.write(text)
     except FileExistsError:
         output.fail(f"batchyard: {file} already exists and was not changed; choose another file")
     except OSError as error:

@@ -46,7 +46,7 @@ class ProgressEvent:
     step: PlatformStep
     number: int
     total: int
-    what: str = ""
+    description: str = ""
     seconds: float = 0.0
     #: The last output lines of a failed command; `log` is the path of its log file.
     tail: tuple[str, ...] = ()
@@ -78,12 +78,12 @@ class Confirmation(Protocol):
 
 def format_seconds(seconds: float) -> str:
     """Format a duration in seconds as 8s, 2m10s or 1h04m."""
-    rounded = round(seconds)
-    if rounded < 60:
-        return f"{rounded}s"
-    if rounded < 3600:
-        return f"{rounded // 60}m{rounded % 60:02}s"
-    return f"{rounded // 3600}h{rounded % 3600 // 60:02}m"
+    rounded_seconds = round(seconds)
+    if rounded_seconds < 60:
+        return f"{rounded_seconds}s"
+    if rounded_seconds < 3600:
+        return f"{rounded_seconds // 60}m{rounded_seconds % 60:02}s"
+    return f"{rounded_seconds // 3600}h{rounded_seconds % 3600 // 60:02}m"
 
 
 _TAIL_LINES: Final = 15
@@ -117,7 +117,7 @@ class StepFailedError(Exception):
 
     def __init__(self, detail: str, tail: tuple[str, ...] = (), log: str = "") -> None:
         super().__init__(detail)
-        self.what = detail
+        self.description = detail
         self.tail = tail
         self.log = log
 
@@ -156,9 +156,9 @@ class StepRunner:
             raise RunStoppedError(ProgressKind.REFUSED, step.name) from None
         except StepFailedError as unmet:
             if not step.is_optional:
-                report_event(ProgressKind.FAILED, unmet.what, unmet.tail, unmet.log)
+                report_event(ProgressKind.FAILED, unmet.description, unmet.tail, unmet.log)
                 raise RunStoppedError(ProgressKind.FAILED, step.name) from None
-            kind, detail = ProgressKind.UNMET, unmet.what
+            kind, detail = ProgressKind.UNMET, unmet.description
         except KeyboardInterrupt:
             report_event(ProgressKind.INTERRUPTED)
             raise RunStoppedError(ProgressKind.INTERRUPTED, step.name) from None
@@ -168,43 +168,47 @@ class StepRunner:
     def _run_step(self, step: PlatformStep, report_event: Callable[..., None]) -> tuple[ProgressKind, str]:
         if step.name in self.settings.skipped:
             return ProgressKind.SKIPPED, "skipped by option"
-        if step.only_if is not None and not (result := self._probe_once(step.only_if)).is_so:
-            return ProgressKind.SKIPPED, result.what
+        if step.only_if is not None and not (result := self._probe_once(step.only_if)).is_satisfied:
+            return ProgressKind.SKIPPED, result.description
         result = self._probe(step)
-        if step.probes and result.is_so:
-            return ProgressKind.PASSED, result.what
+        if step.probes and result.is_satisfied:
+            return ProgressKind.PASSED, result.description
         step, input_text = self._with_input(step)
-        if step.consent is not None and not self._ask_consent(step, result.what, input_text):
+        if step.consent is not None and not self._ask_consent(step, result.description, input_text):
             if step.is_optional:
-                raise StepFailedError(f"declined: {result.what}")
+                raise StepFailedError(f"declined: {result.description}")
             raise StepDeclinedError
         if step.commands:
-            report_event(ProgressKind.BEGUN, result.what)
+            report_event(ProgressKind.BEGUN, result.description)
             self._run_commands(step, report_event)
             if not step.is_checked:
                 return ProgressKind.DONE, ""
             result = self._probe(step)
-        if step.probes and not result.is_so:
+        if step.probes and not result.is_satisfied:
             if step.patience_seconds:
-                report_event(ProgressKind.WAITING, result.what)
+                report_event(ProgressKind.WAITING, result.description)
             result = self._wait_until_done(step, result)
-        return ProgressKind.DONE, result.what
+        return ProgressKind.DONE, result.description
 
     def _with_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
         """Return the step with the input of its commands, and that input for the confirmation question."""
-        if step.sends is None:
+        if step.stdin_from_probes is None:
             return step, ""
         show_progress = self.display.show_progress
-        input_text = step.sends([self.processes.run_probe(probe.command, show_progress) for probe in step.probes])
-        return replace(step, commands=tuple(replace(command, sent=input_text) for command in step.commands)), input_text
+        input_text = step.stdin_from_probes(
+            [self.processes.run_probe(probe.command, show_progress) for probe in step.probes]
+        )
+        return replace(
+            step, commands=tuple(replace(command, stdin_text=input_text) for command in step.commands)
+        ), input_text
 
     def _ask_consent(self, step: PlatformStep, detail: str, input_text: str) -> bool:
         consent = step.consent
         assert consent is not None, "_agreed is called only for steps that require consent"
         question = consent.question.replace("{seen}", detail)
-        if consent.asking is not None:
-            probe_output = self.processes.run_probe(consent.asking.command, self.display.show_progress)
-            question += consent.asking.says(probe_output, input_text)
+        if consent.details is not None:
+            probe_output = self.processes.run_probe(consent.details.command, self.display.show_progress)
+            question += consent.details.format_details(probe_output, input_text)
         self.display.clear_status()
         return self.confirmation.confirm(question, consent.is_grave(detail))
 
@@ -215,19 +219,19 @@ class StepRunner:
         attempts = 0
         while (command_output := self._first_failure(step, log)) is not None:
             attempts += 1
-            if not step.retry.helps(command_output.reported, attempts):
-                lines = [line.rstrip() for line in command_output.reported.splitlines() if line.strip()]
+            if not step.retry.should_retry(command_output.stderr, attempts):
+                lines = [line.rstrip() for line in command_output.stderr.splitlines() if line.strip()]
                 raise StepFailedError(command_output.main_error, tuple(lines[-_TAIL_LINES:]), str(log))
             report_event(ProgressKind.RETRIED, f"{command_output.main_error}; again in {step.retry.pause_seconds} s")
             Event().wait(step.retry.pause_seconds * self.settings.pace)
-            if step.probes and self._probe(step).is_so:
+            if step.probes and self._probe(step).is_satisfied:
                 return
 
     def _first_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
         """Run the commands until one fails; return the output of the failed command, None if all succeed."""
         for command in step.commands:
             command_output = self.processes.run_logged(command, log, self.display.show_progress)
-            if command_output.code and not any(tolerated in command_output.reported for tolerated in command.tolerates):
+            if command_output.code and not any(text in command_output.stderr for text in command.tolerated_errors):
                 return command_output
         return None
 
@@ -235,12 +239,12 @@ class StepRunner:
         """Probe until the step is done; raise UnmetError after the step's timeout."""
         started_at = monotonic_seconds()
         pause = _PROBE_INTERVALS[0]
-        while not result.is_so:
-            waited = monotonic_seconds() - started_at
-            if waited >= step.patience_seconds:
+        while not result.is_satisfied:
+            waited_seconds = monotonic_seconds() - started_at
+            if waited_seconds >= step.patience_seconds:
                 timeout_note = f", after waiting {step.patience_seconds} s" if step.patience_seconds else ""
-                raise StepFailedError(f"{result.what}{timeout_note}")
-            self.display.show_progress(result.what, waited)
+                raise StepFailedError(f"{result.description}{timeout_note}")
+            self.display.show_progress(result.description, waited_seconds)
             Event().wait(pause * self.settings.pace)
             pause = min(2 * pause, _PROBE_INTERVALS[1])
             result = self._probe(step)
@@ -250,8 +254,8 @@ class StepRunner:
         """Run the probes of a step; return the first negative result, else the last result."""
         result = ProbeResult(not step.probes)
         for probe in step.probes:
-            result = probe.reading(self.processes.run_probe(probe.command, self.display.show_progress))
-            if not result.is_so:
+            result = probe.parser(self.processes.run_probe(probe.command, self.display.show_progress))
+            if not result.is_satisfied:
                 return result
         return result
 
@@ -259,7 +263,7 @@ class StepRunner:
         """Return the result of a probe that runs once per run."""
         if probe.command not in self._probe_outputs:
             self._probe_outputs[probe.command] = self.processes.run_probe(probe.command, self.display.show_progress)
-        return probe.reading(self._probe_outputs[probe.command])
+        return probe.parser(self._probe_outputs[probe.command])
 
 
 def probe_steps(
@@ -276,9 +280,9 @@ def probe_steps(
             continue
         result = ProbeResult(True)
         for probe in step.probes:
-            result = probe.reading(processes.run_probe(probe.command, display.show_progress))
-            if not result.is_so:
+            result = probe.parser(processes.run_probe(probe.command, display.show_progress))
+            if not result.is_satisfied:
                 break
         results.append((step, result))
-        is_blocked = step.carries and not result.is_so
+        is_blocked = step.is_prerequisite and not result.is_satisfied
     return results

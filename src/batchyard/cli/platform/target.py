@@ -47,9 +47,9 @@ def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal
     if platform.google is not None:
         _record_target(journal, platform.name, f"project {platform.google.project}, {platform.region}")
         return connection
-    recorded = journal.target()
-    if recorded is not None and not options.context and not options.kubeconfig:
-        connection = ClusterConnection(recorded.get("kubeconfig", ""), recorded.get("context", ""))
+    recorded_target = journal.target()
+    if recorded_target is not None and not options.context and not options.kubeconfig:
+        connection = ClusterConnection(recorded_target.get("kubeconfig", ""), recorded_target.get("context", ""))
     view = _kubeconfig_view(connection)
     context = str(view.get("current-context") or "")
     servers = [row["cluster"].get("server", "") for row in view.get("clusters") or ()]
@@ -61,12 +61,12 @@ def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal
 
 def _record_target(journal: StepJournal, name: str, location: str, **details: str) -> None:
     """Record the cluster of this folder's platform, or raise TargetError if a different one is recorded."""
-    recorded = journal.target()
-    if recorded is None:
+    recorded_target = journal.target()
+    if recorded_target is None:
         journal.note(event="target", platform=name, place=location, **details)
         return
-    if (recorded["platform"], recorded["place"]) != (name, location):
-        owner = f"{recorded['platform']} on {recorded['place']}"
+    if (recorded_target["platform"], recorded_target["place"]) != (name, location):
+        owner = f"{recorded_target['platform']} on {recorded_target['place']}"
         raise TargetError(f"this folder belongs to {owner}, not to {name} on {location}: choose another with --out DIR")
 
 

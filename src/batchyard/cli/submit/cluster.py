@@ -49,14 +49,14 @@ class Cluster:
         """Create a Job and its ConfigMaps, or delete the Job if a ConfigMap fails; return the Job as created."""
         for config_map in config_maps[:1]:  # a dry run, so that missing permissions do not leave a Job behind
             await self._create_object(scheme.CONFIG_MAP, config_map, "?dryRun=All")
-        created = await self._create_object(scheme.JOB, job)
+        created_job = await self._create_object(scheme.JOB, job)
         try:
             for config_map in config_maps:
-                await self._create_object(scheme.CONFIG_MAP, with_job_owner(config_map, created))
+                await self._create_object(scheme.CONFIG_MAP, with_job_owner(config_map, created_job))
         except (SubmitError, asyncio.CancelledError):  # rejected, or interrupted
-            await self._delete_job(created)
+            await self._delete_job(created_job)
             raise
-        return created
+        return created_job
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
         """Return how many Workloads are ahead of the Job in its queue, and how many are pending; None if unknown."""
@@ -89,15 +89,15 @@ class Cluster:
         events = [(event_last_time(event), event) for event in _items_in(answer)]
         if not events:
             return None
-        _, latest = max(events, key=lambda event: event[0])
-        return latest.get("reason") or "", latest.get("message") or ""
+        _, latest_event = max(events, key=lambda event: event[0])
+        return latest_event.get("reason") or "", latest_event.get("message") or ""
 
     async def follow_log(
-        self, namespace: str, pod: str, container: str, since: str, handle_lines: Callable[[Sequence[bytes]], None]
+        self, namespace: str, pod: str, container: str, since_time: str, handle_lines: Callable[[Sequence[bytes]], None]
     ) -> HttpResponse:
         """Pass the timestamped lines of a container's log to `handle_lines`; return the final response."""
         path = object_path(kind_info(scheme.POD), "v1", namespace, pod, "log")
-        since_query = f"&sinceTime={since.replace('+', '%2B')}" if since else ""
+        since_query = f"&sinceTime={since_time.replace('+', '%2B')}" if since_time else ""
         query = f"container={container}&follow=true&timestamps=true{since_query}"
         return await self.transport.stream(
             HttpRequest("GET", f"{path}?{query}", accept="*/*"), handle_lines, deliver_incomplete_line=True

@@ -69,13 +69,13 @@ def command_line(context: typer.Context) -> Sequence[str]:
 
 def parse_pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
     """Parse the values of an option as NAME=VALUE pairs; raise BadParameter if one is malformed."""
-    parsed = {}
+    values_by_name = {}
     for text in values or ():
         name, separator, value = text.partition("=")
         if not name or not separator:
             raise typer.BadParameter(f"{option} {text!r}: use the form NAME=VALUE")
-        parsed[name] = value
-    return parsed
+        values_by_name[name] = value
+    return values_by_name
 
 
 def parse_toleration(text: str) -> dict[str, str]:
@@ -202,14 +202,14 @@ class JobFollower:
         """Report the Job's progress until the Job ends; return the exit code of its command."""
         tasks = [asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())]
         job_ended = asyncio.ensure_future(self._job_ended.wait())
-        done, _ = await asyncio.wait([job_ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        done_tasks, _ = await asyncio.wait([job_ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done_tasks:
             task.result()  # these tasks run until cancelled: a finished one raises its error
         for pod in await self._list_pods():
             self._follow_log(pod)
         if self._logs:
-            done, _ = await asyncio.wait(self._logs.values(), timeout=_LOG_DRAIN_TIMEOUT)
-            for task in done:
+            done_tasks, _ = await asyncio.wait(self._logs.values(), timeout=_LOG_DRAIN_TIMEOUT)
+            for task in done_tasks:
                 task.result()  # raises an unexpected error
         self._report_all(self._progress.process_job(self._job, await self._list_pods()))
         exit_code = self._progress.exit_code
@@ -351,11 +351,11 @@ async def submit_job(
     submit_output: progress.SubmitOutput,
 ) -> int:
     """Create the Job and, unless detached, follow it to its end; return the exit code."""
-    read = access_reader_of_target(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
-    access = await read()
+    read_access = access_reader_of_target(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
+    access = await read_access()
     job_request = replace(job_request, namespace=job_request.namespace or access.namespace)
     archive = None if packed_folder is None else packed_folder.content
-    transport = HttpTransport(access, read)
+    transport = HttpTransport(access, read_access)
     try:
         cluster = Cluster(transport, access.url)
         await cluster.check(job_request)
@@ -412,12 +412,12 @@ def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
 
 def _shipped_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
     line = f"{packed_folder.files} files shipped, {format_megabytes(len(packed_folder.content))}"
-    if packed_folder.excluded:
-        line += f"; left out: {', '.join(packed_folder.excluded)}"
+    if packed_folder.excluded_paths:
+        line += f"; left out: {', '.join(packed_folder.excluded_paths)}"
     return progress.ProgressMessage(
         "Shipped",
         line,
-        {"files": packed_folder.files, "bytes": len(packed_folder.content), "leftOut": packed_folder.excluded},
+        {"files": packed_folder.files, "bytes": len(packed_folder.content), "leftOut": packed_folder.excluded_paths},
     )
 
 

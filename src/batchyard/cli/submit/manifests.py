@@ -215,7 +215,7 @@ class PackedFolder(NamedTuple):
 
     content: bytes
     files: int
-    excluded: Sequence[str]
+    excluded_paths: Sequence[str]
 
 
 class _FolderEntry(NamedTuple):
@@ -231,9 +231,9 @@ def pack(folder: Path) -> PackedFolder:
     root = folder.resolve()
     if not root.is_dir():
         raise PackingError(f"{folder} is not a folder: give an existing folder")
-    excluded: list[str] = []
+    excluded_paths: list[str] = []
     try:
-        entries = list(_entries_below(root, root, excluded))
+        entries = list(_entries_below(root, root, excluded_paths))
         size = sum(entry.size for entry in entries)
         if size > FOLDER_SIZE_MAX:
             raise PackingError(_too_large_message(folder, size, FOLDER_SIZE_MAX, "", entries))
@@ -243,11 +243,11 @@ def pack(folder: Path) -> PackedFolder:
     if len(content) > PACKED_MAX:
         raise PackingError(_too_large_message(folder, len(content), PACKED_MAX, " packed", entries))
     files = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in entries)
-    return PackedFolder(content, files, excluded)
+    return PackedFolder(content, files, excluded_paths)
 
 
-def _entries_below(folder: Path, root: Path, excluded: list[str]) -> Iterator[_FolderEntry]:
-    """Yield the entries to pack below a folder in order of their names; append excluded paths to `excluded`."""
+def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Iterator[_FolderEntry]:
+    """Yield the entries to pack below a folder in order of their names; append excluded paths to `excluded_paths`."""
     for path in sorted(folder.iterdir()):
         name = path.relative_to(root).as_posix()
         mode = path.lstat().st_mode
@@ -256,14 +256,14 @@ def _entries_below(folder: Path, root: Path, excluded: list[str]) -> Iterator[_F
             yield _FolderEntry(name, path, 0)
         elif stat.S_ISDIR(mode):
             if path.name in EXCLUDED_FOLDERS or any((path / mark).exists() for mark in _EXCLUDING_FILES):
-                excluded.append(f"{name}/")
+                excluded_paths.append(f"{name}/")
                 continue
             yield _FolderEntry(name, path, 0)
-            yield from _entries_below(path, root, excluded)
+            yield from _entries_below(path, root, excluded_paths)
         elif stat.S_ISREG(mode):
             yield _FolderEntry(name, path, path.lstat().st_size)
         else:  # a socket, a pipe, a device
-            excluded.append(name)
+            excluded_paths.append(name)
 
 
 def _check_link(path: Path, root: Path) -> None:

@@ -57,27 +57,29 @@ class JobProgress:
     def process_workload(self, workload: Obj) -> Iterator[ProgressMessage]:
         """Yield messages about a changed Workload: eviction, admission, or a new pending reason."""
         self._has_workload = True
-        reserved, evicted = find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted")
-        is_evicted = evicted is not None and evicted["status"] == "True"
-        if evicted is not None and is_evicted and evicted["lastTransitionTime"] != self._evicted_at:
-            self._evicted_at, self._pending_reason = evicted["lastTransitionTime"], evicted["message"]
+        reservation, eviction = (find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted"))
+        is_evicted = eviction is not None and eviction["status"] == "True"
+        if eviction is not None and is_evicted and eviction["lastTransitionTime"] != self._evicted_at:
+            self._evicted_at, self._pending_reason = (eviction["lastTransitionTime"], eviction["message"])
             self._is_admitted = False
-            line = f"stopped ({evicted['reason']}): {evicted['message']}; it waits again"
-            yield ProgressMessage("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
+            line = f"stopped ({eviction['reason']}): {eviction['message']}; it waits again"
+            yield ProgressMessage("Evicted", line, {"reason": eviction["reason"], "message": eviction["message"]})
         if is_true(workload, "Admitted"):
             if not self._is_admitted and not is_evicted:  # an evicted Workload stays admitted until its pods stop
                 self._is_admitted, self._pending_reason, self._queue_position = True, "", ""
                 yield _admitted_message(workload)
                 yield from self._report_early_messages()
-        elif reserved is not None:
-            yield from self._pending_message(_why_pending(workload, reserved))
+        elif reservation is not None:
+            yield from self._pending_message(_why_pending(workload, reservation))
 
-    def process_position(self, ahead: int, pending: int, queue: str) -> Iterator[ProgressMessage]:
-        """Yield a message if the queue position changed: `ahead` Workloads are ahead, `pending` in total."""
-        position = f"{ahead + 1} of {pending}"
+    def process_position(self, before_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
+        """Yield a message if the queue position changed: `before_count` of `pending_count` Workloads are ahead."""
+        position = f"{before_count + 1} of {pending_count}"
         if self.is_pending and position != self._queue_position:
             self._queue_position = position
-            yield ProgressMessage("Position", f"is {position} in queue {queue}", {"position": ahead + 1, "of": pending})
+            yield ProgressMessage(
+                "Position", f"is {position} in queue {queue}", {"position": before_count + 1, "of": pending_count}
+            )
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
         """Yield a message if the state of a pod changed; record the exit code of a failed container."""
@@ -105,19 +107,19 @@ class JobProgress:
         status = job.get("status") or {}
         if self.exit_code is not None:
             return
-        failed = find_condition(job, "Failed")
-        has_failed = failed is not None and failed["status"] == "True"
+        failure = find_condition(job, "Failed")
+        has_failed = failure is not None and failure["status"] == "True"
         if has_failed or is_true(job, "Complete"):
             yield from self._report_early_messages()
         if is_true(job, "Complete"):
             self.exit_code = 0
             yield ProgressMessage("Complete", f"complete{_format_run_time(status)}", {"exitCode": 0})
-        if failed is not None and has_failed:
+        if failure is not None and has_failed:
             for pod in pods:
                 yield from self.process_pod(pod)
-            self.exit_code = self._exit_code(failed["reason"])
-            line = f"failed ({failed['reason']}): {failed['message']}; exit code {self.exit_code}"
-            fields = {"reason": failed["reason"], "message": failed["message"], "exitCode": self.exit_code}
+            self.exit_code = self._exit_code(failure["reason"])
+            line = f"failed ({failure['reason']}): {failure['message']}; exit code {self.exit_code}"
+            fields = {"reason": failure["reason"], "message": failure["message"], "exitCode": self.exit_code}
             yield ProgressMessage("Failed", line, fields)
 
     def process_deletion(self) -> Iterator[ProgressMessage]:
@@ -159,19 +161,21 @@ def has_container_started(pod: Obj) -> bool:
 def _admitted_message(workload: Obj) -> ProgressMessage:
     admission = (workload.get("status") or {}).get("admission") or {}
     queue = admission.get("clusterQueue", "")
-    assigned = [assignment.get("flavors") or {} for assignment in admission.get("podSetAssignments") or ()]
-    flavors = sorted({flavor for assignment in assigned for flavor in assignment.values()})
+    assigned_flavors = [assignment.get("flavors") or {} for assignment in admission.get("podSetAssignments") or ()]
+    flavors = sorted({flavor for assignment in assigned_flavors for flavor in assignment.values()})
     flavor_note = f", on {', '.join(flavors)}" if flavors else ""
     return ProgressMessage("Admitted", f"admitted by {queue}{flavor_note}", {"clusterQueue": queue, "flavors": flavors})
 
 
-def _why_pending(workload: Obj, reserved: Mapping[str, Any]) -> str:
+def _why_pending(workload: Obj, reservation: Mapping[str, Any]) -> str:
     """Return the reason why a Workload is pending: missing quota, or its admission checks."""
-    if reserved["status"] != "True":
-        return str(reserved["message"])
+    if reservation["status"] != "True":
+        return str(reservation["message"])
     checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
-    waiting = [f"{each['name']}: {each.get('message') or each['state']}" for each in checks if each["state"] != "Ready"]
-    return f"has quota, and waits for {'; '.join(waiting)}" if waiting else ""
+    check_texts = [
+        f"{each['name']}: {each.get('message') or each['state']}" for each in checks if each["state"] != "Ready"
+    ]
+    return f"has quota, and waits for {'; '.join(check_texts)}" if check_texts else ""
 
 
 def _pod_message(pod: Obj) -> ProgressMessage | None:
@@ -189,13 +193,13 @@ def _pod_message(pod: Obj) -> ProgressMessage | None:
         node_note = f" on {node}" if node else ""
         return ProgressMessage("PodRunning", f"pod {name} runs{node_note}", {"pod": name, "node": node})
     for container_status in status.get("containerStatuses") or ():
-        waiting = (container_status.get("state") or {}).get("waiting") or {}
-        if waiting.get("message"):
-            text = f"{waiting.get('reason', '')}: {waiting['message']}"
+        waiting_state = (container_status.get("state") or {}).get("waiting") or {}
+        if waiting_state.get("message"):
+            text = f"{waiting_state.get('reason', '')}: {waiting_state['message']}"
             return ProgressMessage("PodWaiting", f"pod {name} waits: {text}", {"pod": name, "message": text})
-    scheduled = find_condition(pod, "PodScheduled")
-    if scheduled is not None and scheduled["status"] == "False":
-        message = scheduled.get("message") or scheduled.get("reason") or ""
+    scheduling = find_condition(pod, "PodScheduled")
+    if scheduling is not None and scheduling["status"] == "False":
+        message = scheduling.get("message") or scheduling.get("reason") or ""
         return ProgressMessage("PodWaiting", f"pod {name} waits: {message}", {"pod": name, "message": message})
     return None
 

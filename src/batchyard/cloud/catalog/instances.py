@@ -71,7 +71,7 @@ def phase_of(instance: Obj) -> str:
     return (instance.get("status") or {}).get("phase") or ""
 
 
-def since(instance: Obj) -> Instant:
+def phase_start(instance: Obj) -> Instant:
     """Return when the phase of an Instance began; for a requested machine its creation time."""
     at: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
     return parse_time(at)

@@ -67,9 +67,11 @@ class Prices(NamedTuple):
     reserved: MicroDollars
     flex_start: MicroDollars
 
-    def plus(self, other: "Prices", times: int) -> "Prices":
+    def plus(self, other_prices: "Prices", times: int) -> "Prices":
         """Return these prices plus `times` times the other prices."""
-        return Prices(*(own_price + times * other_price for own_price, other_price in zip(self, other, strict=True)))
+        return Prices(
+            *(own_price + times * other_price for own_price, other_price in zip(self, other_prices, strict=True))
+        )
 
 
 class MachineFamily(NamedTuple):
@@ -134,21 +136,21 @@ class Catalog:
 def catalog_of(cluster: Obj) -> Catalog:
     """Return the catalog with the additions and price changes of a Cluster."""
     spec = cluster.get("spec") or _EMPTY
-    added, prices = spec.get("catalog") or _EMPTY, spec.get("prices") or _EMPTY
-    if not added and not prices:
+    added_machines, prices = spec.get("catalog") or _EMPTY, spec.get("prices") or _EMPTY
+    if not added_machines and not prices:
         return builtin_catalog()
     name = cluster["metadata"]["name"]
-    cached = _catalogs.get(name)
-    if cached is None or cached[0] is not spec:
-        cached = _catalogs[name] = (spec, _customized_catalog(added, prices))
-    return cached[1]
+    cache_entry = _catalogs.get(name)
+    if cache_entry is None or cache_entry[0] is not spec:
+        cache_entry = _catalogs[name] = (spec, _customized_catalog(added_machines, prices))
+    return cache_entry[1]
 
 
-def _customized_catalog(added: Mapping[str, Any], prices: Mapping[str, Any]) -> Catalog:
+def _customized_catalog(added_machines: Mapping[str, Any], prices: Mapping[str, Any]) -> Catalog:
     catalog = builtin_catalog()
     fractions = _builtin_rows()["fractions"]
     machines, attachable = dict(catalog.machines), dict(catalog.attachable)
-    for name, row in added.items():
+    for name, row in added_machines.items():
         old = machines.get(name)
         machine = _machine(name, row, fractions)
         machines[name] = machine if old is None else replace(machine, prices=_update_prices(old.prices, row, fractions))
@@ -198,8 +200,8 @@ def _systems(row: Mapping[str, Any]) -> NodeSystem:
         container_runtime=row["containerRuntime"],
         boot_disk=row["bootDisk"],
         boot_disk_gib=row["bootDiskGiB"],
-        reserved_memory=tuple((total, reserved) for total, reserved in row["reservedMemory"]),
-        reserved_disk=tuple((total, reserved) for total, reserved in row["reservedDisk"]),
+        reserved_memory=tuple((total, reserved_amount) for total, reserved_amount in row["reservedMemory"]),
+        reserved_disk=tuple((total, reserved_amount) for total, reserved_amount in row["reservedDisk"]),
         local_ssd_overhead={disks: kib * 1024 for disks, kib in row["localSsdOverheadKiB"].items()},
     )
 
@@ -227,12 +229,12 @@ def _shaped_machines(entries: Mapping[str, Any], fractions: Mapping[str, Any]) -
             memory_per_cpu = meta.amount("memory", sizes["memory"])
             for cpus in sizes["cpus"]:
                 on_demand, memory = cpus * cpu_price + cpus * memory_per_cpu * gib_price // _GIB, cpus * memory_per_cpu
-                reserved, flex_start = (
+                reserved_price, flex_start_price = (
                     on_demand * meta.parse_quantity(fractions[billing_model]) // meta.NANO
                     for billing_model in _DERIVED_MODELS
                 )
                 spot = on_demand * meta.parse_quantity(row["price"]["spot"]) // meta.NANO
-                prices = Prices(on_demand, spot, reserved, flex_start)
+                prices = Prices(on_demand, spot, reserved_price, flex_start_price)
                 name, cpu = f"{family}-{shape}-{cpus}", cpus * 1000
                 yield MachineType(name, family, cpu, cpu, memory, None, None, 0, prices, is_auto_provisionable=False)
 
@@ -250,16 +252,16 @@ def _prices(row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
 
 def _update_prices(prices: Prices, row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
     """Return prices updated by a row; a new on-demand price also changes the derived prices."""
-    on_demand, spot, reserved, flex_start = prices
+    on_demand, spot, reserved_price, flex_start = prices
     if ON_DEMAND in row:
         on_demand = _to_micro_dollars(row[ON_DEMAND])
-        reserved, flex_start = (
+        reserved_price, flex_start = (
             on_demand * meta.parse_quantity(fractions[billing_model]) // meta.NANO for billing_model in _DERIVED_MODELS
         )
     return Prices(
         on_demand,
         _to_micro_dollars(row[SPOT]) if SPOT in row else spot,
-        _to_micro_dollars(row[RESERVED]) if RESERVED in row else reserved,
+        _to_micro_dollars(row[RESERVED]) if RESERVED in row else reserved_price,
         _to_micro_dollars(row[FLEX_START]) if FLEX_START in row else flex_start,
     )
 

@@ -57,12 +57,12 @@ def allocatable(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> 
     """Return the allocatable resources of a node."""
     total = capacity(machine, systems, pods)
     disk = total["ephemeral-storage"]
-    reserved = {
+    reserved_amounts = {
         "cpu": reserved_cpu_milli(machine, pods),
         "ephemeral-storage": _reserved_disk_bytes(machine, systems) + disk // 10,
         "memory": reserved_memory_mib(machine.memory_bytes // MIB) * MIB + _EVICTION_MEMORY,
     }
-    return {resource: max(0, amount - reserved.get(resource, 0)) for resource, amount in total.items()}
+    return {resource: max(0, amount - reserved_amounts.get(resource, 0)) for resource, amount in total.items()}
 
 
 def reserved_cpu_milli(machine: MachineType, pods: int = PODS) -> int:
@@ -104,10 +104,10 @@ def _reserved_disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
 def _by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
     """Return the reserved amount: the part of the amount within each bracket, times the rate of the bracket."""
     ends = [start for start, _ in brackets[1:]]
-    reserved = 0
+    reserved_amount = 0
     for (start, rate), end in zip(brackets, [*ends, max(amount, ends[-1])], strict=True):
-        reserved += max(0, min(amount, end) - start) * rate
-    return reserved // 10_000
+        reserved_amount += max(0, min(amount, end) - start) * rate
+    return reserved_amount // 10_000
 
 
 _CPU_LEVEL: Final = "cloud.google.com/gke-cpu-scaling-level"
@@ -181,15 +181,15 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 def awaits_drivers(node: Obj) -> bool:
     """Report whether a Node is registered but has never been ready."""
-    ready = find_condition(node, "Ready")
-    return ready is not None and ready["status"] == "False" and ready["reason"] == _NOT_READY
+    condition = find_condition(node, "Ready")
+    return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY
 
 
 def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
     """Return the Node with the condition Ready set to True."""
     status = node["status"]
-    ready = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
-    conditions = [ready if old["type"] == "Ready" else old for old in status["conditions"]]
+    ready_condition = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
+    conditions = [ready_condition if condition["type"] == "Ready" else condition for condition in status["conditions"]]
     return with_status(node, {**status, "conditions": conditions})
 
 

@@ -112,8 +112,13 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
     machine = catalog.machine(label(node, well_known.INSTANCE_TYPE) or "")
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     device = next((name for name in _DEVICES if name in allocatable), "")
-    annotated, local = annotation(node, well_known.PRICE), {} if cluster is None else cluster["spec"].get("local") or {}
-    price = _dollars(annotated if annotated is not None else local.get("price") if not machine.family else None)
+    annotated_price, local_spec = (
+        annotation(node, well_known.PRICE),
+        {} if cluster is None else cluster["spec"].get("local") or {},
+    )
+    price = _dollars(
+        annotated_price if annotated_price is not None else local_spec.get("price") if not machine.family else None
+    )
     pool = label(node, well_known.NODE_POOL) or NO_POOL
     return Rate(pool, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
 
@@ -168,8 +173,8 @@ def in_typical_times(cluster: Obj) -> Obj:
 
 def preparation_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
     """Return the maximum time from the request of a machine until its Node is ready."""
-    last = "network" if machine.accelerator is None else "drivers"
-    steps = ("provisioning", "boot", "registration", last)
+    last_step = "network" if machine.accelerator is None else "drivers"
+    steps = ("provisioning", "boot", "registration", last_step)
     return sum(step_duration(step, machine, cluster, catalog).maximum for step in steps)
 
 

@@ -1,1 +1,1 @@
-"""The view models of the dashboard: pure functions from platform state and user permissions to a JSON document."""
+"""The JSON documents of the dashboard's views, computed from platform state and user permissions."""

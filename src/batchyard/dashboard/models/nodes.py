@@ -9,7 +9,7 @@ from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
 from batchyard.dashboard import data_source
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
+from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
@@ -18,12 +18,12 @@ _MAIN_RESOURCES: Final = ("cpu", "memory")
 _POOL_OF_OTHERS: Final = "nodes"
 
 
-def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return the model of all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
+def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document about all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     used_by_node = _used_by_node(source)
-    pools: dict[str, list[Model]] = {}
+    pools: dict[str, list[ViewJson]] = {}
     node_objects = source.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
         cell = _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
@@ -34,14 +34,14 @@ def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
             pools.setdefault(instance["spec"]["pool"], []).append(_booting_cell(instance))
     resources = dict.fromkeys(line["resource"] for cells in pools.values() for cell in cells for line in cell["usage"])
     return {
-        "pools": [_pool_model(source, name, pools[name]) for name in sorted(pools)],
+        "pools": [_pool_document(source, name, pools[name]) for name in sorted(pools)],
         "count": len(node_objects),
         "resources": sorted(resources, key=_resource_order),
     }
 
 
-def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
-    """Return the model of one node, with the pods that the user may list; None if the node does not exist."""
+def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return the document about one node, with the pods that the user may list; None if the node does not exist."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     name = query.get("name", "")
@@ -60,7 +60,7 @@ def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | No
     }
 
 
-def cluster_summary(source: ViewInputs) -> Model:
+def cluster_summary(source: ViewInputs) -> ViewJson:
     """Return the number of nodes, and the requested share of their total capacity."""
     views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _sum_amounts(view.allocatable for view in views)
@@ -114,16 +114,16 @@ def _add_amounts(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> N
         total[resource] = total.get(resource, 0) + amount
 
 
-def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) -> Model:
-    requested = requested or {}
+def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj: Obj) -> ViewJson:
+    requested_amounts = requested_amounts or {}
     device = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
     resources = [*_MAIN_RESOURCES, *([device] if device else ())]
     usage = [
         {
             "resource": resource,
-            "used": data_source.format_resource_amount(resource, requested.get(resource, 0)),
+            "used": data_source.format_resource_amount(resource, requested_amounts.get(resource, 0)),
             "capacity": data_source.format_resource_amount(resource, view.allocatable.get(resource, 0)),
-            "share": data_source.usage_fraction(requested.get(resource, 0), view.allocatable.get(resource, 0)),
+            "share": data_source.usage_fraction(requested_amounts.get(resource, 0), view.allocatable.get(resource, 0)),
         }
         for resource in resources
     ]
@@ -134,7 +134,7 @@ def _node_cell(view: NodeView, requested: Mapping[str, int] | None, obj: Obj) ->
         "zone": view.labels.get(well_known.ZONE, ""),
         "machine": view.labels.get(well_known.INSTANCE_TYPE, ""),
         "usage": usage,
-        "pods": requested.get("pods", 0),
+        "pods": requested_amounts.get("pods", 0),
         "heat": usage[-1]["share"] if device else max(resource_usage["share"] for resource_usage in usage),
     }
 
@@ -146,14 +146,14 @@ def _node_state(view: NodeView, obj: Obj) -> str:
     return READY if view.ready else NOT_READY
 
 
-def _booting_cell(instance: Obj) -> Model:
+def _booting_cell(instance: Obj) -> ViewJson:
     """Return the cell of a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool_model(source: ViewInputs, name: str, cells: list[Model]) -> Model:
+def _pool_document(source: ViewInputs, name: str, cells: list[ViewJson]) -> ViewJson:
     pool = source.reader.get(Key(scheme.NODE_POOL, "", name))
     counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
     return {
@@ -169,7 +169,7 @@ def _runs_on(view: PodView, node_name: str) -> bool:
     return view.node_name == node_name and not view.is_terminal
 
 
-def _pod_row(view: PodView, obj: Obj) -> Model:
+def _pod_row(view: PodView, obj: Obj) -> ViewJson:
     return {
         "namespace": view.namespace,
         "name": view.name,

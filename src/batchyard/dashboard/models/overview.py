@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant, duration_seconds
-from batchyard.dashboard.data_source import PENDING, Model, NamespaceAccess, Query, ViewInputs
+from batchyard.dashboard.data_source import PENDING, NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import PREEMPTED, WorkloadHistory
 from batchyard.dashboard.models.nodes import cluster_summary
 from batchyard.dashboard.models.queues import cluster_queue_row, local_queues
@@ -28,41 +28,43 @@ QUEUES_SHOWN_MAX: Final = 60
 WORKLOADS_SHOWN_MAX: Final = 12
 
 
-def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return the overview model; users without access to ClusterQueues get their LocalQueues instead."""
-    model: Model = {}
+def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the overview document; users without access to ClusterQueues get their LocalQueues instead."""
+    document: ViewJson = {}
     if scope.may_list_all(scheme.NODE):
-        model["cluster"] = cluster_summary(source)
-    model |= shadow_comparison(source, scope)
+        document["cluster"] = cluster_summary(source)
+    document |= shadow_comparison(source, scope)
     if scope.may_list_all(scheme.CLUSTER_QUEUE):
-        model |= _cluster_queue_rows(source)
+        document |= _cluster_queue_rows(source)
     else:
-        model["localQueues"] = local_queues(source, scope)
+        document["localQueues"] = local_queues(source, scope)
     namespaces = scope.namespaces(scheme.WORKLOAD, source.reader)
-    model |= _all_workloads(source) if namespaces is None else _workloads_in_namespaces(source, namespaces)
-    return model
+    document |= _all_workloads(source) if namespaces is None else _workloads_in_namespaces(source, namespaces)
+    return document
 
 
-def _cluster_queue_rows(source: ViewInputs) -> Model:
+def _cluster_queue_rows(source: ViewInputs) -> ViewJson:
     queues = source.queue_source.snapshot.queues
     names = sorted(queues)
     rows = [cluster_queue_row(source, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
     return {"queues": rows, "queuesCount": len(names)}
 
 
-def _all_workloads(source: ViewInputs) -> Model:
+def _all_workloads(source: ViewInputs) -> ViewJson:
     """Return the running and pending Workloads for a user who may list all Workloads."""
     queues = source.queue_source.snapshot.queues
-    admitted = [workload for queue in queues.values() for workload in queue.workloads.values()]
-    latest = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted, key=_reserved_at)
-    first_pending = heapq.nsmallest(WORKLOADS_SHOWN_MAX, _first_pending_workloads(source), key=lambda place: place[:2])
+    admitted_workloads = [workload for queue in queues.values() for workload in queue.workloads.values()]
+    latest_workloads = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted_workloads, key=_reserved_at)
+    first_pending = heapq.nsmallest(
+        WORKLOADS_SHOWN_MAX, _first_pending_workloads(source), key=lambda sort_key: sort_key[:2]
+    )
     reasons = SharedPendingReasons()
     return {
-        "runningCount": len(admitted),
-        "running": [row for workload in latest if (row := workload_row_by_key(source, workload.key))],
+        "runningCount": len(admitted_workloads),
+        "running": [row for workload in latest_workloads if (row := workload_row_by_key(source, workload.key))],
         "waitingCount": sum(map(source.queue_source.count_pending, queues)),
         "waiting": [
-            reasons.reported(view, row)
+            reasons.with_reason(view, row)
             for _, _, view in first_pending
             if (row := workload_row_by_key(source, view.key))
         ],
@@ -78,19 +80,21 @@ def _first_pending_workloads(source: ViewInputs) -> Iterator[tuple[int, str, Wor
             yield position, name, view
 
 
-def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> Model:
+def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> ViewJson:
     """Return the running and pending Workloads for a user who may list Workloads of some namespaces."""
     entries = source.workload_list.entries(source.reader, namespaces)
-    running = [entry for entry in entries if entry.view.quota_reserved and not entry.view.finished]
-    waiting = [entry for entry in entries if entry.state == PENDING]
-    latest = heapq.nlargest(WORKLOADS_SHOWN_MAX, running, key=lambda entry: entry.view.reserved_at or 0)
-    first = heapq.nsmallest(WORKLOADS_SHOWN_MAX, waiting, key=lambda entry: (-entry.view.priority, entry.view.queued))
+    running_entries = [entry for entry in entries if entry.view.quota_reserved and not entry.view.finished]
+    pending_entries = [entry for entry in entries if entry.state == PENDING]
+    latest_entries = heapq.nlargest(WORKLOADS_SHOWN_MAX, running_entries, key=lambda entry: entry.view.reserved_at or 0)
+    heads = heapq.nsmallest(
+        WORKLOADS_SHOWN_MAX, pending_entries, key=lambda entry: (-entry.view.priority, entry.view.queued)
+    )
     reasons = SharedPendingReasons()
     return {
-        "runningCount": len(running),
-        "running": [workload_row(source, entry.view, entry.obj) for entry in latest],
-        "waitingCount": len(waiting),
-        "waiting": [reasons.reported(entry.view, workload_row(source, entry.view, entry.obj)) for entry in first],
+        "runningCount": len(running_entries),
+        "running": [workload_row(source, entry.view, entry.obj) for entry in latest_entries],
+        "waitingCount": len(pending_entries),
+        "waiting": [reasons.with_reason(entry.view, workload_row(source, entry.view, entry.obj)) for entry in heads],
     }
 
 
@@ -101,8 +105,8 @@ def _reserved_at(workload: AdmittedWorkload) -> tuple[int, str]:
 # The Cohort trees: quota, usage, borrowing and lending at each level.
 
 
-def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return the model of all Cohort trees, those with children first; Cohorts show only names and usage."""
+def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document about all Cohort trees, those with children first; Cohorts show only names and usage."""
     if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     roots = dict.fromkeys(queue.node.path[0] for queue in source.queue_source.snapshot.queues.values())
@@ -111,7 +115,7 @@ def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     return {"trees": sorted(trees, key=lambda tree: (not tree["children"], tree["kind"], tree["name"]))}
 
 
-def _cohort_tree(source: ViewInputs, node: QuotaNode) -> Model:
+def _cohort_tree(source: ViewInputs, node: QuotaNode) -> ViewJson:
     queue = source.queue_source.snapshot.queue_of.get(node)
     children = [_cohort_tree(source, node.children[name]) for name in sorted(node.children)]
     usage = quota_usage_rows(source.queue_source.snapshot, node)
@@ -144,30 +148,30 @@ class _Span(NamedTuple):
     outcome: str
 
 
-def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
-    """Return the time line model, with times in seconds since `origin`; a bar without an end is still running."""
-    grouping = "node" if query.get("by") == "node" and scope.may_list_all(scheme.NODE) else "flavor"
-    since = _period_start(source, query)
+def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
+    """Return the time line document, with times in seconds since `origin`; a bar without an end is still running."""
+    lane_kind = "node" if query.get("by") == "node" and scope.may_list_all(scheme.NODE) else "flavor"
+    period_start = _period_start(source, query)
     histories = (history for history in source.history.workload_histories.values() if history.quota_intervals)
-    listed = [history for history in histories if scope.may_list(scheme.WORKLOAD, history.namespace)]
-    histories_by_key = {history.key: history for history in listed}
-    all_spans = _spans_by_node(source, scope) if grouping == "node" else _spans_by_flavor(histories_by_key.values())
-    spans = [span for span in all_spans if span.end is None or span.end >= since]
+    visible_histories = [history for history in histories if scope.may_list(scheme.WORKLOAD, history.namespace)]
+    histories_by_key = {history.key: history for history in visible_histories}
+    all_spans = _spans_by_node(source, scope) if lane_kind == "node" else _spans_by_flavor(histories_by_key.values())
+    spans = [span for span in all_spans if span.end is None or span.end >= period_start]
     maximum = REPORT_SPANS_MAX if source.is_complete else SPANS_MAX
-    dropped = max(0, len(spans) - maximum)
-    if dropped:
+    dropped_count = max(0, len(spans) - maximum)
+    if dropped_count:
         spans = heapq.nlargest(maximum, spans, key=lambda span: (span.start, span.workload))
     numbers = {key: number for number, key in enumerate(dict.fromkeys(span.workload for span in spans))}
     queues = sorted({histories_by_key[key].queue for key in numbers if key in histories_by_key})
     return {
-        "by": grouping,
-        "origin": format_timestamp(since),
-        "to": float(duration_seconds(source.now - since)),
-        "lanes": _lanes(spans, numbers, since),
+        "by": lane_kind,
+        "origin": format_timestamp(period_start),
+        "to": float(duration_seconds(source.now - period_start)),
+        "lanes": _lanes(spans, numbers, period_start),
         "workloads": [_workload_entry(histories_by_key.get(key), key, queues) for key in numbers],
         "queues": queues,
-        "preemptions": _preemptions(source, histories_by_key, numbers, since),
-        "dropped": dropped,
+        "preemptions": _preemptions(source, histories_by_key, numbers, period_start),
+        "dropped": dropped_count,
     }
 
 
@@ -204,18 +208,18 @@ def _spans_by_node(source: ViewInputs, scope: NamespaceAccess) -> list[_Span]:
     return [_Span(start, end, node, workload, "") for (node, workload, start), end in ends.items()]
 
 
-def _lanes(spans: list[_Span], numbers: dict[str, int], since: Instant) -> list[Model]:
+def _lanes(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
     by_lane: dict[str, list[_Span]] = {}
     for span in spans:
         by_lane.setdefault(span.lane, []).append(span)
     lanes = []
     for name in sorted(by_lane):
-        bars, row_count = _bars_in_rows(by_lane[name], numbers, since)
+        bars, row_count = _bars_in_rows(by_lane[name], numbers, period_start)
         lanes.append({"name": name, "rows": row_count, "bars": bars})
     return lanes
 
 
-def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -> tuple[list[list[object]], int]:
+def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> tuple[list[list[object]], int]:
     """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the number of rows."""
     free_rows: list[int] = []
     busy_rows: list[tuple[Instant, int]] = []
@@ -229,8 +233,8 @@ def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -
             row, row_count = row_count, row_count + 1
         if span.end is not None:
             heapq.heappush(busy_rows, (span.end, row))
-        end = None if span.end is None else duration_seconds(span.end - since)
-        bars.append([duration_seconds(span.start - since), end, row, numbers[span.workload], span.outcome])
+        end = None if span.end is None else duration_seconds(span.end - period_start)
+        bars.append([duration_seconds(span.start - period_start), end, row, numbers[span.workload], span.outcome])
     return bars, row_count
 
 
@@ -240,14 +244,14 @@ def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]
 
 
 def _preemptions(
-    source: ViewInputs, histories: dict[str, WorkloadHistory], numbers: dict[str, int], since: Instant
-) -> list[Model]:
+    source: ViewInputs, histories: dict[str, WorkloadHistory], numbers: dict[str, int], period_start: Instant
+) -> list[ViewJson]:
     """Return the preemptions between Workloads on the time line."""
     preemptions = []
     for key, number in numbers.items():
         for mark in histories[key].marks if key in histories else ():
             preemptor = source.history.workload_histories.get(mark.preemptor_uid) if mark.event == PREEMPTED else None
-            if preemptor is not None and preemptor.key in numbers and mark.at >= since:
-                at, preemptor_number = duration_seconds(mark.at - since), numbers[preemptor.key]
+            if preemptor is not None and preemptor.key in numbers and mark.at >= period_start:
+                at, preemptor_number = duration_seconds(mark.at - period_start), numbers[preemptor.key]
                 preemptions.append({"at": at, "victim": number, "by": preemptor_number})
     return sorted(preemptions, key=lambda preemption: (preemption["at"], preemption["victim"]))

@@ -7,7 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
+from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import CREATED, DELETED, EVICTED, FINISHED, PREEMPTED, RESERVED, WorkloadHistory
 from batchyard.dashboard.models.rows import (
     SharedPendingReasons,
@@ -19,24 +19,24 @@ from batchyard.dashboard.models.rows import (
 from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
-def cluster_queue_row(source: ViewInputs, queue: ClusterQueue) -> Model:
+def cluster_queue_row(source: ViewInputs, queue: ClusterQueue) -> ViewJson:
     """Return the row of a ClusterQueue, with counts and a usage bar for each flavor."""
-    ready = source.queue_source.readiness(queue.name)
-    admitted = sum(workload.is_admitted for workload in queue.workloads.values())
+    queue_state = source.queue_source.readiness(queue.name)
+    admitted_count = sum(workload.is_admitted for workload in queue.workloads.values())
     return {
         "name": queue.name,
         "cohort": queue.view.cohort,
         "strategy": "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO",
         "pending": source.queue_source.count_pending(queue.name),
         "reserving": len(queue.workloads),
-        "admitted": admitted,
-        "active": ready.active,
-        "why": "" if ready.active else ready.message,
+        "admitted": admitted_count,
+        "active": queue_state.active,
+        "why": "" if queue_state.active else queue_state.message,
         "bars": dominant_usage_rows(quota_usage_rows(source.queue_source.snapshot, queue.node)),
     }
 
 
-def local_queues(source: ViewInputs, scope: NamespaceAccess, cluster_queue: str = "") -> list[Model]:
+def local_queues(source: ViewInputs, scope: NamespaceAccess, cluster_queue: str = "") -> list[ViewJson]:
     """Return the rows of the LocalQueues that the user may list; only those of one ClusterQueue if it is set."""
     namespaces = scope.namespaces(scheme.LOCAL_QUEUE, source.reader)
     if namespaces is None:
@@ -46,9 +46,9 @@ def local_queues(source: ViewInputs, scope: NamespaceAccess, cluster_queue: str 
     return [_local_queue_row(obj) for obj in queue_objects if cluster_queue in ("", obj["spec"].get("clusterQueue"))]
 
 
-def _local_queue_row(obj: Obj) -> Model:
-    status, active = obj.get("status") or {}, find_condition(obj, "Active")
-    is_active = active is None or active["status"] == "True"
+def _local_queue_row(obj: Obj) -> ViewJson:
+    status, condition = obj.get("status") or {}, find_condition(obj, "Active")
+    is_active = condition is None or condition["status"] == "True"
     return {
         "namespace": obj["metadata"]["namespace"],
         "name": obj["metadata"]["name"],
@@ -57,12 +57,12 @@ def _local_queue_row(obj: Obj) -> Model:
         "reserving": status.get("reservingWorkloads", 0),
         "admitted": status.get("admittedWorkloads", 0),
         "active": is_active,
-        "why": "" if is_active or active is None else active.get("message", ""),
+        "why": "" if is_active or condition is None else condition.get("message", ""),
         "usage": [line for flavor in status.get("flavorsReservation") or () for line in _local_usage_rows(flavor)],
     }
 
 
-def _local_usage_rows(flavor: dict[str, Any]) -> list[Model]:
+def _local_usage_rows(flavor: dict[str, Any]) -> list[ViewJson]:
     """Return the nonzero reserved amounts of a LocalQueue in one flavor."""
     totals = {each["name"]: each.get("total", "0") for each in flavor.get("resources") or ()}
     used = {name: total for name, total in totals.items() if str(total) != "0"}
@@ -79,7 +79,7 @@ _END_OF_PENDING_EVENTS: Final = (RESERVED, FINISHED, DELETED)
 _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
-def queue_time_series(source: ViewInputs, queue: str) -> Model | None:
+def queue_time_series(source: ViewInputs, queue: str) -> ViewJson | None:
     """Return the time series of a ClusterQueue with a fixed number of points; None without history."""
     histories = [history for history in source.history.workload_histories.values() if history.queue == queue]
     if not histories:
@@ -107,7 +107,7 @@ def queue_time_series(source: ViewInputs, queue: str) -> Model | None:
     }
 
 
-def _formatted_series(resource: str, values: list[int]) -> Model:
+def _formatted_series(resource: str, values: list[int]) -> ViewJson:
     return {"values": values, "most": data_source.format_resource_amount(resource, max(values))}
 
 
@@ -157,8 +157,8 @@ def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: 
 # One ClusterQueue in detail: pending Workloads in order, LocalQueues, quota, time series.
 
 
-def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
-    """Return the model of one ClusterQueue, None if it does not exist; hidden Workloads appear only as positions."""
+def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return the document about one ClusterQueue, or None; hidden Workloads appear only as positions."""
     if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     name, window = query.get("name", ""), data_source.requested_page(source, query)
@@ -167,9 +167,13 @@ def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | N
         return None
     spec = (source.reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) or {}).get("spec") or {}
     preemption = spec.get("preemption") or {}
-    admitted = sorted(cluster_queue.workloads.values(), key=lambda workload: (-workload.reserved_at, workload.key))
-    visible = [workload for workload in admitted if scope.may_list(scheme.WORKLOAD, workload.key.partition("/")[0])]
-    running = [row for workload in visible[: window.limit] if (row := workload_row_by_key(source, workload.key))]
+    admitted_workloads = sorted(
+        cluster_queue.workloads.values(), key=lambda workload: (-workload.reserved_at, workload.key)
+    )
+    listed_workloads = [
+        workload for workload in admitted_workloads if scope.may_list(scheme.WORKLOAD, workload.key.partition("/")[0])
+    ]
+    rows = [row for workload in listed_workloads[: window.limit] if (row := workload_row_by_key(source, workload.key))]
     queue_row = cluster_queue_row(source, cluster_queue)
     return {
         **{field: value for field, value in queue_row.items() if field != "bars"},
@@ -185,17 +189,19 @@ def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | N
         "line": _pending_rows(source, scope, name, window),
         "offset": window.offset,
         "limit": window.limit,
-        "running": running,
-        "hiddenRunning": len(admitted) - len(visible),
+        "running": rows,
+        "hiddenRunning": len(admitted_workloads) - len(listed_workloads),
         "series": queue_time_series(source, name),
     }
 
 
-def _pending_rows(source: ViewInputs, scope: NamespaceAccess, name: str, window: data_source.PageWindow) -> list[Model]:
+def _pending_rows(
+    source: ViewInputs, scope: NamespaceAccess, name: str, window: data_source.PageWindow
+) -> list[ViewJson]:
     """Return the rows of the pending Workloads in scheduling order."""
-    first = source.queue_source.first_pending(name, window.offset + window.limit)
-    rows, reasons = list[Model](), SharedPendingReasons()
-    for position, view in enumerate(first, 1):
+    first_pending_views = source.queue_source.first_pending(name, window.offset + window.limit)
+    rows, reasons = list[ViewJson](), SharedPendingReasons()
+    for position, view in enumerate(first_pending_views, 1):
         row = workload_row_by_key(source, view.key) if scope.may_list(scheme.WORKLOAD, view.namespace) else None
-        rows.append({"position": position, **({"hidden": True} if row is None else reasons.reported(view, row))})
+        rows.append({"position": position, **({"hidden": True} if row is None else reasons.with_reason(view, row))})
     return rows[window.offset :]

@@ -12,13 +12,13 @@ from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
+from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import SchedulerDivergence
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
+def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
     """Return the row of a Workload in a list."""
     state = data_source.workload_state(view, obj)
     queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
@@ -40,7 +40,7 @@ def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
 
 
 class SharedPendingReasons:
-    """Pending reasons, shared by Workloads of equal shape in one namespace and ClusterQueue.
+    """Pending reasons, shared by Workloads with equal requests and constraints in one namespace and ClusterQueue.
 
     The scheduler decides equal Workloads alike, and writes the reason to one of them only.
     """
@@ -48,7 +48,7 @@ class SharedPendingReasons:
     def __init__(self) -> None:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
-    def reported(self, view: WorkloadView, row: Model) -> Model:
+    def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
         """Return the row of a pending Workload with its reason. Call this in scheduling order."""
         group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
@@ -58,7 +58,7 @@ class SharedPendingReasons:
         return {**row, "reason": reason, "why": why}
 
 
-def workload_row_by_key(source: ViewInputs, key: str) -> Model | None:
+def workload_row_by_key(source: ViewInputs, key: str) -> ViewJson | None:
     """Return the row of the Workload with a key; None if the Workload no longer exists."""
     workload = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
     return None if workload is None else workload_row(source, workload_view(workload), workload)
@@ -74,8 +74,8 @@ def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
     condition_types = {"Finished": "Finished", "Failed": "Finished", "Evicted": "Evicted", "Running": "PodsReady"}
     condition_types |= {"Admitted": "Admitted", "QuotaReserved": "QuotaReserved"}
     condition = find_condition(obj, condition_types[state]) if state in condition_types else None
-    since: Any = condition and condition.get("lastTransitionTime")
-    return str(since) if since else format_timestamp(view.waiting_since)
+    timestamp: Any = condition and condition.get("lastTransitionTime")
+    return str(timestamp) if timestamp else format_timestamp(view.waiting_since)
 
 
 def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 # Quota usage, borrowing and lending of a queue or Cohort, as amounts and bars.
 
 
-def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
+def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
     """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
     ids = [
         fr
@@ -100,56 +100,56 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[Model]:
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
 
-def dominant_usage_rows(rows: Iterable[Model]) -> list[Model]:
+def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
     """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
-    dominant: dict[str, Model] = {}
+    dominant: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:
             continue
-        current = dominant.get(row["flavor"])
-        if current is None or _usage_weight(row) > _usage_weight(current):
+        current_row = dominant.get(row["flavor"])
+        if current_row is None or _usage_weight(row) > _usage_weight(current_row):
             dominant[row["flavor"]] = row
     return list(dominant.values())
 
 
-def _usage_weight(line: Model) -> tuple[bool, float]:
+def _usage_weight(line: ViewJson) -> tuple[bool, float]:
     is_device = "/" in line["resource"]
     return is_device, line["filled"] + line["over"]
 
 
-def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
+def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
     flavor, resource = snapshot.names[fr]
     nominal, quota, used = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
-    borrowed = max(0, used - quota) if node.parent is not None else 0
+    borrowed_amount = max(0, used - quota) if node.parent is not None else 0
     lent = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
     scale = max(quota, used, 1)
-    row: Model = {
+    row: ViewJson = {
         "flavor": flavor,
         "resource": resource,
         "nominal": data_source.format_resource_amount(resource, nominal),
         "quota": data_source.format_resource_amount(resource, quota),
         "used": data_source.format_resource_amount(resource, used),
-        "borrowed": data_source.format_resource_amount(resource, borrowed),
+        "borrowed": data_source.format_resource_amount(resource, borrowed_amount),
         "lent": data_source.format_resource_amount(resource, lent),
         "filled": data_source.usage_fraction(min(used, quota), scale),
         "over": data_source.usage_fraction(max(0, used - quota), scale),
         "lentShare": data_source.usage_fraction(min(lent, max(0, scale - used)), scale),
         "isIdle": not quota and not used,
-        "isBorrowing": borrowed > 0,
+        "isBorrowing": borrowed_amount > 0,
         "isLending": lent > 0,
     }
     limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
-    known = {name: value for name, value in limits.items() if value is not None}
-    return row | {name: data_source.format_resource_amount(resource, value) for name, value in known.items()}
+    known_limits = {name: value for name, value in limits.items() if value is not None}
+    return row | {name: data_source.format_resource_amount(resource, value) for name, value in known_limits.items()}
 
 
 def _lendable_amount(node: QuotaNode, fr: int) -> int:
     """Return the unused quota of a queue or Cohort that its siblings may borrow."""
     if node.parent is None:
         return 0
-    local, used = _amount_of(node.local, fr), _amount_of(node.usage, fr)
-    return max(0, _amount_of(node.subtree, fr) - local - max(0, used - local))
+    local_quota, used_amount = _amount_of(node.local, fr), _amount_of(node.usage, fr)
+    return max(0, _amount_of(node.subtree, fr) - local_quota - max(0, used_amount - local_quota))
 
 
 def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
@@ -158,8 +158,8 @@ def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
     if parent is None:
         return 0
     siblings = [child for child in parent.children.values() if child is not node]
-    borrowed = sum(max(0, _amount_of(each.usage, fr) - _amount_of(each.subtree, fr)) for each in siblings)
-    return max(0, borrowed - parent.nominal.get(fr, 0))
+    borrowed_amount = sum(max(0, _amount_of(each.usage, fr) - _amount_of(each.subtree, fr)) for each in siblings)
+    return max(0, borrowed_amount - parent.nominal.get(fr, 0))
 
 
 def _amount_of(amounts: list[int], fr: int) -> int:
@@ -173,46 +173,46 @@ def _amount_of(amounts: list[int], fr: int) -> int:
 COST_ROWS_MAX: Final = 200
 
 
-def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
-    """Return the cost model for the namespaces that the user may list; `kept` is False without cost records."""
+def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the cost document for the namespaces that the user may list; `kept` is False without cost records."""
     if source.costs is not None:
         statement = source.costs
         tables = [
             ("team", _merge_statement_lines(statement.by_team, team=True)),
             ("pool", _merge_statement_lines(statement.by_pool, team=False)),
         ]
-        return _cost_model(tables, "", "") if scope.may_list_all(scheme.WORKLOAD) else {"kept": False}
+        return _cost_document(tables, "", "") if scope.may_list_all(scheme.WORKLOAD) else {"kept": False}
     namespaces = scope.namespaces(scheme.COST_RECORD, source.reader)
     if namespaces is None:
         records = list(source.reader.list(scheme.COST_RECORD))
     else:
         records = [obj for name in namespaces for obj in source.reader.list(scheme.COST_RECORD, name)]
-    until = source.now + 1
-    reports = {name: make_cost_report(records, name, 0, until) for name in ("team", "clusterqueue", "pool")}
+    end = source.now + 1
+    reports = {name: make_cost_report(records, name, 0, end) for name in ("team", "clusterqueue", "pool")}
     team_report = reports["team"]
     if team_report.begin is None or team_report.through is None:
         return {"kept": False}
-    return _cost_model(
-        [(grouping, cost_report.rows) for grouping, cost_report in reports.items()],
+    return _cost_document(
+        [(dimension, cost_report.rows) for dimension, cost_report in reports.items()],
         format_timestamp(team_report.begin),
         format_timestamp(team_report.through),
     )
 
 
-def _cost_model(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> Model:
-    tables = [{"by": grouping, "rows": _cost_table_rows(rows)} for grouping, rows in groups]
+def _cost_document(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> ViewJson:
+    tables = [{"by": dimension, "rows": _cost_table_rows(rows)} for dimension, rows in groups]
     total = sum(row.total for row in groups[0][1])
     return {"kept": True, "from": begin, "through": through, "total": f"${format_dollars(total)}", "tables": tables}
 
 
-def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[Model]:
+def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[ViewJson]:
     """Return the rows of a cost table, the most expensive first."""
     total = sum(row.total for row in rows)
     lines = [_cost_row(row, total) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:COST_ROWS_MAX]
 
 
-def _cost_row(row: CostReportRow, total: int) -> Model:
+def _cost_row(row: CostReportRow, total: int) -> ViewJson:
     return {
         "name": row.name,
         "cents": row.total,
@@ -251,21 +251,21 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> lis
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 
-def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> Model:
+def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> ViewJson:
     """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
     results = source.history.comparison
     if results is None or not scope.may_list_all(scheme.WORKLOAD):
         return {}
     divergences = [divergence for divergence in results.recent_divergences if workload in ("", divergence.workload)]
     fields = {
-        "agreed": results.agreed(),
-        "parted": results.parted(),
+        "agreed": results.count_agreements(),
+        "parted": results.count_divergences(),
         "partings": [_divergence_row(divergence) for divergence in divergences[:DIVERGENCES_SHOWN_MAX]],
     }
     return {"comparison": fields}
 
 
-def _divergence_row(divergence: SchedulerDivergence) -> Model:
+def _divergence_row(divergence: SchedulerDivergence) -> ViewJson:
     return {
         "at": format_timestamp(divergence.at),
         "since": format_timestamp(divergence.since),

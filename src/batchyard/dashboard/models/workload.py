@@ -10,7 +10,7 @@ from batchyard.api.meta import Key, Obj, annotation, event_count, event_last_tim
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.dashboard import data_source
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
+from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
 from batchyard.dashboard.models.rows import format_timestamp, shadow_comparison, workload_row
 
@@ -19,8 +19,8 @@ EVENTS_MAX: Final = 100
 _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
-def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
-    """Return the model of one Workload; None if it does not exist or the user may not list it."""
+def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return the document about one Workload; None if it does not exist or the user may not list it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not scope.may_list(scheme.WORKLOAD, namespace):
         return None
@@ -31,24 +31,24 @@ def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model 
     row = workload_row(source, view, obj)
     position = None if view.quota_reserved else source.queue_source.place_of(row["clusterQueue"], view.key)
     pods = _owned_pods(source, obj) if scope.may_list(scheme.POD, namespace) else None
-    model: Model = {
+    document: ViewJson = {
         **row,
         "priorityClass": (obj["spec"].get("priorityClassRef") or {}).get("name", ""),
         "labels": {k: v for k, v in (obj["metadata"].get("labels") or {}).items() if k not in _INTERNAL_LABELS},
         "life": list(_workload_events(source, scope, view)),
-        "podSets": [_pod_set_model(view, number) for number in range(len(view.pod_sets))],
-        "checks": [_check_model(entry) for entry in (obj.get("status") or {}).get("admissionChecks") or ()],
-        "conditions": [_condition_model(entry) for entry in (obj.get("status") or {}).get("conditions") or ()],
+        "podSets": [_pod_set_document(view, number) for number in range(len(view.pod_sets))],
+        "checks": [_check_document(entry) for entry in (obj.get("status") or {}).get("admissionChecks") or ()],
+        "conditions": [_condition_document(entry) for entry in (obj.get("status") or {}).get("conditions") or ()],
         "answers": {subresource: f"{_api_path(view)}/{subresource}" for subresource in _queried_subresources(view)},
     }
-    model |= shadow_comparison(source, scope, view.key)
+    document |= shadow_comparison(source, scope, view.key)
     if position is not None:
-        model["position"] = position + 1
+        document["position"] = position + 1
     if pods is not None:
-        model |= {"podLines": [_pod_row(entry) for entry in pods[:PODS_MAX]], "podsCount": len(pods)}
+        document |= {"podLines": [_pod_row(entry) for entry in pods[:PODS_MAX]], "podsCount": len(pods)}
     if scope.may_list(scheme.EVENT, namespace):
-        model["events"] = _event_rows(source, obj)
-    return model
+        document["events"] = _event_rows(source, obj)
+    return document
 
 
 def _queried_subresources(view: WorkloadView) -> Sequence[str]:
@@ -61,26 +61,33 @@ def _api_path(view: WorkloadView) -> str:
     return f"/apis/{info.group}/{info.storage_version}/namespaces/{view.namespace}/{info.plural}/{view.name}"
 
 
-def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[Model]:
+def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
     """Yield the events of a Workload, with preemptors the user may list, and the preemptions that it caused."""
     history = source.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
         return
-    events: list[tuple[WorkloadMark, Model]] = [(mark, _event_model(source, scope, mark)) for mark in history.marks]
+    events: list[tuple[WorkloadMark, ViewJson]] = [
+        (mark, _event_document(source, scope, mark)) for mark in history.marks
+    ]
     histories = source.history.workload_histories.values()
     visible_histories = [victim for victim in histories if scope.may_list(scheme.WORKLOAD, victim.namespace)]
     marks = [(mark, victim) for victim in visible_histories for mark in victim.marks]
     events += [(mark, _preemption_event(mark, victim)) for mark, victim in marks if mark.preemptor_uid == view.uid]
-    yield from (event for _, event in sorted(events, key=lambda pair: pair[0].at))
+    yield from (event for _, event in sorted(events, key=lambda time_and_event: time_and_event[0].at))
 
 
-def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> Model:
+def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> ViewJson:
     return {"what": "preempts", "at": format_timestamp(mark.at), "workload": victim.key}
 
 
-def _event_model(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> Model:
-    event: Model = {"what": mark.event, "at": format_timestamp(mark.at), "reason": mark.reason, "message": mark.message}
+def _event_document(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> ViewJson:
+    event: ViewJson = {
+        "what": mark.event,
+        "at": format_timestamp(mark.at),
+        "reason": mark.reason,
+        "message": mark.message,
+    }
     if mark.preemptor_uid:
         preemptor = source.history.workload_histories.get(mark.preemptor_uid)
         is_visible = preemptor is not None and scope.may_list(scheme.WORKLOAD, preemptor.namespace)
@@ -90,14 +97,14 @@ def _event_model(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark)
     return event
 
 
-def _pod_set_model(view: WorkloadView, number: int) -> Model:
+def _pod_set_document(view: WorkloadView, number: int) -> ViewJson:
     pod_set = view.pod_sets[number]
     holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
     amounts = {resource: amount for resource, amount in pod_set.template.requests if resource != "pods"}
     requests = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
-    model: Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
+    document: ViewJson = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
     if holding is not None:
-        model["flavors"] = [
+        document["flavors"] = [
             {
                 "resource": resource,
                 "flavor": flavor,
@@ -105,7 +112,7 @@ def _pod_set_model(view: WorkloadView, number: int) -> Model:
             }
             for resource, flavor in sorted(holding.flavors.items())
         ]
-    return model
+    return document
 
 
 def _owned_pods(source: ViewInputs, workload: Obj) -> Sequence[Obj]:
@@ -130,7 +137,7 @@ def _pods_below(source: ViewInputs, owner: tuple[str, str], depth: int) -> list[
     return pods
 
 
-def _pod_row(obj: Obj) -> Model:
+def _pod_row(obj: Obj) -> ViewJson:
     view = pod_view(obj)
     return {
         "name": view.name,
@@ -142,17 +149,17 @@ def _pod_row(obj: Obj) -> Model:
     }
 
 
-def _check_model(check: Mapping[str, Any]) -> Model:
+def _check_document(check: Mapping[str, Any]) -> ViewJson:
     return {"name": check["name"], "state": check["state"], "message": check.get("message", "")}
 
 
-def _condition_model(condition: Mapping[str, Any]) -> Model:
+def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
     fields = {"type": "type", "status": "status", "reason": "reason", "message": "message"}
     fields["since"] = "lastTransitionTime"
     return {name: condition.get(field, "") for name, field in fields.items()}
 
 
-def _event_rows(source: ViewInputs, obj: Obj) -> list[Model]:
+def _event_rows(source: ViewInputs, obj: Obj) -> list[ViewJson]:
     """Return the Events of a Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
@@ -183,19 +190,19 @@ _STATE_OF_ENTRY: Final = attrgetter("state")
 _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
-def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
+def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
     """Return one page of the Workload list, the latest first, and the counts by state before the state filter."""
     window = data_source.requested_page(source, query)
     visible = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
-    matching = _filter_entries(source, visible, query)
-    states = Counter(map(_STATE_OF_ENTRY, matching))
+    matching_entries = _filter_entries(source, visible, query)
+    states = Counter(map(_STATE_OF_ENTRY, matching_entries))
     state = query.get("state", "")
     if state:
-        matching = [entry for entry in matching if entry.state == state]
-    page = matching[window.offset : window.offset + window.limit]
+        matching_entries = [entry for entry in matching_entries if entry.state == state]
+    page = matching_entries[window.offset : window.offset + window.limit]
     return {
         "rows": [workload_row(source, entry.view, entry.obj) for entry in page],
-        "count": len(matching),
+        "count": len(matching_entries),
         "offset": window.offset,
         "limit": window.limit,
         "states": {name: states[name] for name in data_source.STATES if states[name]},

@@ -26,7 +26,7 @@ from batchyard.api.views.pods import (
 )
 from batchyard.base import draw_triangular
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
-from batchyard.cloud.catalog.instances import CRASHED, phase_of, since
+from batchyard.cloud.catalog.instances import CRASHED, phase_of, phase_start
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pool_properties import POD_START, step_duration
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
@@ -363,7 +363,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
     interval = durations.plan_of(pod, reader).checkpoint_every
-    return [] if interval is None else durations.record_work_at_loss(pod, since(instance), interval, reader)
+    return [] if interval is None else durations.record_work_at_loss(pod, phase_start(instance), interval, reader)
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:

@@ -37,9 +37,11 @@ def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
     pool_nodes = [nodes[name] for name in flavor.pools]
     other_nodes = [node for name, node in nodes.items() if name not in flavor.pools]
     keys = {*_DISTINGUISHING_LABELS, *(key for row in platform.node_pools for key in row.get("labels") or ())}
-    common = {key: value for key, value in _labels(pool_nodes[0]).items() if key in keys}
-    common = {key: text for key, text in common.items() if all(_labels(node).get(key) == text for node in pool_nodes)}
-    selected_labels = {**common, **flavor.node_labels}
+    common_labels = {key: value for key, value in _labels(pool_nodes[0]).items() if key in keys}
+    common_labels = {
+        key: text for key, text in common_labels.items() if all(_labels(node).get(key) == text for node in pool_nodes)
+    }
+    selected_labels = {**common_labels, **flavor.node_labels}
     if len(pool_nodes) == 1 and any(selected_labels.items() <= _labels(node).items() for node in other_nodes):
         selected_labels = {**selected_labels, well_known.NODE_POOL: flavor.pools[0]}
     return dict(sorted(selected_labels.items()))
@@ -51,11 +53,11 @@ def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
         return flavor.node_taints
     nodes = _nodes(platform)
     pool_taints = [nodes[name]["spec"]["taints"] for name in flavor.pools]
-    common = [taint for taint in pool_taints[0] if all(taint in taints for taints in pool_taints)]
+    common_taints = [taint for taint in pool_taints[0] if all(taint in taints for taints in pool_taints)]
     flavor_keys = [(taint["key"], taint["effect"]) for taint in flavor.node_taints]
     repelling_taints = [
         taint
-        for taint in common
+        for taint in common_taints
         if taint["effect"] in _REPELLING_EFFECTS
         and taint["key"] != well_known.QUEUED
         and (taint["key"], taint["effect"]) not in flavor_keys
@@ -188,9 +190,9 @@ def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
         spec["admissionChecksStrategy"] = {"admissionChecks": list(queue.admission_checks)}
     spec["resourceGroups"] = _groups(queue.flavors)
     yield obj_of(scheme.CLUSTER_QUEUE, platform.name, queue.name, spec=spec)
-    for local in queue.local_queues:
+    for local_queue in queue.local_queues:
         local_queue_spec = {"clusterQueue": queue.name}
-        yield obj_of(scheme.LOCAL_QUEUE, platform.name, local.name, local.namespace, spec=local_queue_spec)
+        yield obj_of(scheme.LOCAL_QUEUE, platform.name, local_queue.name, local_queue.namespace, spec=local_queue_spec)
 
 
 def _groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
@@ -203,12 +205,12 @@ def _groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
 
 def _group(members: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
     """Return one resource group; all flavors list resources in the order of the first, as Kueue requires."""
-    covered = list(members[0].resources)
+    resource_names = list(members[0].resources)
     entries = [
-        {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in covered]}
+        {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in resource_names]}
         for each in members
     ]
-    return {"coveredResources": covered, "flavors": entries}
+    return {"coveredResources": resource_names, "flavors": entries}
 
 
 # Objects of a team: namespace, ServiceAccount, RBAC, limits and NetworkPolicy.

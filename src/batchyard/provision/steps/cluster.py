@@ -17,7 +17,7 @@ from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
 from batchyard.provision.render import MANIFESTS, driver_resources
 from batchyard.provision.steps import probe_parsers
-from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, demand, run, waiting
+from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, requirement_step, run, wait_step
 
 # The rendered manifests, in parts: each part is a file or folder that one step applies.
 
@@ -62,8 +62,8 @@ def parts(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPar
     """Return the parts of the rendered manifests sorted by name; the GPU driver installer comes last."""
     paths = sorted(path for path in files if path.startswith(FOLDER) and path != FOLDER + KUSTOMIZATION)
     manifest_parts = []
-    for group_path, grouped in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
-        group_paths = list(grouped)
+    for group_path, grouped_paths in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
+        group_paths = list(grouped_paths)
         objects = [obj for path in group_paths if _is_manifest(path) for obj in _objects(files[path])]
         manifest_parts.append(ManifestPart(group_path, objects, f"{group_path}/{KUSTOMIZATION}" in group_paths))
     return [*manifest_parts, *(ManifestPart(url, ()) for url in driver_resources(platform))]
@@ -119,11 +119,11 @@ class ClusterConnection(NamedTuple):
     kubeconfig: str = ""
     context: str = ""
 
-    def kubectl(self, *arguments: str, sent: str = "", limit_seconds: int = 600) -> StepCommand:
-        """Return a kubectl command for this cluster; `sent` is its standard input."""
+    def kubectl(self, *arguments: str, stdin_text: str = "", limit_seconds: int = 600) -> StepCommand:
+        """Return a kubectl command for this cluster; `stdin_text` is its standard input."""
         options = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         options += [f"--context={self.context}"] if self.context else []
-        return run("kubectl", *options, *arguments, sent=sent, limit_seconds=limit_seconds)
+        return run("kubectl", *options, *arguments, stdin_text=stdin_text, limit_seconds=limit_seconds)
 
     @property
     def ready_command(self) -> StepCommand:
@@ -138,7 +138,7 @@ def api_server_step(connection: ClusterConnection) -> PlatformStep:
         "wait until the API server answers",
         probes=(Probe(connection.ready_command, probe_parsers.succeeds()),),
         patience_seconds=API_PATIENCE,
-        carries=True,
+        is_prerequisite=True,
         remedy="check that the cluster exists and that this machine can reach its control plane",
     )
 
@@ -146,7 +146,7 @@ def api_server_step(connection: ClusterConnection) -> PlatformStep:
 def require_admin_step(connection: ClusterConnection, name: str) -> PlatformStep:
     """Return a step that requires cluster-admin rights; its text names the platform."""
     can_i = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
-    return demand(
+    return requirement_step(
         "rights",
         f"you have the rights to install {name} in the cluster",
         Probe(connection.kubectl(*can_i), probe_parsers.succeeds()),
@@ -179,19 +179,19 @@ def install_steps(
     """Yield steps that install the engine, and wait for its kinds, Deployments and webhooks."""
     yield apply_step(connection, engine)
     if names := engine.names_of_kind("CustomResourceDefinition"):
-        lookup = connection.kubectl("get", "customresourcedefinitions", *names, "--output=json")
-        yield waiting(
+        get_command = connection.kubectl("get", "customresourcedefinitions", *names, "--output=json")
+        yield wait_step(
             "kinds",
             "wait until the API server serves the engine's kinds",
-            [Probe(lookup, probe_parsers.all_are("Established", names))],
+            [Probe(get_command, probe_parsers.all_are("Established", names))],
             KINDS_PATIENCE,
         )
     for namespace, name in engine_deployments(platform):
-        lookup = connection.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
-        yield waiting(
+        get_command = connection.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
+        yield wait_step(
             f"available-{name}",
             f"wait until {namespace}/{name} is available",
-            [Probe(lookup, probe_parsers.all_are("Available", (f"{namespace}/{name}",)))],
+            [Probe(get_command, probe_parsers.all_are("Available", (f"{namespace}/{name}",)))],
             ENGINE_PATIENCE,
             f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
         )
@@ -215,18 +215,23 @@ def _webhook_remedy(platform: PlatformModel) -> str:
 
 def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
     """Return a step that waits until a dry-run apply of a flavor passes conversion, defaulting and validation."""
-    dry = connection.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
-    probe = Probe(dry, probe_parsers.succeeds())
-    return waiting("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE, remedy)
+    dry_run = connection.kubectl(
+        "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
+    )
+    probe = Probe(dry_run, probe_parsers.succeeds())
+    return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE, remedy)
 
 
 def resume_queues_step(
-    connection: ClusterConnection, cluster_queues: Sequence[str], stopped: Sequence[str]
+    connection: ClusterConnection, cluster_queues: Sequence[str], stopped_queues: Sequence[str]
 ) -> PlatformStep:
-    """Return a step that resumes queues which an incomplete destroy stopped; the file stops the `stopped` ones."""
-    running = [name for name in cluster_queues if name not in stopped]
+    """Return a step that resumes queues which an incomplete destroy stopped; the file stops `stopped_queues`."""
+    resumed_queues = [name for name in cluster_queues if name not in stopped_queues]
     annotation_patch = {"metadata": {"annotations": {_STOPPED: None}}}
-    patches = ((running, {**annotation_patch, "spec": {"stopPolicy": "None"}}), (stopped, annotation_patch))
+    patches = (
+        (resumed_queues, {**annotation_patch, "spec": {"stopPolicy": "None"}}),
+        (stopped_queues, annotation_patch),
+    )
     return PlatformStep(
         "resume-queues",
         "resume queues that an earlier destroy has stopped",
@@ -254,26 +259,26 @@ def _is_not_drained(queue: Mapping[str, Any]) -> bool:
 
 def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
     """Yield steps that wait until all queues are Active, except queues that the platform's file stops."""
-    stopped = [queue.name for queue in queues if queue.is_stopped]
-    running = [queue for queue in queues if not queue.is_stopped]
-    names = [queue.name for queue in running]
+    stopped_queues = [queue.name for queue in queues if queue.is_stopped]
+    active_queues = [queue for queue in queues if not queue.is_stopped]
+    names = [queue.name for queue in active_queues]
     if queues:
-        yield resume_queues_step(connection, [queue.name for queue in queues], stopped)
+        yield resume_queues_step(connection, [queue.name for queue in queues], stopped_queues)
     if names:
-        yield waiting(
+        yield wait_step(
             "cluster-queues",
             f"wait until the ClusterQueues are Active ({len(names)})",
             [Probe(_get_queues(connection, names), probe_parsers.all_are("Active", names))],
             QUEUES_PATIENCE,
             "kubectl describe clusterqueues; `batchyard lint` on manifests/ reports their errors",
         )
-    local_queue_keys = [f"{row.namespace}/{row.name}" for queue in running for row in queue.local_queues]
+    local_queue_keys = [f"{row.namespace}/{row.name}" for queue in active_queues for row in queue.local_queues]
     if local_queue_keys:
-        lookup = connection.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
-        yield waiting(
+        get_command = connection.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
+        yield wait_step(
             "local-queues",
             f"wait until the LocalQueues are Active ({len(local_queue_keys)})",
-            [Probe(lookup, probe_parsers.all_are("Active", local_queue_keys))],
+            [Probe(get_command, probe_parsers.all_are("Active", local_queue_keys))],
             QUEUES_PATIENCE,
             "kubectl describe localqueues --all-namespaces",
         )
@@ -281,13 +286,13 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
 
 def check_job_step(connection: ClusterConnection, namespace: str, local_queue: str) -> PlatformStep:
     """Return a step that checks with a dry run that a Job in a team's LocalQueue would be accepted."""
-    return waiting(
+    return wait_step(
         "last-check",
         f"a Job in {namespace}, queue {local_queue}, would be accepted (dry run)",
         [
             Probe(
                 connection.kubectl(
-                    "create", "--dry-run=server", "--filename=-", sent=json.dumps(_job(namespace, local_queue))
+                    "create", "--dry-run=server", "--filename=-", stdin_text=json.dumps(_job(namespace, local_queue))
                 ),
                 probe_parsers.succeeds(),
             )
@@ -318,7 +323,7 @@ def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> 
     return PlatformStep(
         "stop-queues",
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
-        commands=(replace(connection.kubectl(*arguments), tolerates=probe_parsers.NOT_THERE),),
+        commands=(replace(connection.kubectl(*arguments), tolerated_errors=probe_parsers.NOT_THERE),),
         probes=(Probe(_get_queues(connection, cluster_queues), probe_parsers.none_is(_is_not_drained, "not stopped")),),
         retry=_RETRY,
     )
@@ -333,12 +338,12 @@ def empty_namespace_steps(
         namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
         options = ("--all", *namespace_options)
         deletes = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
-        lookups = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
+        get_commands = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
         yield PlatformStep(
             f"empty-{namespace}",
             f"delete jobs and pods in {namespace}",
-            commands=tuple(replace(delete, tolerates=probe_parsers.NOT_THERE) for delete in deletes),
-            probes=tuple(Probe(lookup, probe_parsers.prints_nothing("left")) for lookup in lookups),
+            commands=tuple(replace(delete, tolerated_errors=probe_parsers.NOT_THERE) for delete in deletes),
+            probes=tuple(Probe(get_command, probe_parsers.prints_nothing("left")) for get_command in get_commands),
             retry=_RETRY,
             patience_seconds=DELETE_PATIENCE,
             remedy=_FINALIZERS,
@@ -351,7 +356,7 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
     return PlatformStep(
         f"delete-{part.name}",
         f"delete {part.path}{_count_by_kind(part)}",
-        commands=(replace(delete, tolerates=probe_parsers.NOT_THERE),),
+        commands=(replace(delete, tolerated_errors=probe_parsers.NOT_THERE),),
         probes=(
             Probe(
                 connection.kubectl("get", "--ignore-not-found", "--output=json", *part.arguments),
@@ -367,17 +372,17 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
 def no_other_platforms(connection: ClusterConnection) -> Probe:
     """Return a probe that holds if no queue and no JobSet exists: deleting the engine's kinds deletes their objects."""
     kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
-    lookup = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
-    return Probe(lookup, probe_parsers.prints_nothing("objects of other platforms"))
+    get_command = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
+    return Probe(get_command, probe_parsers.prints_nothing("objects of other platforms"))
 
 
 def running_workloads(connection: ClusterConnection) -> PlatformStep:
     """Return a step that lists the running Workloads."""
-    lookup = connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
+    get_command = connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return PlatformStep(
         "what-runs",
         "list running Workloads",
-        probes=(Probe(lookup, probe_parsers.none_is(probe_parsers.has_quota, "running Workloads")),),
+        probes=(Probe(get_command, probe_parsers.none_is(probe_parsers.has_quota, "running Workloads")),),
         is_optional=True,
     )
 

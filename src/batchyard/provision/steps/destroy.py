@@ -75,9 +75,9 @@ def prune_step(
         consent=model.Consent(
             "The file no longer defines:",
             destroys=True,
-            asking=model.ConsentDetails(_running(connection), _describe_deletion),
+            details=model.ConsentDetails(_list_workloads(connection), _describe_deletion),
         ),
-        sends=_delete_input(manifest_parts),
+        stdin_from_probes=_delete_input(manifest_parts),
         is_checked=False,
         is_optional=True,
     )
@@ -92,16 +92,18 @@ def delete_obsolete_step(
         "delete objects that an earlier version of the file defined",
         commands=(_delete(connection, "--wait"),),
         probes=_probes(connection, platform, manifest_parts, ""),
-        sends=_delete_input(manifest_parts),
+        stdin_from_probes=_delete_input(manifest_parts),
         retry=model.Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
         is_checked=False,
         remedy="finalizers need a running controller: check the pods of the engine",
     )
 
 
-def _delete(connection: ClusterConnection, waiting: str) -> model.StepCommand:
-    command = connection.kubectl("delete", "--ignore-not-found", waiting, "--filename=-", limit_seconds=_DELETE_LIMIT)
-    return command.tolerating(probe_parsers.NOT_THERE)
+def _delete(connection: ClusterConnection, wait_option: str) -> model.StepCommand:
+    command = connection.kubectl(
+        "delete", "--ignore-not-found", wait_option, "--filename=-", limit_seconds=_DELETE_LIMIT
+    )
+    return command.with_tolerated_errors(probe_parsers.NOT_THERE)
 
 
 def _probes(
@@ -109,32 +111,32 @@ def _probes(
 ) -> tuple[model.Probe, ...]:
     kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
-    reading = _obsolete_objects_parser(manifest_parts, remedy)
+    parser = _obsolete_objects_parser(manifest_parts, remedy)
     options = ("--all-namespaces", selector, "--output=json")
-    return tuple(model.Probe(connection.kubectl("get", names, *options), reading) for names in kinds)
+    return tuple(model.Probe(connection.kubectl("get", names, *options), parser) for names in kinds)
 
 
-def _running(connection: ClusterConnection) -> model.StepCommand:
+def _list_workloads(connection: ClusterConnection) -> model.StepCommand:
     return connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
 
 
 def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str) -> model.ResultParser:
     """Return a parser that holds if no such object exists; otherwise the description lists the objects by kind."""
 
-    def read(answer: model.CommandOutput) -> model.ProbeResult:
-        if answer.code:
-            return probe_parsers.observe_failure(answer)
-        obsolete = list(_obsolete_objects(answer, manifest_parts))
+    def parse(output: model.CommandOutput) -> model.ProbeResult:
+        if output.code:
+            return probe_parsers.observe_failure(output)
+        obsolete = list(_obsolete_objects(output, manifest_parts))
         return model.ProbeResult(not obsolete, f"{_describe_objects(obsolete)}{remedy}" if obsolete else "")
 
-    return read
+    return parse
 
 
 def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
     """Return a function that computes the List object which kubectl deletes."""
 
-    def send(answers: Sequence[model.CommandOutput]) -> str:
-        obsolete = [obj for answer in answers for obj in _obsolete_objects(answer, manifest_parts)]
+    def send(command_outputs: Sequence[model.CommandOutput]) -> str:
+        obsolete = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
         entries = [
             {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": _name_fields(obj["metadata"])}
             for obj in obsolete
@@ -148,10 +150,12 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
     return {field: metadata[field] for field in ("name", "namespace") if field in metadata}
 
 
-def _obsolete_objects(answer: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
+def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
     """Yield objects that the file no longer defines, except objects that are already being deleted."""
-    defined = {_key(obj) for part in manifest_parts for obj in part.objects}
-    objects = [obj for obj in probe_parsers.items_of(answer.document() or {"items": []}) if _key(obj) not in defined]
+    defined_keys = {_key(obj) for part in manifest_parts for obj in part.objects}
+    objects = [
+        obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys
+    ]
     deleted_namespaces = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE}
     for obj in objects:
         metadata = obj["metadata"]
@@ -178,21 +182,23 @@ def _describe_kind(kind: str, names: Sequence[str]) -> str:
     return f"{kind} {', '.join(names[:_SHOWN_MAX])}{more_text}"
 
 
-def _describe_deletion(answer: model.CommandOutput, sent: str) -> str:
+def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
     """Describe the objects to delete, and the Workloads that run in their namespaces and queues."""
-    objects = json.loads(sent)["items"]
+    objects = json.loads(stdin_text)["items"]
     description = f" {_describe_objects(objects)}. This deletes these objects."
-    if answer.code:
+    if output.code:
         return (
             description
-            if probe_parsers.is_gone(answer)
-            else f"{description} The running Workloads are unknown: {answer.main_error}."
+            if probe_parsers.is_gone(output)
+            else f"{description} The running Workloads are unknown: {output.main_error}."
         )
-    workloads = probe_parsers.items_of(answer.document() or {"items": []})
-    running = [workload for workload in workloads if probe_parsers.has_quota(workload)]
+    workloads = probe_parsers.items_of(output.document() or {"items": []})
+    admitted_workloads = [workload for workload in workloads if probe_parsers.has_quota(workload)]
     namespaces, queues = _names_of_kind(_NAMESPACE, objects), _names_of_kind("ClusterQueue", objects)
-    ending_workloads = [probe_parsers.name_of(obj) for obj in running if obj["metadata"]["namespace"] in namespaces]
-    queue_workloads = [probe_parsers.name_of(obj) for obj in running if _queue_name(obj) in queues]
+    ending_workloads = [
+        probe_parsers.name_of(obj) for obj in admitted_workloads if obj["metadata"]["namespace"] in namespaces
+    ]
+    queue_workloads = [probe_parsers.name_of(obj) for obj in admitted_workloads if _queue_name(obj) in queues]
     queue_workloads = [name for name in queue_workloads if name not in ending_workloads]
     description += (
         f" These Workloads end: {_shorten_list(ending_workloads)}." if ending_workloads else " No Workload runs there."
@@ -386,8 +392,10 @@ def _permanent_pools(platform: PlatformModel) -> list[str]:
 
 
 def _minimum_nodes(pool: Mapping[str, Any]) -> int:
-    scaling = pool.get("autoscaling")
-    minimum = pool.get("nodeCount", 0) if scaling is None else scaling.get("totalMin", scaling.get("min", 0))
+    autoscaling = pool.get("autoscaling")
+    minimum = (
+        pool.get("nodeCount", 0) if autoscaling is None else autoscaling.get("totalMin", autoscaling.get("min", 0))
+    )
     return int(minimum)
 
 
@@ -431,16 +439,16 @@ def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: st
     yield model.Leftover("folder", description, None, ("rm", "-r", folder))
 
 
-def _bucket_leftovers(platform: PlatformModel, made: Google) -> Iterator[model.Leftover]:
-    name = google.state_bucket(platform, made)
+def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[model.Leftover]:
+    name = google.state_bucket(platform, google_spec)
     yield model.Leftover(
         "state bucket",
         f"gs://{name}: Terraform's state, with old versions; billed as stored",
         _describe_bucket(name),
         ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
     )
-    if made.build:
-        name = f"{made.project}_cloudbuild"
+    if google_spec.build:
+        name = f"{google_spec.project}_cloudbuild"
         yield model.Leftover(
             "sources of builds",
             f"gs://{name}: sources uploaded to Cloud Build; billed as stored",
@@ -459,9 +467,9 @@ def _describe_bucket(name: str) -> model.StepCommand:
     return model.run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
 
 
-def _compute_leftovers(made: Google) -> Iterator[model.Leftover]:
+def _compute_leftovers(google_spec: Google) -> Iterator[model.Leftover]:
     """Yield the disks and reservations that remain in Compute Engine."""
-    project, columns = f"--project={made.project}", "--format=value(name,zone)"
+    project, columns = f"--project={google_spec.project}", "--format=value(name,zone)"
     yield model.Leftover(
         "disks",
         "unused disks of volumes (reclaim policy Retain), also from other clusters; billed by size",
@@ -474,7 +482,7 @@ def _compute_leftovers(made: Google) -> Iterator[model.Leftover]:
         model.run("gcloud", "compute", "reservations", "list", project, columns),
         ("gcloud", "compute", "reservations", "delete", "NAME", "--zone=ZONE", project),
     )
-    if made.submitted:
+    if google_spec.submitted_reservations:
         yield model.Leftover(
             "future reservations",
             "submitted future reservations; billed for their window, and Google may refuse to delete them",
@@ -483,8 +491,8 @@ def _compute_leftovers(made: Google) -> Iterator[model.Leftover]:
         )
 
 
-def _project_leftovers(platform: PlatformModel, made: Google) -> Iterator[model.Leftover]:
-    project, location = f"--project={made.project}", f"--location={platform.region}"
+def _project_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[model.Leftover]:
+    project, location = f"--project={google_spec.project}", f"--location={platform.region}"
     yield model.Leftover(
         "images",
         "image repositories that Terraform did not create or had to keep; billed by size",

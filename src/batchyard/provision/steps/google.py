@@ -27,7 +27,7 @@ class Tool(NamedTuple):
     def step(self) -> model.PlatformStep:
         """Return a step that requires the program in the minimum version."""
         minimum = ".".join(map(str, self.minimum))
-        return model.demand(
+        return model.requirement_step(
             f"tool-{self.name}",
             f"{self.name} {minimum} or newer is installed",
             model.Probe(
@@ -61,7 +61,7 @@ GCLOUD: Final = Tool(
     (496,),
     "install the gcloud CLI: https://cloud.google.com/sdk/docs/install",
 )
-AUTH_PLUGIN: Final = model.demand(
+AUTH_PLUGIN: Final = model.requirement_step(
     "tool-gke-gcloud-auth-plugin",
     "gke-gcloud-auth-plugin is installed, for kubectl's credentials",
     model.Probe(model.run("gke-gcloud-auth-plugin", "--version", limit_seconds=60), probe_parsers.succeeds()),
@@ -128,7 +128,7 @@ def tools() -> list[model.PlatformStep]:
 def account_steps(project: str) -> list[model.PlatformStep]:
     """Return steps that require an active account, Application Default Credentials and access to the project."""
     return [
-        model.demand(
+        model.requirement_step(
             "signed-in",
             "gcloud has an active account",
             model.Probe(
@@ -137,7 +137,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
             ),
             "gcloud auth login",
         ),
-        model.demand(
+        model.requirement_step(
             "application-credentials",
             "Terraform has Application Default Credentials",
             model.Probe(
@@ -146,7 +146,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
             ),
             "gcloud auth application-default login",
         ),
-        model.demand(
+        model.requirement_step(
             "project",
             f"project {project} exists, and your account has access to it",
             model.Probe(
@@ -162,7 +162,7 @@ def project_is_ready(project: str) -> list[model.PlatformStep]:
     """Return steps that enable the APIs of the later steps, and require a billing account."""
     return [
         _enable_apis_step(project),
-        model.demand(
+        model.requirement_step(
             "billing",
             "the project has a billing account",
             model.Probe(
@@ -189,7 +189,7 @@ def _enable_apis_step(project: str) -> model.PlatformStep:
         ),
         retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         patience_seconds=180,
-        carries=True,
+        is_prerequisite=True,
         remedy="you need roles/serviceusage.serviceUsageAdmin on the project",
     )
 
@@ -225,7 +225,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
                 f"This creates the bucket {url}; its storage is billed (a state is a few hundred KB)."
             ),
             retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
-            carries=True,
+            is_prerequisite=True,
             remedy="bucket names are global: choose another with spec.google.state.bucket",
         ),
         model.PlatformStep(
@@ -244,7 +244,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
 def state_bucket_exists(platform: PlatformModel, google: Google) -> model.PlatformStep:
     """Return a step that requires the state bucket, without which Terraform does not know its resources."""
     name = state_bucket(platform, google)
-    return model.demand(
+    return model.requirement_step(
         "state-bucket",
         f"the bucket gs://{name} with Terraform's state exists",
         model.Probe(
@@ -303,7 +303,9 @@ def images(platform: PlatformModel, google: Google, all_parts: Sequence[Manifest
     for image in dict.fromkeys(image for part in all_parts for image in part.images() if registry_path in image):
         if image not in built_images:
             name = image.rpartition("/")[2].partition(":")[0].partition("@")[0]
-            yield model.demand(f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}")
+            yield model.requirement_step(
+                f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}"
+            )
 
 
 def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
@@ -343,7 +345,7 @@ def credentials(
         commands=(model.StepCommand(tuple(arguments), environment=(("KUBECONFIG", kubeconfig),)),),
         probes=(model.Probe(ready_command, probe_parsers.succeeds()),),
         is_checked=False,
-        carries=True,
+        is_prerequisite=True,
         retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy="you need roles/container.clusterViewer to connect, and roles/container.admin to install the platform",
     )
@@ -353,7 +355,7 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
     """Return a step that requires deletion protection to be off, or with `is_unprotecting` turns it off."""
     protection_probe = model.Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
-        return model.demand(
+        return model.requirement_step(
             "unprotected",
             "the cluster is not protected from deletion",
             protection_probe,
@@ -390,11 +392,11 @@ def destroy_step(google: Google) -> model.PlatformStep:
     )
 
 
-def nothing_is_protected(answer: model.CommandOutput) -> model.ProbeResult:
+def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResult:
     """Parse `terraform show -json`; holds if no cluster in the state has deletion protection."""
-    document = answer.document()
+    document = command_output.document()
     if document is None:
-        return model.ProbeResult(False, answer.main_error)
+        return model.ProbeResult(False, command_output.main_error)
     root = (document.get("values") or {}).get("root_module") or {}
     names = [row["address"] for row in _resources(root) if row.get("values", {}).get("deletion_protection")]
     return model.ProbeResult(not names, f"protected: {', '.join(names)}" if names else "")

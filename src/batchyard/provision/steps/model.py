@@ -21,13 +21,13 @@ class StepCommand:
     """A program to run, with its standard input and additional environment variables."""
 
     argv: tuple[str, ...]
-    sent: str = ""
+    stdin_text: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     #: Whether the output contains a secret and must not be stored.
     is_secret: bool = False
     limit_seconds: int = COMMAND_LIMIT
     #: Texts in stderr with which the command may fail, because the object does not exist.
-    tolerates: tuple[str, ...] = ()
+    tolerated_errors: tuple[str, ...] = ()
 
     @property
     def full_argv(self) -> tuple[str, ...]:
@@ -35,27 +35,29 @@ class StepCommand:
         pairs = [f"{name}={value}" for name, value in self.environment]
         return ("env", *pairs, *self.argv) if pairs else self.argv
 
-    def tolerating(self, words: tuple[str, ...]) -> "StepCommand":
+    def with_tolerated_errors(self, errors: tuple[str, ...]) -> "StepCommand":
         """Return the command with these texts as tolerated errors."""
-        return replace(self, tolerates=words)
+        return replace(self, tolerated_errors=errors)
 
 
-def run(*argv: str, sent: str = "", limit_seconds: int = COMMAND_LIMIT, tolerates: tuple[str, ...] = ()) -> StepCommand:
-    """Return a StepCommand with these arguments; `sent` is its standard input."""
-    return StepCommand(argv, sent, limit_seconds=limit_seconds, tolerates=tolerates)
+def run(
+    *argv: str, stdin_text: str = "", limit_seconds: int = COMMAND_LIMIT, tolerated_errors: tuple[str, ...] = ()
+) -> StepCommand:
+    """Return a StepCommand with these arguments; `stdin_text` is its standard input."""
+    return StepCommand(argv, stdin_text, limit_seconds=limit_seconds, tolerated_errors=tolerated_errors)
 
 
 class CommandOutput(NamedTuple):
-    """The exit code, stdout (`printed`) and stderr (`reported`) of a command."""
+    """The exit code, stdout and stderr of a command."""
 
     code: int
-    printed: str
-    reported: str = ""
+    stdout: str
+    stderr: str = ""
 
     @property
     def main_error(self) -> str:
         """The first line of the error output that contains `error`, or else the last line."""
-        lines = [line.strip(" │╷╵") for line in (self.reported or self.printed).splitlines()]
+        lines = [line.strip(" │╷╵") for line in (self.stderr or self.stdout).splitlines()]
         lines = [line for line in lines if line]
         if self.code in (NO_SUCH_PROGRAM, TOO_LONG) and lines:
             return lines[0]
@@ -67,7 +69,7 @@ class CommandOutput(NamedTuple):
         if self.code:
             return None
         try:
-            return json.loads(self.printed)
+            return json.loads(self.stdout)
         except ValueError:
             return None
 
@@ -75,8 +77,8 @@ class CommandOutput(NamedTuple):
 class ProbeResult(NamedTuple):
     """The result of a probe: whether its condition holds, and a short description."""
 
-    is_so: bool
-    what: str = ""
+    is_satisfied: bool
+    description: str = ""
 
 
 #: A function that parses the output of a probe's command.
@@ -88,7 +90,7 @@ class Probe:
     """A read-only command, and the parser of its output."""
 
     command: StepCommand
-    reading: ResultParser
+    parser: ResultParser
 
 
 #: A function that computes the input of a step's commands from the outputs of its probes.
@@ -99,7 +101,7 @@ class ConsentDetails(NamedTuple):
     """A command before a question, and a function that formats its output as an addition to the question."""
 
     command: StepCommand
-    says: Callable[[CommandOutput, str], str]
+    format_details: Callable[[CommandOutput, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +113,30 @@ class Consent:
     destroys: bool = False
     #: A regular expression; if the description matches it, the step destroys data.
     destroys_where: str = ""
-    asking: ConsentDetails | None = None
+    details: ConsentDetails | None = None
 
     @property
     def beforehand(self) -> str:
         """The question before the probes have run, with placeholders for their description."""
-        placeholder = " (details)" if self.asking else ""
+        placeholder = " (details)" if self.details else ""
         return self.question.replace("{seen}", "(changes)") + placeholder
 
-    def is_grave(self, what: str) -> bool:
+    def is_grave(self, description: str) -> bool:
         """Report whether the step destroys data, given the description of the probes."""
-        return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, what))
+        return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, description))
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """The retries of a failed command: the maximum count, the pause, and the texts of transient errors."""
 
-    times: int = 0
+    retries_max: int = 0
     pause_seconds: int = 0
-    on: tuple[str, ...] = ()
+    error_texts: tuple[str, ...] = ()
 
-    def helps(self, output: str, tried: int) -> bool:
-        """Report whether to retry after `tried` attempts with this output."""
-        return tried <= self.times and any(word in output for word in self.on)
+    def should_retry(self, output: str, attempt_count: int) -> bool:
+        """Report whether to retry after `attempt_count` attempts with this output."""
+        return attempt_count <= self.retries_max and any(word in output for word in self.error_texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +153,13 @@ class PlatformStep:
     consent: Consent | None = None
     retry: Retry = Retry()
     #: Computes the standard input of the commands from the outputs of the probes.
-    sends: InputFromProbes | None = None
+    stdin_from_probes: InputFromProbes | None = None
     #: How many seconds to wait until the probes hold.
     patience_seconds: int = 0
     #: Whether the probes run again after the commands; otherwise exit codes suffice.
     is_checked: bool = True
     #: Whether later steps depend on this step.
-    carries: bool = False
+    is_prerequisite: bool = False
     #: Whether the run continues after a failure of this step.
     is_optional: bool = False
     #: The text that tells the user how to fix a failure.
@@ -173,15 +175,17 @@ class Leftover:
     name: str
     purpose: str
     #: The command that prints one resource per line; None if they cannot be listed.
-    look: StepCommand | None
+    list_command: StepCommand | None
     removal: tuple[str, ...]
 
 
-def demand(name: str, purpose: str, probe: Probe, remedy: str) -> PlatformStep:
+def requirement_step(name: str, purpose: str, probe: Probe, remedy: str) -> PlatformStep:
     """Return a step that only checks a requirement; if it fails, the user must act."""
-    return PlatformStep(name, purpose, probes=(probe,), remedy=remedy, carries=True)
+    return PlatformStep(name, purpose, probes=(probe,), remedy=remedy, is_prerequisite=True)
 
 
-def waiting(name: str, purpose: str, probes: Sequence[Probe], patience_seconds: int, remedy: str = "") -> PlatformStep:
+def wait_step(
+    name: str, purpose: str, probes: Sequence[Probe], patience_seconds: int, remedy: str = ""
+) -> PlatformStep:
     """Return a step that waits until its probes hold."""
     return PlatformStep(name, purpose, probes=tuple(probes), patience_seconds=patience_seconds, remedy=remedy)

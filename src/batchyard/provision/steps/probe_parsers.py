@@ -11,45 +11,45 @@ from batchyard.provision.steps.model import CommandOutput, ProbeResult, ResultPa
 def succeeds(description: str = "") -> ResultParser:
     """Return a parser that holds if the command succeeds."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        return ProbeResult(True, description) if answer.code == 0 else ProbeResult(False, answer.main_error)
+    def parse(output: CommandOutput) -> ProbeResult:
+        return ProbeResult(True, description) if output.code == 0 else ProbeResult(False, output.main_error)
 
-    return read
-
-
-def fails(otherwise: str) -> ResultParser:
-    """Return a parser that holds if the command fails; `otherwise` describes a success."""
-
-    def read(answer: CommandOutput) -> ProbeResult:
-        return ProbeResult(answer.code != 0, "" if answer.code else otherwise)
-
-    return read
+    return parse
 
 
-def prints_anything(nothing: str) -> ResultParser:
-    """Return a parser that holds if the command prints something; `nothing` describes an empty output."""
+def fails(success: str) -> ResultParser:
+    """Return a parser that holds if the command fails; `success` describes that case."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        if answer.code:
-            return ProbeResult(False, answer.main_error)
-        output = answer.printed.strip()
-        return ProbeResult(bool(output), output.splitlines()[0] if output else nothing)
+    def parse(output: CommandOutput) -> ProbeResult:
+        return ProbeResult(output.code != 0, "" if output.code else success)
 
-    return read
+    return parse
+
+
+def prints_anything(empty_description: str) -> ResultParser:
+    """Return a parser that holds if the command prints something; `empty_description` describes an empty output."""
+
+    def parse(output: CommandOutput) -> ProbeResult:
+        if output.code:
+            return ProbeResult(False, output.main_error)
+        text = output.stdout.strip()
+        return ProbeResult(bool(text), text.splitlines()[0] if text else empty_description)
+
+    return parse
 
 
 #: kubectl's errors for missing kinds, namespaces and objects.
 NOT_THERE: Final = ("doesn't have a resource type", "no matches for kind", "not found", "NotFound")
 
 
-def is_gone(answer: CommandOutput) -> bool:
+def is_gone(output: CommandOutput) -> bool:
     """Report whether kubectl failed because the object or its kind does not exist."""
-    return bool(answer.code) and any(text in answer.reported for text in NOT_THERE)
+    return bool(output.code) and any(text in output.stderr for text in NOT_THERE)
 
 
-def observe_failure(answer: CommandOutput) -> ProbeResult:
+def observe_failure(output: CommandOutput) -> ProbeResult:
     """Return the result for a failed kubectl command; it holds if the object does not exist."""
-    return ProbeResult(True) if is_gone(answer) else ProbeResult(False, answer.main_error)
+    return ProbeResult(True) if is_gone(output) else ProbeResult(False, output.main_error)
 
 
 def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> ResultParser:
@@ -58,114 +58,114 @@ def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> 
     Lines that start with one of `ignored_prefixes` are ignored.
     """
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        if answer.code:
-            return observe_failure(answer)
-        lines = (line.strip() for line in answer.printed.splitlines())
+    def parse(output: CommandOutput) -> ProbeResult:
+        if output.code:
+            return observe_failure(output)
+        lines = (line.strip() for line in output.stdout.splitlines())
         line_count = sum(1 for line in lines if line and not line.startswith(ignored_prefixes))
         return ProbeResult(line_count == 0, f"{description}: {line_count}" if line_count else "none")
 
-    return read
+    return parse
 
 
-def lists_all(expected: Collection[str]) -> ResultParser:
-    """Return a parser that holds if every name in `expected` is a line of the output."""
+def lists_all(names: Collection[str]) -> ResultParser:
+    """Return a parser that holds if every name in `names` is a line of the output."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        if answer.code:
-            return ProbeResult(False, answer.main_error)
-        listed = {line.strip() for line in answer.printed.splitlines()}
-        missing = [name for name in expected if name not in listed]
-        return ProbeResult(not missing, f"not enabled: {', '.join(missing)}" if missing else f"{len(expected)} enabled")
+    def parse(output: CommandOutput) -> ProbeResult:
+        if output.code:
+            return ProbeResult(False, output.main_error)
+        lines = {line.strip() for line in output.stdout.splitlines()}
+        missing = [name for name in names if name not in lines]
+        return ProbeResult(not missing, f"not enabled: {', '.join(missing)}" if missing else f"{len(names)} enabled")
 
-    return read
+    return parse
 
 
-def field_equals(field: str, expected: object, otherwise: str) -> ResultParser:
-    """Return a parser that holds if a field of the JSON output has this value; `otherwise` describes a failure."""
+def field_equals(field: str, expected_value: object, failure: str) -> ResultParser:
+    """Return a parser that holds if a field of the JSON output has this value; `failure` describes another value."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        document = answer.document()
+    def parse(output: CommandOutput) -> ProbeResult:
+        document = output.document()
         if document is None:
-            return ProbeResult(False, answer.main_error)
-        is_so = isinstance(document, Mapping) and document.get(field) == expected
-        return ProbeResult(is_so, "" if is_so else otherwise)
+            return ProbeResult(False, output.main_error)
+        is_satisfied = isinstance(document, Mapping) and document.get(field) == expected_value
+        return ProbeResult(is_satisfied, "" if is_satisfied else failure)
 
-    return read
+    return parse
 
 
 def is_version(field: Sequence[str], minimum: tuple[int, ...]) -> ResultParser:
     """Return a parser that holds if the version in this field of the JSON output is at least `minimum`."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        value: Any = answer.document()
+    def parse(output: CommandOutput) -> ProbeResult:
+        value: Any = output.document()
         if value is None:
-            return ProbeResult(False, answer.main_error)
+            return ProbeResult(False, output.main_error)
         for key in field:
             value = value.get(key) if isinstance(value, Mapping) else None
         return _compare_version(str(value or ""), minimum)
 
-    return read
+    return parse
 
 
 def _compare_version(text: str, minimum: tuple[int, ...]) -> ProbeResult:
     """Compare a version with the minimum; a suffix after the numbers is ignored."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text)
-    if found is None:
+    match = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    if match is None:
         return ProbeResult(False, "the program reports no version")
-    numbers = tuple(int(part) for part in found[1].split("."))
+    numbers = tuple(int(part) for part in match[1].split("."))
     if numbers < minimum:
-        return ProbeResult(False, f"version {found[1]} is too old: install at least {'.'.join(map(str, minimum))}")
-    return ProbeResult(True, found[1])
+        return ProbeResult(False, f"version {match[1]} is too old: install at least {'.'.join(map(str, minimum))}")
+    return ProbeResult(True, match[1])
 
 
-def plan_is_empty(answer: CommandOutput) -> ProbeResult:
+def plan_is_empty(output: CommandOutput) -> ProbeResult:
     """Parse `terraform plan -detailed-exitcode`: exit code 0 means no changes, 2 changes, others an error."""
-    if answer.code == 0:
+    if output.code == 0:
         return ProbeResult(True, "no changes")
-    if answer.code == 2:
-        match = re.search(r"^Plan: (.+?)\.?$", answer.printed, re.MULTILINE)
+    if output.code == 2:
+        match = re.search(r"^Plan: (.+?)\.?$", output.stdout, re.MULTILINE)
         return ProbeResult(False, match[1] if match else "only outputs change")
-    return ProbeResult(False, answer.main_error)
+    return ProbeResult(False, output.main_error)
 
 
-def diff_is_empty(answer: CommandOutput) -> ProbeResult:
+def diff_is_empty(output: CommandOutput) -> ProbeResult:
     """Parse `kubectl diff`: exit code 0 means no differences, 1 differences, others an error."""
-    if answer.code == 0:
+    if output.code == 0:
         return ProbeResult(True, "as rendered")
-    objects = len(re.findall(r"^diff ", answer.printed, re.MULTILINE))
-    if answer.code == 1 and objects:
+    objects = len(re.findall(r"^diff ", output.stdout, re.MULTILINE))
+    if output.code == 1 and objects:
         return ProbeResult(False, f"{objects} {'object' if objects == 1 else 'objects'} to write")
-    return ProbeResult(False, answer.main_error)
+    return ProbeResult(False, output.main_error)
 
 
 def all_are(condition: str, names: Collection[str]) -> ResultParser:
     """Return a parser that holds if each object in `names` (NAME or NAMESPACE/NAME) has this condition True."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        document = answer.document()
+    def parse(output: CommandOutput) -> ProbeResult:
+        document = output.document()
         if document is None:
-            return ProbeResult(False, answer.main_error)
+            return ProbeResult(False, output.main_error)
         reasons = {name_of(obj): _unmet_reason(obj, condition) for obj in items_of(document)}
-        missing = [f"{name}: {reasons.get(name, 'not found')}" for name in names if reasons.get(name, "not found")]
-        more_text = f"; {len(missing) - 3} more" if len(missing) > 3 else ""
-        return ProbeResult(not missing, "; ".join(missing[:3]) + more_text if missing else f"{len(names)} {condition}")
+        lines = [f"{name}: {reasons.get(name, 'not found')}" for name in names if reasons.get(name, "not found")]
+        more_text = f"; {len(lines) - 3} more" if len(lines) > 3 else ""
+        return ProbeResult(not lines, "; ".join(lines[:3]) + more_text if lines else f"{len(names)} {condition}")
 
-    return read
+    return parse
 
 
 def none_is(matches: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
     """Return a parser that holds if no printed object satisfies `matches`; `description` names such objects."""
 
-    def read(answer: CommandOutput) -> ProbeResult:
-        if answer.code:
-            return observe_failure(answer)
-        document = answer.document()
+    def parse(output: CommandOutput) -> ProbeResult:
+        if output.code:
+            return observe_failure(output)
+        document = output.document()
         names = [name_of(obj) for obj in items_of(document or {"items": []}) if matches(obj)]
         shown_names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return ProbeResult(not names, f"{description}: {len(names)} ({shown_names})" if names else "")
 
-    return read
+    return parse
 
 
 def is_not_provided(obj: Mapping[str, Any]) -> bool:
@@ -196,6 +196,6 @@ def _unmet_reason(obj: Mapping[str, Any], kind: str) -> str:
     """Return why a condition of the object is not True; '' if it is True."""
     for condition in obj.get("status", {}).get("conditions", ()):
         if condition["type"] == kind:
-            is_so = condition["status"] == "True"
-            return "" if is_so else condition.get("message") or condition.get("reason") or f"not {kind}"
+            is_satisfied = condition["status"] == "True"
+            return "" if is_satisfied else condition.get("message") or condition.get("reason") or f"not {kind}"
     return f"not {kind} yet"

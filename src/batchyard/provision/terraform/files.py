@@ -236,8 +236,8 @@ def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) 
         bucket=bucket,
         project=google.project or "PROJECT",
         region=platform.region,
-        quoted=pools.quoted(bucket),
-        prefix=pools.quoted(prefix),
+        quoted=pools.hcl_string(bucket),
+        prefix=pools.hcl_string(prefix),
     )
 
 
@@ -254,7 +254,7 @@ def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
         ),
         pools.assignments({"node_pools": node_pools(cluster)}),
         *_paragraph("reservations", reservations(cluster)),
-        *_paragraph("future_reservations", future_reservations(cluster, google.submitted)),
+        *_paragraph("future_reservations", future_reservations(cluster, google.submitted_reservations)),
         pools.assignments({"repository": google.repository, "dashboards": google.dashboards}),
         *_paragraph("more_repositories", more_repositories(platform, google)),
         *_paragraph("teams", _teams_variable(platform)),
@@ -281,8 +281,8 @@ def _network_variables(google: Google) -> dict[str, pools.Value]:
     ranges["control_plane"] = network.control_plane
     if network.private_endpoint:
         ranges["private_endpoint"] = True
-    if network.authorized:
-        ranges["authorized"] = [{"name": name, "cidr": cidr} for name, cidr in network.authorized]
+    if network.authorized_networks:
+        ranges["authorized"] = [{"name": name, "cidr": cidr} for name, cidr in network.authorized_networks]
     return ranges
 
 

@@ -71,23 +71,23 @@ def _on_one_line(value: Value) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
-        return quoted(value)
+        return hcl_string(value)
     if isinstance(value, Mapping):
         entries = ", ".join(f"{_name(name)} = {_on_one_line(each)}" for name, each in value.items())
         return f"{{ {entries} }}" if entries else "{}"
     return f"[{', '.join(map(_on_one_line, value))}]"
 
 
-def quoted(text: str) -> str:
+def hcl_string(text: str) -> str:
     """Return an HCL string literal in which `${` and `%{` are escaped."""
-    escaped = "".join(_ESCAPES.get(letter, letter) for letter in text)
-    return f'"{escaped.replace("${", "$${").replace("%{", "%%{")}"'
+    escaped_text = "".join(_ESCAPES.get(letter, letter) for letter in text)
+    return f'"{escaped_text.replace("${", "$${").replace("%{", "%%{")}"'
 
 
 def _name(name: str) -> str:
     """Format a name: an identifier unquoted, other names (with dots or slashes) quoted."""
     letters = name.replace("_", "a").replace("-", "a")
-    return name if letters.isascii() and letters.isalnum() and letters[0].isalpha() else quoted(name)
+    return name if letters.isascii() and letters.isalnum() and letters[0].isalpha() else hcl_string(name)
 
 
 #: Machine families without Persistent Disks.
@@ -118,11 +118,11 @@ def reservations(cluster: Part) -> dict[str, Value]:
     }
 
 
-def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[str, Value]:
+def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) -> dict[str, Value]:
     """Return the Terraform variable `future_reservations`: the reservations with a start date and an end.
 
-    A window relative to the start of a run has no date and applies only to the simulator. Reservations in `submitted`
-    are submitted to Google; all others are drafts.
+    A window relative to the start of a run has no date and applies only to the simulator.
+    `submitted_names` are submitted to Google; all others are drafts.
     """
     entries: dict[str, Value] = {}
     for reservation, machine in _reservations_without_chips(cluster):
@@ -132,7 +132,7 @@ def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[
         assert window.end is not None, "a reservation with a start has an end or a duration"
         row = dict(_reservation(reservation, machine))
         row |= {"start_time": format_time(window.start), "end_time": format_time(window.end)}
-        row |= {"planning_status": "SUBMITTED"} if reservation["name"] in submitted else {}
+        row |= {"planning_status": "SUBMITTED"} if reservation["name"] in submitted_names else {}
         entries[reservation["name"]] = row
     return entries
 

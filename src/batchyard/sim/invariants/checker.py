@@ -248,7 +248,7 @@ class CostsAddUp(Invariant):
         by_name = {obj["metadata"]["name"]: obj for obj in records}
         parsed = {name: parse_cost_record(obj) for name, obj in by_name.items()}
         hourly_records = [record for name, record in parsed.items() if name == hour_name(record.begin)]
-        past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.begun]
+        past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.period_start]
         amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
         recorded_cost += sum(amounts) * _ROUNDING_UNIT
         if abs(recorded_cost - expected) > (len(past_hours) + self._platform_starts) * _ROUNDING_UNIT:

@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, Obj, annotation, key_of, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import MINUTE
-from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_leaving, phase_of, since
+from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_leaving, phase_of, phase_start
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -215,7 +215,7 @@ class SlicesAreWhole(Invariant):
         """Check that no machine of a slice still runs some time after another machine crashed."""
         now = self.world_view.world.kernel.now()
         for pool, _, machines in self._slices():
-            crashed = [obj for obj in machines if phase_of(obj) == CRASHED and since(obj) + _STOP_TIME_MAX < now]
+            crashed = [obj for obj in machines if phase_of(obj) == CRASHED and phase_start(obj) + _STOP_TIME_MAX < now]
             if crashed and any(phase_of(obj) == RUNNING for obj in machines):
                 self.violate(f"some machines of slice {pool} still run after one crashed", *map(_machine_key, machines))
 

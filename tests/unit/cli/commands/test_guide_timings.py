@@ -53,7 +53,7 @@ def test_differing_rows_name_late_job_and_delay() -> None:
     assert not any(row.name.startswith("low-priority: ") for row in differ)
     reported = "step high-priority: Job team-a-high-priority-job-0 was 2m late, and 15 more were late"
     assert {row.reason.replace("120s", "2m") for row in differ} == {reported}
-    assert len(timings.missed) == 16
+    assert len(timings.missed_timings) == 16
     names = {*simulated, *found}
     assert {row.name for row in differ} == {name for name in names if simulated.get(name) != found.get(name)}
 
@@ -62,7 +62,7 @@ def test_short_delay_is_row_reason_but_no_missed_timing() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("low-priority", "reading of", "the queues", SECOND // 2))
     timings.note(Timing("low-priority", "Job", "in-time", -SECOND))
-    assert timings.missed == []
+    assert timings.missed_timings == []
     (row,) = timings.differences({"low-priority: cq": "1"}, {"low-priority: cq": "2"})
     assert (
         str(row)
@@ -82,7 +82,7 @@ def test_late_step_explains_no_row_of_earlier_step() -> None:
 def test_event_that_never_happened_is_reported_as_missed() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
-    (missed,) = timings.missed
+    (missed,) = timings.missed_timings
     assert str(missed) == "step high-priority: end of Job endless did not happen within 24h of its due time"
     assert missed.document() == {
         "step": "high-priority",

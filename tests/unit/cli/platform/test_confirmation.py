@@ -12,15 +12,15 @@ from batchyard.cli.platform.processes import CommandRunner
 from batchyard.cli.platform.step_runner import ProgressKind, StepRunner
 from batchyard.provision.steps.model import Consent, ConsentDetails, PlatformStep, Probe, ProbeResult, run
 
-FOUND = Probe(run("echo", "old"), lambda answer: ProbeResult(False, answer.printed.strip()))
-LOOKED = ConsentDetails(run("echo", "runs"), lambda answer, sent: f" {sent}; {answer.printed.strip()}")
+FOUND = Probe(run("echo", "old"), lambda answer: ProbeResult(False, answer.stdout.strip()))
+LOOKED = ConsentDetails(run("echo", "runs"), lambda answer, stdin_text: f" {stdin_text}; {answer.stdout.strip()}")
 STEP = PlatformStep(
     "clean",
     "remove what is old",
     commands=(run("dd", "of=removed", "status=none"),),
     probes=(FOUND,),
-    consent=Consent("It goes:", destroys=True, asking=LOOKED),
-    sends=lambda answers: "+".join(answer.printed.strip() for answer in answers),
+    consent=Consent("It goes:", destroys=True, details=LOOKED),
+    stdin_from_probes=lambda answers: "+".join(answer.stdout.strip() for answer in answers),
     is_checked=False,
     is_optional=True,
 )

@@ -186,7 +186,7 @@ def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pyte
 
 def test_progress_is_reported_as_json_lines(cloud: Cloud) -> None:
     request = drive.PlatformRequest(
-        str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=True, reporting=ProgressFormat.JSON
+        str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=True, progress_format=ProgressFormat.JSON
     )
     printed = cloud.out.parent / "printed"
     assert in_a_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0

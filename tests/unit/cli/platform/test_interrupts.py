@@ -117,8 +117,8 @@ def fail(line: str) -> None:
 
 def test_command_receives_input(tmp_path: Path) -> None:
     with FolderLock(tmp_path, fail) as lock:
-        command = StepCommand(("cat",), sent="a document")
-        assert CommandRunner(tmp_path, lock, fail).run_probe(command, ignore_line).printed == "a document"
+        command = StepCommand(("cat",), stdin_text="a document")
+        assert CommandRunner(tmp_path, lock, fail).run_probe(command, ignore_line).stdout == "a document"
 
 
 def test_journal_continues_after_truncated_line(tmp_path: Path) -> None:

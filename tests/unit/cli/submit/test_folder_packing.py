@@ -60,7 +60,7 @@ def test_excluded_files_are_left_out_and_reported(tmp_path: Path) -> None:
         listening.bind(str(folder / "socket"))
         packed = pack(folder)
     reported = {".git/", ".venv/", ".batchyard/", "env/", "platform/", "socket"}
-    assert reported <= set(packed.excluded)
+    assert reported <= set(packed.excluded_paths)
     assert not any(name.startswith((".", "env", "platform", "socket")) for name in members(packed.content))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from batchyard.api.well_known import INSTANCE_FINALIZER, NODE_POOL
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.cloud.catalog.instances import in_phase, name_prefix, new_instance, phase_of, since
+from batchyard.cloud.catalog.instances import in_phase, name_prefix, new_instance, phase_of, phase_start
 from batchyard.cloud.catalog.machine_types import builtin_catalog
 from batchyard.cloud.catalog.pool_properties import (
     chips_in,
@@ -117,7 +117,7 @@ def test_new_phase_sets_since_and_clears_error() -> None:
     failed = in_phase(instance("a"), "Failed", NOW, error={"code": "X", "message": "y"})
     again = in_phase(failed, "Provisioning", at(5), stopAt=stamp(60))
     assert again["status"] == {"phase": "Provisioning", "since": stamp(5), "stopAt": stamp(60)}
-    assert (phase_of(instance("a")), since(instance("a")), since(again)) == ("", NOW, at(5))
+    assert (phase_of(instance("a")), phase_start(instance("a")), phase_start(again)) == ("", NOW, at(5))
 
 
 def test_most_specific_step_times_apply() -> None:

@@ -47,7 +47,7 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
     ("reading", "answer", "seen"),
     [
         pytest.param(succeeds(), CommandOutput(0, "ok"), ProbeResult(True), id="success"),
-        pytest.param(succeeds(), REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="no server"),
+        pytest.param(succeeds(), REFUSED, ProbeResult(False, REFUSED.stderr.strip()), id="no server"),
         pytest.param(fails("it is"), CommandOutput(0, ""), ProbeResult(False, "it is"), id="unexpected success"),
         pytest.param(
             prints_anything("nobody"), CommandOutput(0, "\n"), ProbeResult(False, "nobody"), id="nothing printed"
@@ -63,7 +63,7 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
         ),
         pytest.param(prints_nothing("left"), NOT_SERVED, ProbeResult(True), id="kind not served"),
         pytest.param(
-            prints_nothing("left"), REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="left, and no server"
+            prints_nothing("left"), REFUSED, ProbeResult(False, REFUSED.stderr.strip()), id="left, and no server"
         ),
         pytest.param(
             lists_all(["a", "b"]), CommandOutput(0, "c\na\n"), ProbeResult(False, "not enabled: b"), id="one missing"
@@ -110,9 +110,7 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
         ),
         pytest.param(diff_is_empty, CommandOutput(0, ""), ProbeResult(True, "as rendered"), id="no diff"),
         pytest.param(diff_is_empty, CommandOutput(1, DIFF), ProbeResult(False, "2 objects to write"), id="two differ"),
-        pytest.param(
-            diff_is_empty, REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="no diff without a server"
-        ),
+        pytest.param(diff_is_empty, REFUSED, ProbeResult(False, REFUSED.stderr.strip()), id="no diff without a server"),
     ],
 )
 def test_command_output_is_parsed(reading: ResultParser, answer: CommandOutput, seen: ProbeResult) -> None:
@@ -130,12 +128,12 @@ def test_each_expected_object_must_have_condition() -> None:
 
 def test_objects_are_distinguished_by_namespace() -> None:
     answer = objects(queue("lq", "True", namespace="x"), queue("lq", "False", "no", namespace="y"))
-    assert all_are("Active", ["x/lq"])(answer).is_so
+    assert all_are("Active", ["x/lq"])(answer).is_satisfied
     assert all_are("Active", ["y/lq"])(answer) == ProbeResult(False, "y/lq: no")
 
 
 def test_single_object_is_read_as_list() -> None:
-    assert all_are("Active", ["a"])(CommandOutput(0, json.dumps(queue("a", "True")))).is_so
+    assert all_are("Active", ["a"])(CommandOutput(0, json.dumps(queue("a", "True")))).is_satisfied
 
 
 @pytest.mark.parametrize(
@@ -155,19 +153,19 @@ def test_running_workloads_are_named() -> None:
     assert none_is(has_quota, "running")(objects(running)) == ProbeResult(False, "running: 1 (n/w)")
     assert none_is(has_quota, "running")(CommandOutput(0, "")) == ProbeResult(True)
     assert none_is(has_quota, "running")(NOT_SERVED) == ProbeResult(True)
-    assert not none_is(has_quota, "running")(REFUSED).is_so
+    assert not none_is(has_quota, "running")(REFUSED).is_satisfied
 
 
 def test_protected_cluster_is_found_in_nested_modules() -> None:
     cluster = {"address": "module.cluster.c", "values": {"deletion_protection": True}}
     deep = {"values": {"root_module": {"child_modules": [{"child_modules": [{"resources": [cluster]}]}]}}}
     assert nothing_is_protected(CommandOutput(0, json.dumps(deep))) == ProbeResult(False, "protected: module.cluster.c")
-    assert nothing_is_protected(CommandOutput(0, '{"format_version": "1.0"}')).is_so, "an empty state"
+    assert nothing_is_protected(CommandOutput(0, '{"format_version": "1.0"}')).is_satisfied, "an empty state"
 
 
 def test_only_transient_errors_are_retried_up_to_limit() -> None:
     retry = Retry(2, 1, ("Error 503",))
-    assert retry.helps("googleapi: Error 503: busy", 1)
-    assert retry.helps("googleapi: Error 503: busy", 2)
-    assert not retry.helps("googleapi: Error 503: busy", 3)
-    assert not retry.helps("googleapi: Error 403: quota", 1)
+    assert retry.should_retry("googleapi: Error 503: busy", 1)
+    assert retry.should_retry("googleapi: Error 503: busy", 2)
+    assert not retry.should_retry("googleapi: Error 503: busy", 3)
+    assert not retry.should_retry("googleapi: Error 403: quota", 1)

@@ -137,6 +137,6 @@ def test_each_leftover_has_removal_command(is_on_google: bool) -> None:
 def test_future_reservations_are_leftovers_only_when_submitted() -> None:
     platform, _ = rendered(True)
     assert platform.google is not None
-    submitted = replace(platform, google=replace(platform.google, submitted=["december"]))
+    submitted = replace(platform, google=replace(platform.google, submitted_reservations=["december"]))
     found = [{row.name for row in leftovers(each, OWN, "folder")} for each in (platform, submitted)]
     assert found[1] - found[0] == {"future reservations"}

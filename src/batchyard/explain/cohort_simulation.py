@@ -29,8 +29,8 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
     copy = Snapshot()
     for flavor in snapshot.flavors.values():
         copy.put_flavor(flavor)
-    for pair in snapshot.names:
-        copy.id_of(*pair)
+    for quota_key in snapshot.names:
+        copy.id_of(*quota_key)
     for view in snapshot.forest.views.values():
         copy.put_cohort(view)
     queues_of_tree = snapshot.queues_below(queue.node.path[0])
@@ -103,21 +103,21 @@ class TrialOutcome:
 
     is_admitted: bool = False
     #: Keys of the Workloads that the Workload itself preempted.
-    preempted: list[str] = field(default_factory=list)
+    preempted_keys: list[str] = field(default_factory=list)
 
 
 class DecisionLimitReached(Exception):  # noqa: N818 - named for the event
     """The fork reached its limit of simulated decisions, so the result of the trial is unknown."""
 
 
-class Fork:
+class CohortSimulation:
     """A copy of one cohort tree with its pending Workloads, in which trials are simulated."""
 
     def __init__(
-        self, index: SchedulerCache, policy: SchedulingPolicy, target: WorkloadView, queue: ClusterQueue
+        self, index: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
     ) -> None:
         self.snapshot = copy_tree(index.snapshot, queue)
-        self.target = target
+        self.explained_view = explained_view
         self.queue = self.snapshot.queues[queue.name]
         self._is_active = self.queue.active
         self._policy = policy
@@ -154,7 +154,7 @@ class Fork:
 
     def other_pending_views(self) -> Iterable[WorkloadView]:
         """Return all pending Workloads in the fork except the explained Workload."""
-        return [view for views in self._waiting.values() for view in views if view.key != self.target.key]
+        return [view for views in self._waiting.values() for view in views if view.key != self.explained_view.key]
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
         """Return the outcome of a hypothetical change; raise DecisionLimitReached if it needs too many decisions."""
@@ -175,13 +175,13 @@ class Fork:
         views = {name: self._pending[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
         self.omitted_elsewhere = sum(len(self._pending[name]) for name in names) - sum(map(len, views.values()))
         own_queue = self._pending[self.queue.name]
-        ahead = own_queue.place_of(self.target.key) if own_queue.get(self.target.key) is not None else 0
+        ahead = own_queue.place_of(self.explained_view.key) if own_queue.get(self.explained_view.key) is not None else 0
         if ahead > AHEAD_MAX:
             self.omitted_ahead = ahead
-            views[self.queue.name] = [self.target]
+            views[self.queue.name] = [self.explained_view]
         else:
-            front = [view for view in own_queue.front(ahead + OTHERS_MAX) if view.key != self.target.key]
-            views[self.queue.name] = [*front[:ahead], self.target, *front[ahead:]]
+            front = [view for view in own_queue.front(ahead + OTHERS_MAX) if view.key != self.explained_view.key]
+            views[self.queue.name] = [*front[:ahead], self.explained_view, *front[ahead:]]
         return views
 
     def _apply_change(self, change: HypotheticalChange) -> None:
@@ -190,9 +190,9 @@ class Fork:
         snapshot = self.snapshot
         for name in {**queues, **change.queues}:
             view = change.queues.get(name) or queues[name]
-            current = snapshot.queues[name].view
-            queues.setdefault(name, current)
-            if view is not current:
+            current_view = snapshot.queues[name].view
+            queues.setdefault(name, current_view)
+            if view is not current_view:
                 snapshot.put_queue(view)
         for name in {**cohorts, **change.cohorts}:
             cohort_view = change.cohorts.get(name) or cohorts[name]
@@ -201,34 +201,34 @@ class Fork:
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
         self.queue.active = change.activates_queue or self._is_active
-        before, rebuilds = list(snapshot.cohorts.values()), snapshot.rebuilds
+        old_cohorts, rebuilds = list(snapshot.cohorts.values()), snapshot.rebuilds
         snapshot.settle()
         if snapshot.rebuilds > rebuilds:
-            for node in before:
+            for node in old_cohorts:
                 detach_node(node)
 
 
 class _Trial:
     """One trial in a fork: a simulation of scheduling cycles after a hypothetical change."""
 
-    def __init__(self, fork: Fork, change: HypotheticalChange) -> None:
-        self._fork = fork
-        self._snapshot = fork.snapshot
-        self._target = change.workload or fork.target
-        self._queue_manager = QueueManager(fork.snapshot, fork._namespaces)
-        self._queue_manager.now = fork._now
+    def __init__(self, simulation: CohortSimulation, change: HypotheticalChange) -> None:
+        self._fork = simulation
+        self._snapshot = simulation.snapshot
+        self._explained_view = change.workload or simulation.explained_view
+        self._queue_manager = QueueManager(simulation.snapshot, simulation._namespaces)
+        self._queue_manager.now = simulation._now
         self._released: dict[str, AdmittedWorkload] = {}
         self._admitted: dict[str, WorkloadView] = {}
         self._preempted: dict[str, int] = {}
         self._outcome = TrialOutcome()
         for key in change.ended_workloads:
             self._release(key)
-        for name, queue in fork.snapshot.queues.items():
-            waiting = self._queue_manager.pending[name] = PendingQueue(name)
-            waiting.strict_fifo = queue.view.strict_fifo
-            for view in fork._waiting.get(name, ()):
-                waiting.put_in_line(self._target if view.key == self._target.key else view)
-            if len(waiting):
+        for name, queue in simulation.snapshot.queues.items():
+            pending_queue = self._queue_manager.pending[name] = PendingQueue(name)
+            pending_queue.strict_fifo = queue.view.strict_fifo
+            for view in simulation._waiting.get(name, ()):
+                pending_queue.put_in_line(self._explained_view if view.key == self._explained_view.key else view)
+            if len(pending_queue):
                 self._queue_manager.record_new_workload(name)
 
     def run(self) -> TrialOutcome:
@@ -239,8 +239,8 @@ class _Trial:
                 heads = self._queue_manager.heads()
                 self._fork.count_decisions(len(heads))
                 decisions = self._cycle().run(heads)
-                parked = [self._apply(decision) for decision in decisions]
-                if any(parked) or any(not _stays_pending(decision) for decision in decisions):
+                parked_flags = [self._apply(decision) for decision in decisions]
+                if any(parked_flags) or any(not _stays_pending(decision) for decision in decisions):
                     seen_signatures.clear()
                     continue
                 signature = tuple([(d.head.workload.key, repr(_tried_flavors(d))) for d in decisions])
@@ -256,9 +256,9 @@ class _Trial:
         return max(self._preempted.values(), default=0) > _TIMES_PREEMPTED_MAX
 
     def _cycle(self) -> Cycle:
-        fork = self._fork
-        fork._number += 1
-        return Cycle(self._snapshot, fork._policy, fork._namespaces, fork._number)
+        simulation = self._fork
+        simulation._number += 1
+        return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._number)
 
     def _apply(self, decision: Decision) -> bool:
         """Apply a scheduling decision; return whether its Workload was parked as inadmissible."""
@@ -278,15 +278,15 @@ class _Trial:
         self._queue_manager.pending[decision.queue.name].remove(view.key)
         self._snapshot.hold(holder_from_admission(decision, self._fork._now, admitted=True))
         self._admitted[view.key] = view
-        self._outcome.is_admitted |= view.key == self._target.key
+        self._outcome.is_admitted |= view.key == self._explained_view.key
 
     def _preempt(self, decision: Preempt, key: str) -> None:
         quota_holder = self._snapshot.holder(key)
         if quota_holder is None:
             return
         self._preempted[key] = self._preempted.get(key, 0) + 1
-        if decision.head.workload.key == self._target.key:
-            self._outcome.preempted.append(key)
+        if decision.head.workload.key == self._explained_view.key:
+            self._outcome.preempted_keys.append(key)
         name, view = quota_holder.queue.name, self._admitted.get(key) or self._fork._views.get(key)
         self._release(key)
         self._queue_manager.wake(name)
@@ -306,8 +306,8 @@ class _Trial:
             self._snapshot.release(key)
         for quota_holder in self._released.values():
             self._snapshot.hold(quota_holder)
-        for waiting in self._queue_manager.pending.values():
-            waiting.clear()
+        for pending_queue in self._queue_manager.pending.values():
+            pending_queue.clear()
 
 
 def _tried_flavors(decision: Decision) -> object:
