@@ -477,8 +477,8 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Recon
         if decision.refusal is not None:
             is_refused = True
             continue
-        if decision.spent is not None:
-            budgets[key_of(decision.spent)] = decision.spent
+        if decision.new_budget is not None:
+            budgets[key_of(decision.new_budget)] = decision.new_budget
         _evict(pod, now, evictions)
     outcome.writes += [*map(UpdateStatus, budgets.values()), *evictions.writes]
     outcome.events += evictions.events

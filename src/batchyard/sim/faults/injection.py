@@ -248,7 +248,7 @@ class FaultInjector:
             return []
         submit(Update(set_unschedulable(node)))
         pods = [pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)]
-        for pod in drain(pods, _DRAIN).evicted:
+        for pod in drain(pods, _DRAIN).evicted_pods:
             submit(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
