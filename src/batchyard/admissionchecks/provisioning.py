@@ -294,11 +294,8 @@ class ProvisioningController:
                 self._checks.observe(event)
                 return self._workloads.keys_for_check(event.key.name)
             case _:
-                return [
-                    key
-                    for check in self._checks.names_for(event.key.name)
-                    for key in self._workloads.keys_for_check(check)
-                ]
+                names = self._checks.names_for(event.key.name)
+                return [key for name in names for key in self._workloads.keys_for_check(name)]
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update a Workload's checks from their requests, then delete unneeded or create missing requests."""
@@ -355,8 +352,8 @@ def _latest_request(
     latest_request: meta.Obj | None = None
     attempt_max = 0
     for request in requests:
-        attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check)
-        if (attempt or 0) > attempt_max and config is not None and matches_config(request, config, workload):
+        attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check) or 0
+        if attempt > attempt_max and config is not None and matches_config(request, config, workload):
             latest_request, attempt_max = request, attempt
     return latest_request, attempt_max
 
