@@ -43,7 +43,7 @@ _ALWAYS: Final = "AlwaysAllow"
 class ExpectedPods(NamedTuple):
     """The expected number of pods of a budget, and the names of pods without a controller."""
 
-    count: int
+    total: int
     unmanaged_names: tuple[str, ...] = ()
 
 
@@ -129,14 +129,14 @@ def status_of(
     budget: Obj, pods: Sequence[Obj], expected_pods: ExpectedPods, disrupted_pods: Mapping[str, str], now: Instant
 ) -> dict[str, Any]:
     """Return the status of a budget, given its pods, the expected number and the disrupted pods."""
-    desired_count = desired_healthy(spec_of(budget), expected_pods.count)
+    desired_count = desired_healthy(spec_of(budget), expected_pods.total)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods)
-    allowed_count = max(0, healthy - desired_count) if expected_pods.count > 0 else 0
+    allowed_count = max(0, healthy - desired_count) if expected_pods.total > 0 else 0
     status = {
         "currentHealthy": healthy,
         "desiredHealthy": desired_count,
         "disruptionsAllowed": allowed_count,
-        "expectedPods": expected_pods.count,
+        "expectedPods": expected_pods.total,
         "observedGeneration": budget["metadata"].get("generation", 0),
         "conditions": (budget.get("status") or {}).get("conditions") or [],
     }
