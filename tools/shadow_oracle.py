@@ -35,10 +35,10 @@ def main() -> int:
     for name in args.names or cases:
         for trouble, restarts in troubles:
             reported = shadowed_case(name, *cases[name], trouble=trouble, restarts_at=restarts)
-            agreed += sum(reported.counts.agreed.values())
+            agreed += sum(reported.counts.agreements.values())
             parted += bool(reported.findings)
             reordered += reported.reordered
-            unseen += reported.counts.unseen
+            unseen += reported.counts.unseen_count
             for finding in reported.findings:
                 where = f"{name}, {trouble.seed}, at {format_time(finding.at)}"
                 sys.stdout.write(f"{where}: {finding.divergence_type.value} {finding.workload}: {finding.message}\n")

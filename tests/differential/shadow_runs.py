@@ -109,8 +109,8 @@ def shadowed(
     for shadowing in one:
         reported.findings += shadowing.reported.findings
         reported.counts = reported.counts.plus(shadowing.followers.counts)
-        reported.reordered += shadowing.followers.reordered
-    reported.trees = one[-1].followers.trees
+        reported.reordered += shadowing.followers.reordered_count
+    reported.trees = one[-1].followers.tree_count
     return reported
 
 

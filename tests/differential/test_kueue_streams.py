@@ -82,13 +82,13 @@ def observe_until(follower: Followers, end: Instant) -> None:
 def test_shadow_predicts_all_kueue_decisions(name: str) -> None:
     follower, reported = follow(streams()[name], fair=name.startswith("fair"))
     assert reported == []
-    assert follower.counts.agreed == DECIDED[name]
+    assert follower.counts.agreements == DECIDED[name]
 
 
 def test_shadow_detects_different_quota() -> None:
     beginning = "".join(streams()["kueue-9"].splitlines(keepends=True)[:100])
     follower, reported = follow(beginning.replace('"nominalQuota":"', '"nominalQuota":"1'))
-    assert follower.counts.parted
+    assert follower.counts.divergences
     assert {finding.divergence_type for finding in reported} & {
         DivergenceType.NOT_ADMITTED,
         DivergenceType.NOT_PREEMPTED,

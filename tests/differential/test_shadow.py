@@ -31,7 +31,7 @@ def test_shadow_predicts_all_upstream_decisions(name: str) -> None:
     scenario, log = case(name)
     reported = shadowed(scenario, log)
     assert reported.findings == []
-    assert sum(reported.counts.agreed.values()) == count_decisions(log)
+    assert sum(reported.counts.agreements.values()) == count_decisions(log)
 
 
 @pytest.mark.parametrize("name", ["updates-21", "updates-1", "mixed-25"])
@@ -96,7 +96,7 @@ def test_delayed_admission_is_reported_as_late() -> None:
     assert [each.divergence_type for each in reported.findings if each.workload == first.workload][
         1
     ] is DivergenceType.LATE
-    assert reported.counts.late == 1
+    assert reported.counts.late_count == 1
 
 
 def test_missing_eviction_is_detected() -> None:

@@ -40,7 +40,7 @@ def test_shadow_started_after_scheduling_attempt_reports_no_divergence() -> None
 def test_decisions_during_broken_watch_are_counted_as_unseen() -> None:
     gone = reported("refarch-1", Trouble(seed=3, breaks_after=5 * SECOND, gone=1))
     assert gone.findings == []
-    assert gone.counts.unseen > 0
+    assert gone.counts.unseen_count > 0
 
 
 @pytest.mark.parametrize("seed", range(7))

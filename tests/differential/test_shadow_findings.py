@@ -32,7 +32,7 @@ def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[
     found = shadowed(scenario, changed[0])
     first = found.findings[0]
     assert first.workload == changed[1]["workload"]
-    assert found.counts.parted[first.divergence_type.value] > 0
+    assert found.counts.divergences[first.divergence_type.value] > 0
     return first, found
 
 
@@ -171,7 +171,7 @@ def test_message_with_wrong_queue_is_detected() -> None:
     with_other_queue = stated(holding(), lifecycle.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
     (found,), counts = after([WORKLOAD, with_other_queue])
     assert found.message == "Kueue wrote: Quota reserved in ClusterQueue other; its admission is in cq"
-    assert counts.parted == {"Message": 1}
+    assert counts.divergences == {"Message": 1}
 
 
 def stopped() -> tuple[Obj, Obj]:
@@ -215,5 +215,5 @@ def test_skipped_requeue_count_is_detected(count: int, is_visible: bool) -> None
 
 def test_each_divergence_type_is_counted_by_name() -> None:
     parted = {each.value: number for number, each in enumerate(DivergenceType, 1) if each is not DivergenceType.LATE}
-    text = "".join(ShadowMetrics(lambda: ComparisonCounts(parted=parted), lambda: 0, lambda: 0).texts())
+    text = "".join(ShadowMetrics(lambda: ComparisonCounts(divergences=parted), lambda: 0, lambda: 0).texts())
     assert all(f'batchyard_shadow_divergences_total{{type="{name}"}} {count}' in text for name, count in parted.items())

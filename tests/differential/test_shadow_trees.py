@@ -79,8 +79,8 @@ def test_decisions_are_predicted_when_trees_merge_and_split(
 ) -> None:
     scenario, log = played(objects)
     reported = shadowed(scenario, log, Trouble(late=late))
-    assert (reported.findings, reported.trees, reported.counts.unseen) == ([], 2, 0)
-    assert sum(reported.counts.agreed.values()) == count_decisions(log)
+    assert (reported.findings, reported.trees, reported.counts.unseen_count) == ([], 2, 0)
+    assert sum(reported.counts.agreements.values()) == count_decisions(log)
 
 
 def test_merged_trees_have_one_follower() -> None:

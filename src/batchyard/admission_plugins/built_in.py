@@ -52,9 +52,9 @@ def admit_pod(pod: meta.Obj, find: Find, default: meta.Obj | None) -> dict[str, 
 
     `default` is the global default PriorityClass.
     """
-    admitted = priority(pod_defaults(pod), find, default)
-    admitted = extended_resource_toleration(default_toleration_seconds(admitted))
-    return admitted if isinstance(admitted, dict) else dict(admitted)
+    admitted_pod = priority(pod_defaults(pod), find, default)
+    admitted_pod = extended_resource_toleration(default_toleration_seconds(admitted_pod))
+    return admitted_pod if isinstance(admitted_pod, dict) else dict(admitted_pod)
 
 
 def default_class(classes: Iterable[meta.Obj]) -> meta.Obj | None:
@@ -80,8 +80,8 @@ def priority(pod: meta.Obj, find: Find, default: meta.Obj | None) -> meta.Obj:
 def default_toleration_seconds(pod: meta.Obj) -> meta.Obj:
     """Return the Pod with tolerations for not-ready and unreachable nodes, unless it has its own."""
     tolerations = pod["spec"].get("tolerations") or ()
-    missing = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
-    return _add_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in missing])
+    new_keys = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
+    return _add_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in new_keys])
 
 
 def extended_resource_toleration(pod: meta.Obj) -> meta.Obj:
@@ -110,11 +110,11 @@ def _class_of(pod: meta.Obj, find: Find, default: meta.Obj | None) -> tuple[str,
     return name, SYSTEM_CLASSES[name], _DEFAULT_PREEMPTION_POLICY
 
 
-def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, computed: object) -> Forbidden:
+def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, computed_value: object) -> Forbidden:
     """Return the error of a Pod whose priority or policy differs from its class."""
     return Forbidden(
         f"{forbidden(pod)}: the {field_text} ({given_value}) must not be provided in pod spec; "
-        f"priority admission controller computed {computed} from the given PriorityClass name"
+        f"priority admission controller computed {computed_value} from the given PriorityClass name"
     )
 
 
@@ -123,13 +123,13 @@ def _covers_key(toleration: Toleration, key: str) -> bool:
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
-def _add_tolerations(pod: meta.Obj, added: Sequence[Toleration]) -> meta.Obj:
+def _add_tolerations(pod: meta.Obj, new_tolerations: Sequence[Toleration]) -> meta.Obj:
     """Return the Pod with more tolerations; each replaces a toleration that differs only in its seconds."""
-    if not added:
+    if not new_tolerations:
         return pod
     tolerations = list(pod["spec"].get("tolerations") or ())
     positions = {_identity(each): i for i, each in enumerate(tolerations)}
-    for toleration in added:
+    for toleration in new_tolerations:
         position = positions.get(_identity(toleration))
         if position is None:
             tolerations.append(toleration)
@@ -246,16 +246,16 @@ def _evaluate_modes(
     """Evaluate a pod or pod template against each mode of the policy."""
     annotations: dict[str, str] = {}
     if faults := pod_security.label_faults(labels):
-        listed = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
-        annotations["error"] = f"Failed to parse policy: {listed}"
+        fault_text = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+        annotations["error"] = f"Failed to parse policy: {fault_text}"
     metadata, spec = pod_or_template.get("metadata") or {}, pod_or_template.get("spec") or {}
-    enforced, audited, warned = (pod_security.evaluate_pod(mode, metadata, spec) for mode in policy)
+    enforce_result, audit_result, warn_result = (pod_security.evaluate_pod(mode, metadata, spec) for mode in policy)
     if is_enforced:
         annotations["enforce-policy"] = str(policy.enforce)
-    if audited.found:
-        annotations["audit-violations"] = f"would violate {audited}"
-    is_denied = is_enforced and enforced.found
-    warnings = (f"would violate {warned}",) if warned.found and not is_denied else ()
+    if audit_result.found:
+        annotations["audit-violations"] = f"would violate {audit_result}"
+    is_denied = is_enforced and enforce_result.found
+    warnings = (f"would violate {warn_result}",) if warn_result.found and not is_denied else ()
     return Review(warnings, {pod_security.PREFIX + name: text for name, text in annotations.items()})
 
 
@@ -275,8 +275,8 @@ def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> 
             by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
     warnings = []
     if len(pods) > PODS_MAX:
-        checked = f"first {PODS_MAX} of {len(pods)} existing pods"
-        warnings.append(f"new PodSecurity enforce level only checked against the {checked}")
+        checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"
+        warnings.append(f"new PodSecurity enforce level only checked against the {checked_text}")
     if by_reasons:
         warnings.append(f'existing pods in namespace "{name}" violate the new PodSecurity enforce level "{new_level}"')
     return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in by_reasons.items()))
@@ -335,15 +335,15 @@ _DEFAULT: Final = "default"
 _WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
-def is_managed_namespace(name: str, managed: meta.Selector | None, find: Find) -> bool:
+def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find: Find) -> bool:
     """Report whether `managedJobsNamespaceSelector` selects a Namespace; False if it does not exist."""
-    if managed is None:
+    if namespace_selector is None:
         return True
     namespace = find(meta.Key(scheme.NAMESPACE, "", name))
-    return namespace is not None and managed.matches(namespace_labels(namespace))
+    return namespace is not None and namespace_selector.matches(namespace_labels(namespace))
 
 
-def queue_job(job: meta.Obj, find: Find, managed: meta.Selector | None = None) -> meta.Obj:
+def queue_job(job: meta.Obj, find: Find, namespace_selector: meta.Selector | None = None) -> meta.Obj:
     """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
 
     A child job is suspended only if no ancestor is managed. In a Namespace that is not managed, a job without a queue
@@ -352,12 +352,12 @@ def queue_job(job: meta.Obj, find: Find, managed: meta.Selector | None = None) -
     if meta.controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find) else _suspend_queued(job)
     namespace = job["metadata"].get("namespace", "")
-    queued = _set_default_label(job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
-    if queued is not job and not is_managed_namespace(namespace, managed, find):
-        queued = job
+    queued_job = _set_default_label(job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
+    if queued_job is not job and not is_managed_namespace(namespace, namespace_selector, find):
+        queued_job = job
     return _suspend_queued(
         _set_default_label(
-            queued, well_known.PRIORITY_CLASS, meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find
+            queued_job, well_known.PRIORITY_CLASS, meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find
         )
     )
 

@@ -32,18 +32,18 @@ class _RequestedResources(NamedTuple):
 
     requests: Mapping[str, int]
     limits: Mapping[str, int]
-    texts: Mapping[str, str]
+    quantity_texts: Mapping[str, str]
 
     def request(self, name: str) -> str:
         """Format the request of a resource for messages."""
-        return self._shown(name, self.requests[name])
+        return self._format_amount(name, self.requests[name])
 
     def limit(self, name: str) -> str:
         """Format the limit of a resource for messages."""
-        return self._shown(name, self.limits[name])
+        return self._format_amount(name, self.limits[name])
 
-    def _shown(self, name: str, nano: int) -> str:
-        return meta.format_quantity(nano, meta.quantity_format(self.texts.get(name, "")))
+    def _format_amount(self, name: str, nano: int) -> str:
+        return meta.format_quantity(nano, meta.quantity_format(self.quantity_texts.get(name, "")))
 
 
 _Rule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], str | None]
@@ -62,7 +62,7 @@ def with_limit_defaults(pod: meta.Obj, ranges: Sequence[meta.Obj]) -> meta.Obj:
 
 
 def check_limits(pod: meta.Obj, ranges: Sequence[meta.Obj]) -> None:
-    """Raise RefusedForNow if a Pod violates a LimitRange."""
+    """Raise TemporarilyForbidden if a Pod violates a LimitRange."""
     for limit_range in ranges:
         messages = list(dict.fromkeys(_faults(pod["spec"], limits_of(limit_range))))
         if messages:
@@ -96,18 +96,18 @@ def _describe_defaults(
     """Yield a description of each default that is set on a container."""
     resources = container.get("resources") or {}
     for field, field_text, defaults in (("requests", "request", requests), ("limits", "limit", limits)):
-        missing = sorted(name for name in defaults if name not in (resources.get(field) or {}))
-        if missing:
-            yield f"{', '.join(missing)} {field_text} for {container_type} {container['name']}"
+        missing_names = sorted(name for name in defaults if name not in (resources.get(field) or {}))
+        if missing_names:
+            yield f"{', '.join(missing_names)} {field_text} for {container_type} {container['name']}"
 
 
 def _fill_defaults(
     container: Mapping[str, Any], requests: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     resources = container.get("resources") or {}
-    merged = {"limits": {**limits, **(resources.get("limits") or {})}}
-    merged["requests"] = {**requests, **(resources.get("requests") or {})}
-    return {**container, "resources": {**resources, **{field: value for field, value in merged.items() if value}}}
+    amounts = {"limits": {**limits, **(resources.get("limits") or {})}}
+    amounts["requests"] = {**requests, **(resources.get("requests") or {})}
+    return {**container, "resources": {**resources, **{field: value for field, value in amounts.items() if value}}}
 
 
 def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -115,10 +115,10 @@ def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Ite
     for limit in limits:
         if limit["type"] == _CONTAINER:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-                requested = _RequestedResources(
+                pod_resources = _RequestedResources(
                     container_requests(container), container_limits(container), _quantity_texts([container])
                 )
-                yield from _violations(limit, requested)
+                yield from _violations(limit, pod_resources)
         elif limit["type"] == _POD:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
             requests, bounds = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
@@ -135,49 +135,49 @@ def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return quantity_texts
 
 
-def _violations(limit: Mapping[str, Any], requested: _RequestedResources) -> Iterator[str]:
+def _violations(limit: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
     """Yield a message for each constraint of a limit that the requests and limits violate."""
     for field, rule in _RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
             message = rule(
                 _LimitConstraint(limit["type"], name, meta.parse_quantity(value), meta.canonical_quantity(value)),
-                requested,
+                pod_resources,
             )
             if message is not None:
                 yield message
 
 
-def _check_minimum(bound: _LimitConstraint, requested: _RequestedResources) -> str | None:
-    name, start = bound.resource, f"minimum {bound.resource} usage per {bound.limit_type} is {bound.text}"
-    if name not in requested.requests:
+def _check_minimum(limit: _LimitConstraint, resources: _RequestedResources) -> str | None:
+    name, start = limit.resource, f"minimum {limit.resource} usage per {limit.limit_type} is {limit.text}"
+    if name not in resources.requests:
         return f"{start}.  No request is specified"
-    if requested.requests[name] < bound.nano:
-        return f"{start}, but request is {requested.request(name)}"
-    if name in requested.limits and requested.limits[name] < bound.nano:
-        return f"{start}, but limit is {requested.limit(name)}"
+    if resources.requests[name] < limit.nano:
+        return f"{start}, but request is {resources.request(name)}"
+    if name in resources.limits and resources.limits[name] < limit.nano:
+        return f"{start}, but limit is {resources.limit(name)}"
     return None
 
 
-def _check_maximum(bound: _LimitConstraint, requested: _RequestedResources) -> str | None:
-    name, start = bound.resource, f"maximum {bound.resource} usage per {bound.limit_type} is {bound.text}"
-    if name not in requested.limits:
+def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> str | None:
+    name, start = limit.resource, f"maximum {limit.resource} usage per {limit.limit_type} is {limit.text}"
+    if name not in resources.limits:
         return f"{start}.  No limit is specified"
-    if requested.limits[name] > bound.nano:
-        return f"{start}, but limit is {requested.limit(name)}"
-    if requested.requests.get(name, 0) > bound.nano:
-        return f"{start}, but request is {requested.request(name)}"
+    if resources.limits[name] > limit.nano:
+        return f"{start}, but limit is {resources.limit(name)}"
+    if resources.requests.get(name, 0) > limit.nano:
+        return f"{start}, but request is {resources.request(name)}"
     return None
 
 
-def _check_ratio(bound: _LimitConstraint, requested: _RequestedResources) -> str | None:
+def _check_ratio(constraint: _LimitConstraint, resources: _RequestedResources) -> str | None:
     """Return a message if the ratio of limit to request exceeds the maximum; otherwise None."""
-    start = f"{bound.resource} max limit to request ratio per {bound.limit_type} is {bound.text}"
-    request, limit = requested.requests.get(bound.resource, 0), requested.limits.get(bound.resource, 0)
+    start = f"{constraint.resource} max limit to request ratio per {constraint.limit_type} is {constraint.text}"
+    request, limit = resources.requests.get(constraint.resource, 0), resources.limits.get(constraint.resource, 0)
     if not request:
         return f"{start}, but no request is specified or request is 0"
     if not limit:
         return f"{start}, but no limit is specified or limit is 0"
-    if limit * meta.NANO > bound.nano * request:
+    if limit * meta.NANO > constraint.nano * request:
         return f"{start}, but provided ratio is {limit / request:f}"
     return None
 

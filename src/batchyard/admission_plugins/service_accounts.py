@@ -44,7 +44,7 @@ def default_service_account(namespace: str) -> Obj:
 def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
     """Return the Pod with its ServiceAccount, and a token volume of this name unless automount is disabled.
 
-    Raises RefusedForNow if the ServiceAccount does not exist.
+    Raises TemporarilyForbidden if the ServiceAccount does not exist.
     """
     if annotation(pod, _MIRROR) is not None:
         return _check_mirror_pod(pod)
@@ -73,14 +73,14 @@ def _automounts_token(pod: Obj, account: Obj) -> bool:
 def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the changed containers and volumes, with the token mounted where its path is unused."""
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
-    existing = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
-    mount = {"name": existing or name, "readOnly": True, "mountPath": _MOUNT_PATH}
+    existing_name = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
+    mount = {"name": existing_name or name, "readOnly": True, "mountPath": _MOUNT_PATH}
     changed_fields: dict[str, Any] = {}
     for field, _ in _KINDS:
         containers = spec.get(field) or ()
         if any(map(_has_free_path, containers)):
             changed_fields[field] = [_with_mount(container, mount) for container in containers]
-    if changed_fields and existing is None:
+    if changed_fields and existing_name is None:
         changed_fields["volumes"] = [*volumes, {"name": name, "projected": _PROJECTED}]
     return changed_fields
 
@@ -131,14 +131,14 @@ def _check_secrets(pod: Obj, account: Obj) -> None:
 
 
 def _find_unreferenced_secrets(spec: Mapping[str, Any], account: Obj) -> Iterator[str]:
-    known = [secret.get("name") for secret in account.get("secrets") or ()]
+    allowed_names = [secret.get("name") for secret in account.get("secrets") or ()]
     reason = f"because service account {account['metadata']['name']} does not reference that"
     for volume in spec.get("volumes") or ():
         secret = (volume.get("secret") or {}).get("secretName")
-        if secret is not None and secret not in known:
+        if secret is not None and secret not in allowed_names:
             yield f'volume with secret.secretName="{secret}" is not allowed {reason} secret'
     for kind, container, variable, secret in _secrets_of(spec):
-        if secret not in known:
+        if secret not in allowed_names:
             subject = f'{kind} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
             yield f"{subject} is not allowed {reason} secret"
     pull_secret_names = [secret.get("name") for secret in account.get("imagePullSecrets") or ()]

@@ -39,43 +39,43 @@ from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RE
 # Indexes of the AdmissionChecks that reference a config and of the Workloads that have a check, from watch events.
 
 
-class ConfigUsers:
+class ChecksByConfig:
     """Index of AdmissionChecks by the ProvisioningRequestConfig that they reference."""
 
     def __init__(self) -> None:
         self._checks: dict[str, dict[str, None]] = {}
 
-    def note(self, event: WatchEvent) -> None:
+    def observe(self, event: WatchEvent) -> None:
         """Update the index from a watch event of an AdmissionCheck."""
-        name, before, after = event.key.name, _config_name_of(event.old), _config_name_of(_current_object(event))
-        if before != after:
-            self._checks.get(before, {}).pop(name, None)
-        self._checks.setdefault(after, {})[name] = None
+        name, old_name, new_name = event.key.name, _config_name_of(event.old), _config_name_of(_current_object(event))
+        if old_name != new_name:
+            self._checks.get(old_name, {}).pop(name, None)
+        self._checks.setdefault(new_name, {})[name] = None
 
-    def of(self, config: str) -> Iterable[str]:
+    def names_for(self, config: str) -> Iterable[str]:
         """Return the names of the AdmissionChecks that reference a config."""
         return list(self._checks.get(config, ()))
 
 
-class CheckUsers:
+class WorkloadsByCheck:
     """Index of Workloads by the admission checks in their status."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, dict[meta.Key, None]] = {}
 
-    def note(self, event: WatchEvent) -> bool:
+    def observe(self, event: WatchEvent) -> bool:
         """Update the index from a watch event of a Workload; return whether it has or had checks."""
-        before, after = _check_names(event.old), _check_names(_current_object(event))
-        if not (before or after):
+        old_names, new_names = _check_names(event.old), _check_names(_current_object(event))
+        if not (old_names or new_names):
             return False
-        for name in before:
-            if name not in after:
+        for name in old_names:
+            if name not in new_names:
                 self._workloads.get(name, {}).pop(event.key, None)
-        for name in after:
+        for name in new_names:
             self._workloads.setdefault(name, {})[event.key] = None
         return True
 
-    def of(self, check: str) -> Iterable[meta.Key]:
+    def keys_for_check(self, check: str) -> Iterable[meta.Key]:
         """Return the keys of the Workloads that have an admission check."""
         return list(self._workloads.get(check, ()))
 
@@ -115,13 +115,13 @@ class ProvisioningChecks:
     kinds = (scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG)
 
     def __init__(self) -> None:
-        self._users = ConfigUsers()
+        self._checks = ChecksByConfig()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of a changed AdmissionCheck, or of all checks that reference a changed config."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
-            return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._users.of(event.key.name)]
-        self._users.note(event)
+            return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._checks.names_for(event.key.name)]
+        self._checks.observe(event)
         return (event.key,) if event.type is not EventType.DELETED else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -130,15 +130,15 @@ class ProvisioningChecks:
         if check is None or check["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             return ReconcileResult()
         config = find_config(check, reader)
-        active = not isinstance(config, InvalidConfig)
+        is_active = not isinstance(config, InvalidConfig)
         old = meta.find_condition(check, "Active")
-        if old is not None and (old["status"] == "True") == active:
+        if old is not None and (old["status"] == "True") == is_active:
             return ReconcileResult()
         conditions = meta.with_condition(
             (check.get("status") or {}).get("conditions") or [],
             type="Active",
-            status=active,
-            reason="Active" if active else "BadParametersRef",
+            status=is_active,
+            reason="Active" if is_active else "BadParametersRef",
             message=config.message if isinstance(config, InvalidConfig) else "The admission check is active",
             now=now,
             generation=check["metadata"].get("generation"),
@@ -232,12 +232,12 @@ def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, mess
     """Return the check in state Retry, or Rejected without retries left; an old attempt changes only the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
-    updated = {**case.check, "message": f"{why}: {message}"}
-    retries = case.check.get("retryCount", 0)
-    if case.attempt <= retries:
-        return updated
-    wait = exponential_backoff(config.backoff_base, config.backoff_max, retries + 1)
-    return {**updated, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
+    new_check = {**case.check, "message": f"{why}: {message}"}
+    retry_count = case.check.get("retryCount", 0)
+    if case.attempt <= retry_count:
+        return new_check
+    wait = exponential_backoff(config.backoff_base, config.backoff_max, retry_count + 1)
+    return {**new_check, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
 
 
 def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningConfig) -> list[Mapping[str, Any]]:
@@ -279,40 +279,41 @@ class ProvisioningController:
     kinds = (scheme.WORKLOAD, scheme.PROVISIONING_REQUEST, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG)
 
     def __init__(self) -> None:
-        self._checks = ConfigUsers()
-        self._workloads = CheckUsers()
+        self._checks = ChecksByConfig()
+        self._workloads = WorkloadsByCheck()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the keys of the Workloads that a changed Workload, request, check or config affects."""
         match event.key.kind:
             case scheme.WORKLOAD:
-                has_checks = self._workloads.note(event) and event.type is not EventType.DELETED
+                has_checks = self._workloads.observe(event) and event.type is not EventType.DELETED
                 return (event.key,) if has_checks else ()
             case scheme.PROVISIONING_REQUEST:
                 return owners_of(event.obj)
             case scheme.ADMISSION_CHECK:
-                self._checks.note(event)
-                return self._workloads.of(event.key.name)
+                self._checks.observe(event)
+                return self._workloads.keys_for_check(event.key.name)
             case _:
-                return [key for check in self._checks.of(event.key.name) for key in self._workloads.of(check)]
+                names = self._checks.names_for(event.key.name)
+                return [key for name in names for key in self._workloads.keys_for_check(name)]
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update a Workload's checks from their requests, then delete unneeded or create missing requests."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
-        owned = reader.owned_by(workload["metadata"]["uid"], key.namespace)
+        owned_objects = reader.owned_by(workload["metadata"]["uid"], key.namespace)
         if lifecycle.is_finished(workload) or lifecycle.is_evicted(workload):
-            return ReconcileResult(_delete_writes([obj for obj in owned if _is_created_here(obj)]))
+            return ReconcileResult(_delete_writes([obj for obj in owned_objects if _is_created_here(obj)]))
         if not lifecycle.has_quota_reservation(workload):
             return ReconcileResult()
-        requests = [obj for obj in owned if meta.group_kind(obj) == scheme.PROVISIONING_REQUEST]
+        requests = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.PROVISIONING_REQUEST]
         cases = _check_cases(workload, requests, reader)
         outcome = _update_checks(workload, cases, now)
-        used = [case.request["metadata"]["name"] for case in cases if case.request is not None]
-        unused = [request for request in requests if request["metadata"]["name"] not in used]
-        if unused:
-            outcome.writes += _delete_writes(unused)
+        used_names = [case.request["metadata"]["name"] for case in cases if case.request is not None]
+        unused_requests = [request for request in requests if request["metadata"]["name"] not in used_names]
+        if unused_requests:
+            outcome.writes += _delete_writes(unused_requests)
         elif not outcome.writes:
             _RequestCreator(workload, reader, now, outcome).create_requests(cases)
         return outcome
@@ -325,8 +326,8 @@ def _is_created_here(obj: meta.Obj) -> bool:
 
 
 def _delete_writes(objects: Sequence[meta.Obj]) -> list[Write]:
-    present = [obj for obj in objects if "deletionTimestamp" not in obj["metadata"]]
-    return [Delete(meta.key_of(obj), uid=obj["metadata"]["uid"]) for obj in present]
+    existing_objects = [obj for obj in objects if "deletionTimestamp" not in obj["metadata"]]
+    return [Delete(meta.key_of(obj), uid=obj["metadata"]["uid"]) for obj in existing_objects]
 
 
 def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
@@ -348,27 +349,27 @@ def _latest_request(
     requests: Sequence[meta.Obj], workload: meta.Obj, check: str, config: ProvisioningConfig | None
 ) -> tuple[meta.Obj | None, int]:
     """Return the request of the latest attempt that matches the config, and that attempt's number (0 if none)."""
-    latest: meta.Obj | None = None
-    last = 0
+    latest_request: meta.Obj | None = None
+    attempt_max = 0
     for request in requests:
-        attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check)
-        if attempt is not None and attempt > last and config is not None and matches_config(request, config, workload):
-            latest, last = request, attempt
-    return latest, last
+        attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check) or 0
+        if attempt > attempt_max and config is not None and matches_config(request, config, workload):
+            latest_request, attempt_max = request, attempt
+    return latest_request, attempt_max
 
 
 def _update_checks(workload: meta.Obj, cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
     """Return the status write and Events for the changed admission checks of a Workload."""
-    outcome, updated = ReconcileResult(), workload
+    outcome, new_workload = ReconcileResult(), workload
     for case in cases:
         new, old = updated_check(case, workload), case.check
-        updated = lifecycle.with_check(updated, new, now)
+        new_workload = lifecycle.with_check(new_workload, new, now)
         if new["state"] != old["state"]:
             message = f"Admission check {new['name']} updated state from {old['state']} to {new['state']}"
             message += f" with message: {new['message']}" if new["message"] else ""
             outcome.events.append(EventRecord(meta.key_of(workload), "Normal", "AdmissionCheckUpdated", message))
-    if updated is not workload:
-        outcome.writes.append(UpdateStatus(updated))
+    if new_workload is not workload:
+        outcome.writes.append(UpdateStatus(new_workload))
     return outcome
 
 
@@ -378,7 +379,7 @@ class _RequestCreator:
     def __init__(self, workload: meta.Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         self._workload = workload
         self._reader = reader
-        self._current_object = now
+        self._now = now
         self._outcome = outcome
 
     def create_requests(self, cases: Iterable[CheckCase]) -> None:
@@ -425,11 +426,11 @@ class _RequestCreator:
         if injection is None:
             return None
         template = pod_template(self._workload, key.name, group, injection)
-        existing = self._reader.get(key)
-        if existing is None:
+        old = self._reader.get(key)
+        if old is None:
             return [Create(template)]
-        is_same = semantic_equality(scheme.POD_TEMPLATE).is_same_field("PodTemplate", "template", existing, template)
-        if is_controlled_by(existing, self._workload) and is_same:
+        is_same = semantic_equality(scheme.POD_TEMPLATE).is_same_field("PodTemplate", "template", old, template)
+        if is_controlled_by(old, self._workload) and is_same:
             return []
         return [Delete(key), Create(template)]
 
@@ -438,11 +439,11 @@ class _RequestCreator:
 
     def _report_failure(self, case: CheckCase, message: str) -> None:
         """Set the check's message to the reason why no request can be created, with an Event if it changed."""
-        updated = lifecycle.with_check(
-            self._workload, {**case.check, "message": meta.truncate_message(message)}, self._current_object
+        new_workload = lifecycle.with_check(
+            self._workload, {**case.check, "message": meta.truncate_message(message)}, self._now
         )
-        if updated is not self._workload:
-            self._outcome.writes.append(UpdateStatus(updated))
+        if new_workload is not self._workload:
+            self._outcome.writes.append(UpdateStatus(new_workload))
             self._outcome.events.append(self._event("Warning", "FailedCreate", message))
 
     def _transfer_templates(self, request: meta.Obj) -> None:
@@ -450,8 +451,8 @@ class _RequestCreator:
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
             template = self._reader.get(meta.Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))
-            if template and (transferred := with_request_owner(template, self._workload, request)) is not template:
-                self._outcome.writes.append(Update(transferred))
+            if template and (new_template := with_request_owner(template, self._workload, request)) is not template:
+                self._outcome.writes.append(Update(new_template))
 
     def _event(self, kind: str, reason: str, message: str) -> EventRecord:
         return EventRecord(meta.key_of(self._workload), kind, reason, message)

@@ -151,11 +151,11 @@ def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
     )
 
 
-def _may_share_template(first: PodSet, second: PodSet, policy: str) -> bool:
+def _may_share_template(a: PodSet, b: PodSet, policy: str) -> bool:
     if policy == "IdenticalPodTemplates":
-        return semantic_equality(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", first, second)
+        return semantic_equality(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", a, b)
     ignores_others = policy == "IdenticalWorkloadSchedulingRequirements"
-    return ignores_others and _scheduling_requirements(first) == _scheduling_requirements(second)
+    return ignores_others and _scheduling_requirements(a) == _scheduling_requirements(b)
 
 
 def _scheduling_requirements(pod_set: PodSet) -> list[Any]:

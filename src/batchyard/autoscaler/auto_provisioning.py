@@ -155,8 +155,8 @@ class NodeAutoProvisioner:
         for accelerator in self._accelerators(requirements):
             counts = [count for count in _ATTACHED_COUNTS if count >= requirements.devices][:1]
             candidates += [(m, c, c) for m in machines for c in counts if self._catalog.can_attach(m, accelerator)]
-        minimum = min([count for _, _, count in candidates], default=0)
-        return [(machine, attached) for machine, attached, count in candidates if count == minimum]
+        count_min = min([count for _, _, count in candidates], default=0)
+        return [(machine, attached) for machine, attached, count in candidates if count == count_min]
 
     def _zones(self, requirements: cluster_objects.NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
@@ -199,10 +199,10 @@ class NodeAutoProvisioner:
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp
     ) -> str:
         """Return the name of the new pool; '' if an equal pool exists or is being deleted."""
-        in_use = {group.pool for group in scale_up.fleet.groups}
+        used_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:
-            return "" if group_name in self._existing_names or group_name in in_use else group_name
+            return "" if group_name in self._existing_names or group_name in used_names else group_name
         count = (
             spec["accelerator"]["count"]
             if "accelerator" in spec
@@ -211,10 +211,10 @@ class NodeAutoProvisioner:
         parts = ["nap", shorten_machine_type(machine.name)]
         parts += ["spot"] if requirements.provisioning == "spot" else []
         parts += [f"gpu{count}"] if count else []
-        for number in range(len(self._existing_names) + len(in_use) + 1):
+        for number in range(len(self._existing_names) + len(used_names) + 1):
             digits = f"{fnv1a_64(_encode([number, spec]).decode()) & 0xFFFFFFFF:08x}"
             name = "-".join([*parts, digits])
-            if name not in self._existing_names and name not in in_use:
+            if name not in self._existing_names and name not in used_names:
                 return name
             if "tpuTopology" not in spec:
                 return ""
@@ -269,16 +269,16 @@ def _options(
     """Return the scale-up options of a new pool, grouped by zones that fit the same pods."""
     kinds = kinds_of(pods, scale_up.nodes)
     scale_up_options = []
-    for fitting, similar in scale_up.group_by_fitting_kinds(groups, kinds).items():
-        fitting_pods = [pod for kind in fitting for pod in kinds[kind]]
-        unfitting_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting for pod in kind_pods]
-        option = scale_up.option(similar, fitting_pods, [*unfitting_pods, *other_pods]) if fitting_pods else None
+    for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, kinds).items():
+        fitting_pods = [pod for kind in fitting_kinds for pod in kinds[kind]]
+        unfitting_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting_kinds for pod in kind_pods]
+        option = scale_up.option(similar_groups, fitting_pods, [*unfitting_pods, *other_pods]) if fitting_pods else None
         if option is not None:
-            scale_up_options.append(ScaleUpOption(option.groups, option.nodes, option.remaining, is_new_pool=True))
+            scale_up_options.append(ScaleUpOption(option.groups, option.nodes, option.unplaced_pods, is_new_pool=True))
     return scale_up_options
 
 
 def _rank(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
     """Return the sort key of an option: remaining pods, price, known capacity."""
-    known = sum(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
-    return len(option.remaining), option.group.price * len(option.nodes), -min(known, len(option.nodes))
+    known_count = sum(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
+    return len(option.unplaced_pods), option.group.price * len(option.nodes), -min(known_count, len(option.nodes))

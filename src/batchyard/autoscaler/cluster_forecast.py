@@ -23,14 +23,14 @@ class UpcomingCluster:
         self._index = index
         self._reader = reader
         sizes = {name: size - failures.counted_failures(name) for name, size in index.machines.sizes.items()}
-        self.fleet = NodeGroupsState(index.all_groups(), sizes, index.machines.leaving, failures.backoffs)
+        self.fleet = NodeGroupsState(index.all_groups(), sizes, index.machines.terminating_counts, failures.backoffs)
         cluster, settings = loop_context.cluster, loop_context.settings
-        self.limits = ClusterLimits(settings.limits, self.fleet.used())
+        self.limits = ClusterLimits(settings.limits, self.fleet.usage())
         provisioner = NodeAutoProvisioner(cluster, settings.limits, index.pools) if settings.makes_pools else None
         self.scale_up = ScaleUp(index.nodes, self.fleet, self.limits, loop_context, provisioner)
         #: Names of upcoming nodes, and of nodes with booked capacity.
-        self.upcoming: dict[str, None] = {}
-        self.booked: dict[str, None] = {}
+        self.upcoming_nodes: dict[str, None] = {}
+        self.booked_nodes: dict[str, None] = {}
         self._failed_machines = failures.machines
 
     def prepare(self) -> None:
@@ -39,7 +39,7 @@ class UpcomingCluster:
             group = self.fleet.groups.get(machine.group)
             if group is not None and machine.name not in self._failed_machines:
                 self._index.nodes.set_node(upcoming_node(machine, group))
-                self.upcoming[machine.name] = None
+                self.upcoming_nodes[machine.name] = None
         for key, request in self._index.requests.items():
             if is_booked(request):
                 self._book(key, request)
@@ -52,7 +52,7 @@ class UpcomingCluster:
         existing_count = len(self._index.consumers.get(key, ()))
         placements = PodPlacements(self._index.nodes)
         placements.place_all(pods[existing_count:])
-        self.booked.update(dict.fromkeys(placements.node_by_pod.values()))
+        self.booked_nodes.update(dict.fromkeys(placements.node_by_pod.values()))
 
 
 def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
@@ -72,8 +72,8 @@ def is_booked(request: Obj) -> bool:
 def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:
     """Return the pods of a ProvisioningRequest; None if a pod template is missing."""
     templates = [reader.get(key) for key in template_keys(request)]
-    existing = [template for template in templates if template is not None]
-    return pods_of(request, existing) if len(existing) == len(templates) else None
+    existing_templates = [template for template in templates if template is not None]
+    return pods_of(request, existing_templates) if len(existing_templates) == len(templates) else None
 
 
 def template_keys(request: Obj) -> list[Key]:

@@ -13,14 +13,14 @@ from batchyard.api.views.pods import DISRUPTION_BY_EVICTION, PodView, is_termina
 from batchyard.autoscaler import node_groups
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.expander import NodeGroupsState
-from batchyard.autoscaler.index import KINDS, Failures, NodeFacts, ScalingIndex
+from batchyard.autoscaler.index import KINDS, Failures, NodeRecord, ScalingIndex
 from batchyard.autoscaler.machines import taint_to_be_deleted, taint_unneeded, untaint_needed, untaint_staying
 from batchyard.autoscaler.provisioning_request_pods import (
     BOOKING_TIME,
     PROVISIONED,
     ProvisioningRequestState,
-    since,
     state_of,
+    transition_time,
 )
 from batchyard.autoscaler.scale_up import LoopContext, ScaleUp, units_of
 from batchyard.base.instant import SECOND, Duration, Instant
@@ -95,7 +95,7 @@ class Candidate(NamedTuple):
     group: node_groups.NodeGroup
     is_ready: bool
     #: The time since when the node is unneeded, if known.
-    since: Instant | None
+    unneeded_since: Instant | None
 
 
 @dataclass(slots=True)
@@ -103,14 +103,14 @@ class Removals:
     """The result of a scale-down: unneeded nodes, nodes to remove, and the time of the next check."""
 
     #: The nodes that are unneeded now, by name.
-    unneeded: dict[str, Candidate] = field(default_factory=dict)
+    unneeded_nodes: dict[str, Candidate] = field(default_factory=dict)
     #: By name of each node to remove: the pods to move.
     removed_pods: dict[str, Sequence[PodView]] = field(default_factory=dict)
-    requeue_at_time: Instant | None = None
+    requeue_at: Instant | None = None
 
-    def requeue_by(self, when: Instant) -> None:
+    def requeue_by(self, requeue_at: Instant) -> None:
         """Requeue the scan at this time or earlier."""
-        self.requeue_at_time = when if self.requeue_at_time is None else min(when, self.requeue_at_time)
+        self.requeue_at = requeue_at if self.requeue_at is None else min(requeue_at, self.requeue_at)
 
 
 class ScaleDown:
@@ -133,39 +133,40 @@ class ScaleDown:
         self._budgets = nodes.budgets.rest()
         self._moving_pods: dict[str, Sequence[PodView]] = {}
         #: The nodes with pods that must end before the removal.
-        self._waiting: dict[str, None] = {}
+        self._waiting_nodes: dict[str, None] = {}
         #: Nodes that must not receive pods, to remove from the snapshot before the first move.
         self._excluded_nodes: list[str] = []
         self.removals = Removals()
 
     def find_unneeded(
-        self, candidates: Sequence[Candidate], awaited: Mapping[str, object], upcoming: Iterable[str]
+        self, candidates: Sequence[Candidate], needed_nodes: Mapping[str, object], upcoming_nodes: Iterable[str]
     ) -> None:
-        """Find unneeded nodes; nodes in `awaited` are needed, and `upcoming` nodes receive no pods."""
-        self._excluded_nodes += upcoming
+        """Find unneeded nodes; nodes in `needed_nodes` are needed, and `upcoming_nodes` nodes receive no pods."""
+        self._excluded_nodes += upcoming_nodes
         for candidate in sorted(candidates, key=self._sort_key):
             node = self._nodes.get(candidate.name)
-            if node is None or candidate.name in awaited or not self._is_underused(node, candidate.group):
+            if node is None or candidate.name in needed_nodes or not self._is_underused(node, candidate.group):
                 continue
             pods = list(node.pods.values())
-            drain_budget = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
-            moving_pods = [pod for pod, drain in zip(pods, drain_budget, strict=True) if drain is PodDrainability.MOVES]
-            if PodDrainability.BLOCKS not in drain_budget and self._move(node, moving_pods):
+            drain_effects = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
+            moving_pods = [pod for pod, each in zip(pods, drain_effects, strict=True) if each is PodDrainability.MOVES]
+            if PodDrainability.BLOCKS not in drain_effects and self._move(node, moving_pods):
                 self._budgets.take(moving_pods)
                 self._moving_pods[candidate.name] = moving_pods
-                self.removals.unneeded[candidate.name] = candidate
-                if PodDrainability.WAITS in drain_budget:
-                    self._waiting[candidate.name] = None
+                self.removals.unneeded_nodes[candidate.name] = candidate
+                if PodDrainability.WAITS in drain_effects:
+                    self._waiting_nodes[candidate.name] = None
 
-    def remove(self, last_added: Instant | None, draining: int) -> Removals:
+    def remove(self, last_scale_up: Instant | None, draining_count: int) -> Removals:
         """Choose the unneeded nodes to remove now, and return the result of the scale-down."""
         now, patience = self._loop_context.now, self._loop_context.settings.patience
-        due_candidates = [c for c in self.removals.unneeded.values() if c.name not in self._waiting and self._is_due(c)]
-        resume_at = now if last_added is None else last_added + patience.after_add
+        candidates = [c for c in self.removals.unneeded_nodes.values() if c.name not in self._waiting_nodes]
+        due_candidates = [candidate for candidate in candidates if self._is_due(candidate)]
+        resume_at = now if last_scale_up is None else last_scale_up + patience.pause
         if due_candidates and resume_at > now:
             self.removals.requeue_by(resume_at)
         elif due_candidates:
-            self._remove_due(due_candidates, draining)
+            self._remove_due(due_candidates, draining_count)
         return self.removals
 
     # --- unneeded nodes ---
@@ -173,30 +174,30 @@ class ScaleDown:
     def _sort_key(self, candidate: Candidate) -> tuple[bool, bool, str]:
         """Return the sort key of a candidate: already unneeded nodes first, then empty nodes."""
         node = self._nodes.get(candidate.name)
-        return candidate.since is None, node is not None and bool(node.pods), candidate.name
+        return candidate.unneeded_since is None, node is not None and bool(node.pods), candidate.name
 
     def _is_underused(self, node: NodeInfo, group: node_groups.NodeGroup) -> bool:
         accelerator = group.machine.accelerator
         names = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
         limit = self._loop_context.settings.utilization_threshold
-        total, left = node.view.allocatable, node.left
-        return all((total.get(r, 0) - left.get(r, 0)) * meta.NANO <= limit * total[r] for r in names if total.get(r))
+        total, free = node.view.allocatable, node.left
+        return all((total.get(r, 0) - free.get(r, 0)) * meta.NANO <= limit * total[r] for r in names if total.get(r))
 
     def _move(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
         """Move the pods of a node to other nodes if all fit, and remove the node from the snapshot."""
-        view, moved = node.view, list[PodView]()
+        view, moved_pods = node.view, list[PodView]()
         self._excluded_nodes.append(node.name)
         while pods and self._excluded_nodes:
             self._nodes.remove_node(self._excluded_nodes.pop())
         for pod in pods:
-            target = self._find_node_for(pod)
-            if not target:
-                for moved_pod in moved:
+            node_name = self._find_node_for(pod)
+            if not node_name:
+                for moved_pod in moved_pods:
                     self._nodes.add_pod(moved_pod, node.name)
                 self._nodes.set_node(view)
                 return False
-            self._nodes.add_pod(pod, target)
-            moved.append(pod)
+            self._nodes.add_pod(pod, node_name)
+            moved_pods.append(pod)
         return True
 
     def _find_node_for(self, pod: PodView) -> str:
@@ -208,43 +209,43 @@ class ScaleDown:
 
     def _is_due(self, candidate: Candidate) -> bool:
         """Report whether the node has been unneeded for long enough."""
-        since = self._loop_context.now if candidate.since is None else candidate.since
-        wait = self._loop_context.settings.patience.unneeded if candidate.is_ready else node_groups.UNREADY_TIME
-        if since + wait > self._loop_context.now:
-            self.removals.requeue_by(since + wait)
+        unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
+        wait = self._loop_context.settings.patience.unneeded_time if candidate.is_ready else node_groups.UNREADY_TIME
+        if unneeded_since + wait > self._loop_context.now:
+            self.removals.requeue_by(unneeded_since + wait)
             return False
         return True
 
-    def _remove_due(self, due_candidates: Sequence[Candidate], draining: int) -> None:
+    def _remove_due(self, due_candidates: Sequence[Candidate], draining_count: int) -> None:
         """Remove complete slices first, then empty nodes, then other nodes, within the limits of one loop."""
-        budget, drain_budget = node_groups.PARALLEL_MAX - draining, node_groups.DRAIN_MAX - draining
+        count_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
         slices: dict[node_groups.NodeGroup, list[Candidate]] = {}
-        single: list[Candidate] = []
+        single_nodes: list[Candidate] = []
         for candidate in due_candidates:
-            (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single).append(candidate)
+            (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single_nodes).append(candidate)
         for group, hosts in slices.items():
             if len(hosts) == self._fleet.size(group) and not group.size.minimum:
                 self._mark_removed(hosts)
-                budget -= len(hosts)
-        single.sort(key=lambda candidate: bool(self._moving_pods[candidate.name]))
-        for candidate in single:
+                count_max -= len(hosts)
+        single_nodes.sort(key=lambda candidate: bool(self._moving_pods[candidate.name]))
+        for candidate in single_nodes:
             is_empty = not self._moving_pods[candidate.name]
-            if budget <= 0 or (not is_empty and drain_budget <= 0):
+            if count_max <= 0 or (not is_empty and drain_max <= 0):
                 self.removals.requeue_by(self._loop_context.now + self._loop_context.settings.scan_interval)
                 return
             if self._may_shrink(candidate.group):
                 self._mark_removed([candidate])
-                budget -= 1
-                drain_budget -= not is_empty
+                count_max -= 1
+                drain_max -= not is_empty
 
     def _may_shrink(self, group: node_groups.NodeGroup) -> bool:
         can_shrink = self._fleet.size(group) > group.size.minimum and self._fleet.pool_size(group) > group.total.minimum
-        return can_shrink and self._limits.may_remove(group.uses)
+        return can_shrink and self._limits.may_remove(group.counted_resources)
 
     def _mark_removed(self, candidates: Sequence[Candidate]) -> None:
         for candidate in candidates:
             self._fleet.grow(candidate.group, -1)
-            self._limits.take(candidate.group.uses, -1)
+            self._limits.take(candidate.group.counted_resources, -1)
             self.removals.removed_pods[candidate.name] = self._moving_pods[candidate.name]
 
 
@@ -273,19 +274,19 @@ class AutoscalerLoop:
     def run(self) -> ReconcileResult:
         """Return the decisions of this scan as writes and Events."""
         self._failures.detect()
-        self._requeue_by(self._failures.requeue_at_time)
+        self._requeue_by(self._failures.requeue_at)
         with self._index.nodes.what_if():
             forecast = UpcomingCluster(self._index, self._reader, self._loop_context, self._failures)
             forecast.prepare()
-            recent_until = self._recent_pods_until(self._index.pending.values())
-            if recent_until is None:
+            wait_end = self._recent_pods_until(self._index.pending_pods.values())
+            if wait_end is None:
                 forecast.scale_up.complete_slices()
                 forecast.scale_up.grow_to_minimum()
-                for unit in units_of(self._index.pending.values()):
-                    forecast.scale_up.help(unit)
+                for unit in units_of(self._index.pending_pods.values()):
+                    forecast.scale_up.plan(unit)
                 removals = self._scale_down(forecast)
             else:
-                self._requeue_by(recent_until)
+                self._requeue_by(wait_end)
                 removals = None
         self._write(forecast.scale_up, removals)
         return self.outcome
@@ -296,47 +297,48 @@ class AutoscalerLoop:
         """Return until when recently created pods are ignored so that gangs are complete; None if none is recent."""
         delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.YOUNG) for pod in pods]
         delays = [min(delays)] if delays else []
-        accelerated = [pod.created for pod in pods if any(resource in _DEVICES for resource, _ in pod.requests)]
-        delays += [(min(accelerated), node_groups.YOUNG_ACCELERATED)] if accelerated else []
-        until = max((created + wait for created, wait in delays), default=self._now)
-        return until if until > self._now else None
+        device_times = [pod.created for pod in pods if any(resource in _DEVICES for resource, _ in pod.requests)]
+        delays += [(min(device_times), node_groups.YOUNG_ACCELERATED)] if device_times else []
+        wait_end = max((created + wait for created, wait in delays), default=self._now)
+        return wait_end if wait_end > self._now else None
 
     def _scale_down(self, forecast: UpcomingCluster) -> Removals:
         scale_up = forecast.scale_up
         scale_down = ScaleDown(self._index.nodes, forecast.fleet, forecast.limits, self._loop_context, self._drain_of)
-        awaited = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked}
-        scale_down.find_unneeded(self._candidates(forecast.fleet), awaited, [*forecast.upcoming, *scale_up.new_nodes])
+        needed_nodes = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked_nodes}
+        upcoming_nodes = [*forecast.upcoming_nodes, *scale_up.new_nodes]
+        scale_down.find_unneeded(self._candidates(forecast.fleet), needed_nodes, upcoming_nodes)
         index = self._index
-        added = [when for name, when in index.machines.last_added().items() if index.is_pool_autoscaled(name.pool)]
-        last_added = self._now if scale_up.increases else max(added, default=None)
-        return scale_down.remove(last_added, self._draining_count())
+        times = [at for name, at in index.machines.last_creation_times().items() if index.is_pool_autoscaled(name.pool)]
+        last_scale_up = self._now if scale_up.increases else max(times, default=None)
+        return scale_down.remove(last_scale_up, self._draining_count())
 
     def _candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
         """Return the nodes that scale-down may remove."""
         candidates = []
-        for name, facts in self._index.facts.items():
-            if facts.is_upcoming or facts.is_scale_down_disabled or facts.draining_since is not None:
+        for name, record in self._index.node_records.items():
+            if record.is_upcoming or record.is_scale_down_disabled or record.draining_since is not None:
                 continue
             machine = self._index.machines.get(name)
             group = None if machine is None or machine.is_leaving else fleet.groups.get(machine.group)
-            if group is not None and group.is_autoscaled and not self._is_reserved(facts):
-                candidates.append(Candidate(name, group, facts.view.ready, facts.unneeded_since))
+            if group is not None and group.is_autoscaled and not self._is_reserved(record):
+                candidates.append(Candidate(name, group, record.view.ready, record.unneeded_since))
         return candidates
 
-    def _is_reserved(self, facts: NodeFacts) -> bool:
+    def _is_reserved(self, record: NodeRecord) -> bool:
         """Report whether a node is reserved for the ProvisioningRequest for which it was created."""
-        resize_request = facts.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
-        key = self._index.by_resize_request.get(resize_request or "")
+        resize_request = record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
+        key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:
             return False
         request = self._index.requests[key]
-        state, provisioned = state_of(request), since(request, PROVISIONED)
-        if state is ProvisioningRequestState.ACCEPTED or provisioned is None:
+        state, provisioned_at = state_of(request), transition_time(request, PROVISIONED)
+        if state is ProvisioningRequestState.ACCEPTED or provisioned_at is None:
             return state is ProvisioningRequestState.ACCEPTED
-        until = provisioned + max(0, BOOKING_TIME - self._loop_context.settings.patience.unneeded)
-        if state is not ProvisioningRequestState.PROVISIONED or until <= self._now:
+        reservation_end = provisioned_at + max(0, BOOKING_TIME - self._loop_context.settings.patience.unneeded_time)
+        if state is not ProvisioningRequestState.PROVISIONED or reservation_end <= self._now:
             return False
-        self._requeue_by(until)
+        self._requeue_by(reservation_end)
         return True
 
     def _drain_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:
@@ -348,10 +350,10 @@ class AutoscalerLoop:
         machines = [self._index.machines.get(name) for name in self._index.draining_nodes]
         return sum(machine is not None and not machine.is_leaving for machine in machines)
 
-    def _requeue_by(self, when: Instant | None) -> None:
-        if when is not None:
-            due = self.outcome.requeue_at
-            self.outcome.requeue_at = when if due is None else min(when, due)
+    def _requeue_by(self, requeue_at: Instant | None) -> None:
+        if requeue_at is not None:
+            old_time = self.outcome.requeue_at
+            self.outcome.requeue_at = requeue_at if old_time is None else min(requeue_at, old_time)
 
     # --- writes ---
 
@@ -362,7 +364,7 @@ class AutoscalerLoop:
         self._record_pod_events(scale_up)
         if removals is not None:
             self._taint_nodes(removals)
-            self._requeue_by(removals.requeue_at_time)
+            self._requeue_by(removals.requeue_at)
         self._delete_unused_pools(scale_up)
 
     def _request_machines(self, scale_up: ScaleUp) -> None:
@@ -374,49 +376,50 @@ class AutoscalerLoop:
 
     def _record_pod_events(self, scale_up: ScaleUp) -> None:
         """Emit an Event for each scaled-up or refused pod; requeue when the backoff of a group ends."""
-        for uid, groups in scale_up.helped.items():
+        for uid, groups in scale_up.groups_by_pod.items():
             message = f"pod triggered scale-up: {scale_up.format_increase(groups)}"
             self._record_pod_event(uid, "TriggeredScaleUp", message)
-        for uid, why in scale_up.refused.items():
+        for uid, why in scale_up.refusal_by_pod.items():
             self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {why}")
-        if scale_up.refused:
+        if scale_up.refusal_by_pod:
             self._requeue_by(scale_up.backoffs_end())
-        for uid in [uid for uid in self._last_messages if uid not in self._index.pending]:
+        for uid in [uid for uid in self._last_messages if uid not in self._index.pending_pods]:
             del self._last_messages[uid]
 
     def _record_pod_event(self, uid: str, reason: str, message: str) -> None:
         if self._last_messages.get(uid) == message:
             return
         self._last_messages[uid] = message
-        pod = self._index.pending[uid]
+        pod = self._index.pending_pods[uid]
         key = Key(scheme.POD, pod.namespace, pod.name)
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))
 
     def _taint_nodes(self, removals: Removals) -> None:
         """Update the DeletionCandidate and ToBeDeleted taints of nodes."""
-        candidate_nodes = [name for name, facts in self._index.facts.items() if facts.unneeded_since is not None]
-        for name in dict.fromkeys([*removals.unneeded, *candidate_nodes]):
-            key, facts = Key(scheme.NODE, "", name), self._index.facts[name]
+        records = self._index.node_records
+        candidate_nodes = [name for name, record in records.items() if record.unneeded_since is not None]
+        for name in dict.fromkeys([*removals.unneeded_nodes, *candidate_nodes]):
+            key, record = Key(scheme.NODE, "", name), records[name]
             node = self._reader.get(key)
-            if node is None or facts.draining_since is not None:
+            if node is None or record.draining_since is not None:
                 continue
             if name in removals.removed_pods:
                 self.outcome.writes.append(Update(taint_to_be_deleted(node, self._now)))
                 message = "marked the node as toBeDeleted/unschedulable"
                 self.outcome.events.append(EventRecord(key, "Normal", "ScaleDown", message))
-            elif name not in removals.unneeded:
+            elif name not in removals.unneeded_nodes:
                 self.outcome.writes.append(Update(untaint_needed(node)))
-            elif facts.unneeded_since is None:
+            elif record.unneeded_since is None:
                 self.outcome.writes.append(Update(taint_unneeded(node, self._now)))
 
     def _delete_unused_pools(self, scale_up: ScaleUp) -> None:
         """Delete auto-provisioned pools that are empty and not needed."""
-        growing = {group.name.pool for group in scale_up.increases}
+        growing_pools = {group.name.pool for group in scale_up.increases}
         for name, groups in self._index.groups.items():
             machines: Sequence[str] = [m for group in groups for m in self._index.machines.machines_of(group.name)]
             if not groups or not groups[0].is_auto_provisioned or machines:
                 continue
-            if name not in growing and not self._index.is_requested(name):
+            if name not in growing_pools and not self._index.is_requested(name):
                 self.outcome.writes.append(Delete(Key(scheme.NODE_POOL, "", name)))
 
 
@@ -445,14 +448,14 @@ def _drain_node(
     name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Instant, outcome: ReconcileResult
 ) -> None:
     pods = _pods_on(name, index, reader)
-    drains = [drain_of(pod, now) for pod in pods]
-    moving_pods = [pod for pod, drain in zip(pods, drains, strict=True) if drain is PodDrainability.MOVES]
-    deadline = (index.facts[name].draining_since or 0) + node_groups.DRAIN_TIME
-    if PodDrainability.BLOCKS in drains or PodDrainability.WAITS in drains or (moving_pods and deadline <= now):
+    effects = [drain_of(pod, now) for pod in pods]
+    moving_pods = [pod for pod, each in zip(pods, effects, strict=True) if each is PodDrainability.MOVES]
+    deadline = (index.node_records[name].draining_since or 0) + node_groups.DRAIN_TIME
+    if PodDrainability.BLOCKS in effects or PodDrainability.WAITS in effects or (moving_pods and deadline <= now):
         outcome.writes.append(Update(untaint_staying(node)))
     elif moving_pods:
-        requeue_at_time = min(deadline, now + RETRY_TIME) if _evict_all(moving_pods, reader, now, outcome) else deadline
-        outcome.requeue_at = requeue_at_time if outcome.requeue_at is None else min(requeue_at_time, outcome.requeue_at)
+        requeue_at = min(deadline, now + RETRY_TIME) if _evict_all(moving_pods, reader, now, outcome) else deadline
+        outcome.requeue_at = requeue_at if outcome.requeue_at is None else min(requeue_at, outcome.requeue_at)
     else:
         outcome.writes.append(Delete(Key(scheme.INSTANCE, "", name)))
 
@@ -460,8 +463,8 @@ def _drain_node(
 def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
     node = index.nodes.get(name)
     views = [] if node is None else list(node.pods.values())
-    found = [reader.get(Key(scheme.POD, view.namespace, view.name)) for view in views]
-    return [pod for pod in found if pod is not None]
+    objects = [reader.get(Key(scheme.POD, view.namespace, view.name)) for view in views]
+    return [pod for pod in objects if pod is not None]
 
 
 def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
@@ -472,13 +475,13 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Recon
     for pod in pods:
         if is_terminating(pod):
             continue
-        known_budgets = reader.list(scheme.POD_DISRUPTION_BUDGET, pod["metadata"].get("namespace", ""))
-        decision = eviction_decision(pod, [budgets.get(key_of(budget), budget) for budget in known_budgets], now)
+        namespace_budgets = reader.list(scheme.POD_DISRUPTION_BUDGET, pod["metadata"].get("namespace", ""))
+        decision = eviction_decision(pod, [budgets.get(key_of(budget), budget) for budget in namespace_budgets], now)
         if decision.refusal is not None:
             is_refused = True
             continue
-        if decision.spent is not None:
-            budgets[key_of(decision.spent)] = decision.spent
+        if decision.new_budget is not None:
+            budgets[key_of(decision.new_budget)] = decision.new_budget
         _evict(pod, now, evictions)
     outcome.writes += [*map(UpdateStatus, budgets.values()), *evictions.writes]
     outcome.events += evictions.events
@@ -489,8 +492,8 @@ def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
     grace = min(grace_period(pod["spec"]), node_groups.GRACE_MAX)
-    disrupted = with_disruption(pod, DISRUPTION_BY_EVICTION, now)
-    outcome.writes += [UpdateStatus(disrupted), Delete(key, grace, uid=metadata["uid"])]
+    marked_pod = with_disruption(pod, DISRUPTION_BY_EVICTION, now)
+    outcome.writes += [UpdateStatus(marked_pod), Delete(key, grace, uid=metadata["uid"])]
     outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))
 
 

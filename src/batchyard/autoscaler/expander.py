@@ -37,7 +37,7 @@ class ScaleUpOption:
     groups: Sequence[node_groups.NodeGroup]
     #: The pods of each new node; nodes of a TPU slice may have none.
     nodes: Sequence[Sequence[PodView]]
-    remaining: Sequence[PodView]
+    unplaced_pods: Sequence[PodView]
     is_new_pool: bool = False
 
     @property
@@ -128,7 +128,7 @@ class ScaleUpFailure(NamedTuple):
 class Backoff(NamedTuple):
     """The backoff of a node group: its end, its duration, and the failure that caused it."""
 
-    until: Instant
+    end: Instant
     duration: Duration
     failed_at: Instant
     code: str
@@ -149,17 +149,17 @@ def backoff_key(group: node_groups.NodeGroup) -> str:
     return f"{group.machine.name}{devices}/{group.provisioning}/{zone}"
 
 
-def after_failure(previous: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
+def after_failure(old: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
     """Return the backoff after a failure: twice the last duration, or the backoff that is still active."""
-    if previous is not None and previous.until > now:
-        return previous
+    if old is not None and old.end > now:
+        return old
     duration = BACKOFF_MIN
-    if previous is not None and previous.failed_at + RESET_AFTER > now:
-        duration = min(2 * previous.duration, BACKOFF_MAX)
-    until = now + duration
+    if old is not None and old.failed_at + RESET_AFTER > now:
+        duration = min(2 * old.duration, BACKOFF_MAX)
+    end = now + duration
     if failure.available_at is not None:
-        until = max(until, failure.available_at - RESERVATION_LEAD_TIME)
-    return Backoff(until, duration, now, failure.code)
+        end = max(end, failure.available_at - RESERVATION_LEAD_TIME)
+    return Backoff(end, duration, now, failure.code)
 
 
 def read_backoffs(text: str) -> dict[str, Backoff]:
@@ -173,8 +173,8 @@ def read_backoffs(text: str) -> dict[str, Backoff]:
 
 def write_backoffs(backoffs: Mapping[str, Backoff], now: Instant) -> str:
     """Format backoffs for storage, without expired ones."""
-    unexpired = {key: each for key, each in backoffs.items() if max(each.until, each.failed_at + RESET_AFTER) > now}
-    return _encode({key: _encode_backoff(each) for key, each in unexpired.items()}).decode()
+    active_backoffs = {key: each for key, each in backoffs.items() if max(each.end, each.failed_at + RESET_AFTER) > now}
+    return _encode({key: _encode_backoff(each) for key, each in active_backoffs.items()}).decode()
 
 
 def _decode_backoff(row: Mapping[str, Any]) -> Backoff:
@@ -183,7 +183,7 @@ def _decode_backoff(row: Mapping[str, Any]) -> Backoff:
 
 def _encode_backoff(backoff: Backoff) -> dict[str, Any]:
     return {
-        "until": format_time(backoff.until),
+        "until": format_time(backoff.end),
         "seconds": backoff.duration // SECOND,
         "failedAt": format_time(backoff.failed_at),
         "code": backoff.code,
@@ -205,13 +205,13 @@ class NodeGroupsState:
         self,
         groups: Iterable[node_groups.NodeGroup],
         sizes: Mapping[node_groups.GroupName, int],
-        leaving: Mapping[node_groups.GroupName, int],
+        terminating_counts: Mapping[node_groups.GroupName, int],
         backoffs: Mapping[str, Backoff],
     ) -> None:
         self.groups: dict[node_groups.GroupName, node_groups.NodeGroup] = {}
         self._groups_by_pool: dict[str, list[node_groups.NodeGroup]] = {}
         self._sizes = dict(sizes)
-        self._leaving = leaving
+        self._terminating_counts = terminating_counts
         self._backoffs = backoffs
         for group in groups:
             self.add(group)
@@ -242,37 +242,37 @@ class NodeGroupsState:
         """Add `count` machines to a group; a negative count removes machines."""
         self._sizes[group.name] = self.size(group) + count
 
-    def used(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         """Return the resources of all machines that count against the cluster limits."""
         total: dict[str, int] = {}
         for name, size in self._sizes.items():
             group = self.groups.get(name)
-            for resource, amount in (group.uses if group is not None and size else {}).items():
+            for resource, amount in (group.counted_resources if group is not None and size else {}).items():
                 total[resource] = total.get(resource, 0) + amount * size
         return total
 
     def room(self, group: node_groups.NodeGroup) -> int:
         """Return how many machines a group may add; a new TPU slice requires that the old one is deleted."""
         if group.hosts > 1:
-            return 0 if self.size(group) or self._leaving.get(group.name) else group.hosts
+            return 0 if self.size(group) or self._terminating_counts.get(group.name) else group.hosts
         pool_room = group.total.maximum - self.pool_size(group)
         return max(0, min(group.size.maximum - self.size(group), pool_room))
 
-    def lack(self, group: node_groups.NodeGroup) -> int:
+    def missing_count(self, group: node_groups.NodeGroup) -> int:
         """Return the number of missing machines of a TPU slice that was only partly requested."""
         size = self.size(group)
-        is_incomplete = 0 < size < group.hosts and not self._leaving.get(group.name)
+        is_incomplete = 0 < size < group.hosts and not self._terminating_counts.get(group.name)
         return group.hosts - size if is_incomplete and group.is_autoscaled and group.provisioning != "queued" else 0
 
     def backoff(self, group: node_groups.NodeGroup, now: Instant) -> Backoff | None:
         """Return the active backoff of a group, or None."""
-        known = self._backoffs.get(backoff_key(group))
-        return known if known is not None and known.until > now else None
+        backoff = self._backoffs.get(backoff_key(group))
+        return backoff if backoff is not None and backoff.end > now else None
 
     def has_failed(self, group: node_groups.NodeGroup, now: Instant) -> bool:
         """Report whether machines of the group failed recently."""
-        known = self._backoffs.get(backoff_key(group))
-        return known is not None and known.failed_at + RESET_AFTER > now
+        backoff = self._backoffs.get(backoff_key(group))
+        return backoff is not None and backoff.failed_at + RESET_AFTER > now
 
     def obstacle(self, group: node_groups.NodeGroup, limits: node_groups.ClusterLimits, now: Instant) -> str:
         """Return why a group cannot grow, in upstream's words; '' if it can."""
@@ -280,14 +280,14 @@ class NodeGroupsState:
             return IN_BACKOFF
         if not self.room(group):
             return FULL
-        exceeded = limits.exceeded(group.uses, group.hosts)
-        return node_groups.format_exceeded_limits(exceeded) if exceeded else ""
+        resources = limits.exceeded_resources(group.counted_resources, group.hosts)
+        return node_groups.format_exceeded_limits(resources) if resources else ""
 
     def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
         """Return how many more machines the Cluster's spec guarantees for a group."""
         spec = cluster["spec"]
         bounds = [
-            row["count"] - self._sum(lambda other: other.reservation == group.reservation)
+            row["count"] - self._sum(lambda each: each.reservation == group.reservation)
             for row in spec.get("reservations") or ()
             if row["name"] == group.reservation
         ]
@@ -303,15 +303,15 @@ class NodeGroupsState:
 
     def is_known_to_have(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
         """Report whether the Cluster's spec guarantees `count` machines for these groups, which may share capacity."""
-        new = [group for group in groups if group.name not in self.groups]
-        self.groups.update({group.name: group for group in new})
+        new_groups = [group for group in groups if group.name not in self.groups]
+        self.groups.update({group.name: group for group in new_groups})
         increases: dict[node_groups.NodeGroup, int] = {}
         for group in groups:
             increases[group] = min(self.known_room(group, cluster), count - sum(increases.values()))
             self.grow(group, increases[group])
         for group, increase in increases.items():
             self.grow(group, -increase)
-        for group in new:
+        for group in new_groups:
             del self.groups[group.name]
         return sum(increases.values()) == count
 
@@ -322,8 +322,8 @@ class NodeGroupsState:
 
 def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
     """Return how much one machine uses of a quota on cpus, an accelerator or a machine type."""
-    uses = group.uses
-    return uses["cpu"] if quota == "cpus" else int(quota == group.machine.name) or uses.get(quota, 0)
+    resources = group.counted_resources
+    return resources["cpu"] if quota == "cpus" else int(quota == group.machine.name) or resources.get(quota, 0)
 
 
 def _applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:

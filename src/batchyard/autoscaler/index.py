@@ -48,7 +48,7 @@ _READ_ON_START: Final = (
 _DELETED: Final = EventType.DELETED
 
 
-class NodeFacts(NamedTuple):
+class NodeRecord(NamedTuple):
     """The properties of a Node that the autoscaler uses."""
 
     view: NodeView
@@ -72,18 +72,18 @@ class ScalingIndex:
         self.machines = MachineIndex()
         self.pools: dict[str, Obj] = {}
         self.groups: dict[str, list[node_groups.NodeGroup]] = {}
-        self.facts: dict[str, NodeFacts] = {}
+        self.node_records: dict[str, NodeRecord] = {}
         #: The unschedulable pods, by uid.
-        self.pending: dict[str, PodView] = {}
+        self.pending_pods: dict[str, PodView] = {}
         self.backoffs: dict[str, expander.Backoff] = {}
         #: ProvisioningRequests by key; queued requests also by the name of their ResizeRequest.
         self.requests: dict[Key, Obj] = {}
-        self.by_resize_request: dict[str, Key] = {}
+        self.request_by_resize_request: dict[str, Key] = {}
         #: By ProvisioningRequest: the uids of bound pods that consume its capacity.
         self.consumers: dict[Key, dict[str, None]] = {}
         #: By name of each open ResizeRequest: its pool.
         self._pool_by_resize_request: dict[str, str] = {}
-        self._draining: dict[str, None] = {}
+        self._draining_nodes: dict[str, None] = {}
         self._is_live = False
         self._handlers: dict[str, Callable[[WatchEvent], bool]] = {
             scheme.CLUSTER: self._on_cluster,
@@ -112,7 +112,7 @@ class ScalingIndex:
     @property
     def draining_nodes(self) -> Sequence[str]:
         """The names of nodes that are being drained."""
-        return tuple(self._draining)
+        return tuple(self._draining_nodes)
 
     def is_requested(self, pool: str) -> bool:
         """Report whether a ResizeRequest for the pool is open."""
@@ -173,10 +173,10 @@ class ScalingIndex:
 
     def _on_instance(self, event: WatchEvent) -> bool:
         is_changed = self.machines.observe_instance(event)
-        facts = self.facts.get(event.key.name)
-        if facts is not None and not facts.is_upcoming:
+        record = self.node_records.get(event.key.name)
+        if record is not None and not record.is_upcoming:
             self.machines.record_ready(event.key.name)
-        frees_capacity = event.type is _DELETED and bool(self.pending)
+        frees_capacity = event.type is _DELETED and bool(self.pending_pods)
         return frees_capacity or (is_changed and self.is_pool_autoscaled(event.obj["spec"]["pool"]))
 
     def _on_resize_request(self, event: WatchEvent) -> bool:
@@ -188,20 +188,20 @@ class ScalingIndex:
 
     def _on_node(self, event: WatchEvent) -> bool:
         name = event.key.name
-        before = self.facts.pop(name, None)
-        self._draining.pop(name, None)
+        old_record = self.node_records.pop(name, None)
+        self._draining_nodes.pop(name, None)
         if event.type is _DELETED:
             self.nodes.remove_node(name)
-            return before is not None and self.is_pool_autoscaled(before.pool)
-        facts = self.facts[name] = _node_facts(event.obj)
-        self.nodes.set_node(facts.view)
-        if facts.draining_since is not None:
-            self._draining[name] = None
-        if not facts.is_upcoming:
+            return old_record is not None and self.is_pool_autoscaled(old_record.pool)
+        record = self.node_records[name] = _node_record(event.obj)
+        self.nodes.set_node(record.view)
+        if record.draining_since is not None:
+            self._draining_nodes[name] = None
+        if not record.is_upcoming:
             self.machines.record_ready(name)
         if name in self.machines.upcoming_machines:
             return False  # its machine already counts as the future node
-        return facts != before and self.is_pool_autoscaled(facts.pool)
+        return record != old_record and self.is_pool_autoscaled(record.pool)
 
     def _on_pod(self, event: WatchEvent) -> bool:
         pod = pod_view(event.obj)
@@ -212,10 +212,10 @@ class ScalingIndex:
         return self._on_unbound(pod, event.obj)
 
     def _on_bound(self, pod: PodView, obj: Obj) -> bool:
-        self.pending.pop(pod.uid, None)
-        known = self.nodes.pod(pod.uid)
-        if known is not None and known.shape is pod.shape and known.labels == pod.labels:
-            if known.deleting == pod.deleting:
+        self.pending_pods.pop(pod.uid, None)
+        old_view = self.nodes.pod(pod.uid)
+        if old_view is not None and old_view.shape is pod.shape and old_view.labels == pod.labels:
+            if old_view.deleting == pod.deleting:
                 return False
             self.nodes.update_pod(pod)
         else:
@@ -233,26 +233,26 @@ class ScalingIndex:
                 self.nodes.nominate(pod, pod.nominated)
         is_unschedulable = pod.awaits_node and pod.unplaced and not (pod.gated or pod.nominated)
         if not is_unschedulable or pod.priority < node_groups.EXPENDABLE_BELOW or consumed_request(obj):
-            self.pending.pop(pod.uid, None)
+            self.pending_pods.pop(pod.uid, None)
             return False
-        known = self.pending.get(pod.uid)
-        self.pending[pod.uid] = pod
-        return known is None or known.shape is not pod.shape
+        old_view = self.pending_pods.get(pod.uid)
+        self.pending_pods[pod.uid] = pod
+        return old_view is None or old_view.shape is not pod.shape
 
     def _forget(self, pod: PodView) -> bool:
-        self.pending.pop(pod.uid, None)
+        self.pending_pods.pop(pod.uid, None)
         self.nodes.withdraw(pod.uid)
-        known = self.nodes.pod(pod.uid)
-        if known is None:
+        old_view = self.nodes.pod(pod.uid)
+        if old_view is None:
             return False
         self.nodes.remove_pod(pod.uid)
         for uids in self.consumers.values():
             uids.pop(pod.uid, None)
-        return self._is_on_autoscaled_node(known)
+        return self._is_on_autoscaled_node(old_view)
 
     def _is_on_autoscaled_node(self, pod: PodView) -> bool:
-        facts = self.facts.get(pod.node_name)
-        return facts is not None and self.is_pool_autoscaled(facts.pool)
+        record = self.node_records.get(pod.node_name)
+        return record is not None and self.is_pool_autoscaled(record.pool)
 
     def _on_namespace(self, event: WatchEvent) -> bool:
         if event.type is _DELETED:
@@ -273,18 +273,18 @@ class ScalingIndex:
         resize_request = resize_request_name(key.namespace, key.name)
         if event.type is _DELETED:
             self.requests.pop(key, None)
-            self.by_resize_request.pop(resize_request, None)
+            self.request_by_resize_request.pop(resize_request, None)
             return True
         self.requests[key] = event.obj
         if is_queued:
-            self.by_resize_request[resize_request] = key
+            self.request_by_resize_request[resize_request] = key
         return event.old is None or state_of(event.old) is not state_of(event.obj)
 
 
-def _node_facts(node: Obj) -> NodeFacts:
+def _node_record(node: Obj) -> NodeRecord:
     view = node_view(node)
     taint_values = {taint.key: taint.value for taint in view.taints}
-    return NodeFacts(
+    return NodeRecord(
         view=view,
         pool=label(node, well_known.NODE_POOL) or "",
         is_upcoming=awaits_drivers(node),
@@ -327,27 +327,27 @@ class Failures:
         self.machines: dict[str, MachineRecord] = {}
         self.backoffs: dict[str, expander.Backoff] = dict(index.backoffs)
         self.events: list[EventRecord] = []
-        self.requeue_at_time: Instant | None = None
+        self.requeue_at: Instant | None = None
 
     def detect(self) -> None:
         """Find machines that failed or did not become nodes in time."""
-        for machine in self._index.machines.failed.values():
+        for machine in self._index.machines.failed_machines.values():
             self._fail(machine, self._machine_error(machine))
         for machine in self._index.machines.upcoming_machines.values():
             group = self._groups.get(machine.group)
             if group is None or self._index.settings is None:
                 continue
-            limit = group.provision_time(self._index.settings)
-            if machine.created + limit > self._now:
-                due_at = machine.created + limit
-                self.requeue_at_time = due_at if self.requeue_at_time is None else min(due_at, self.requeue_at_time)
+            time_max = group.provision_time(self._index.settings)
+            if machine.created_at + time_max > self._now:
+                due_at = machine.created_at + time_max
+                self.requeue_at = due_at if self.requeue_at is None else min(due_at, self.requeue_at)
             else:
-                message = f"Nodes added to group {group.id} failed to register within {_format_duration(limit)}"
+                message = f"Nodes added to group {group.id} failed to register within {_format_duration(time_max)}"
                 self._fail(machine, expander.ScaleUpFailure(_TIMEOUT, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
         """Return how many machines of a group are to be deleted but still count for its size."""
-        return sum(machine.counts for machine in self.machines.values() if machine.group == group)
+        return sum(machine.is_counted for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:
         """Return the writes, backoffs first: otherwise a deleted machine would be requested again immediately."""
@@ -366,9 +366,9 @@ class Failures:
     def _back_off(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
         """Put a group into backoff; the caller skips incomplete slices, which the group did not cause."""
         key = expander.backoff_key(group)
-        known = self.backoffs.get(key)
-        self.backoffs[key] = expander.after_failure(known, failure, self._now)
-        if self.backoffs[key] is not known:
+        old_backoff = self.backoffs.get(key)
+        self.backoffs[key] = expander.after_failure(old_backoff, failure, self._now)
+        if self.backoffs[key] is not old_backoff:
             self._record_event(group, failure)
 
     def _deleted_together(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
@@ -404,9 +404,9 @@ class Failures:
         """Return the write that stores the backoffs, if they changed."""
         if self.backoffs == self._index.backoffs:
             return []
-        text, known = expander.write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
-        if known is not None:
-            return [Update(with_path(known, ("data", BACKOFFS), text))]
+        text, config_map = expander.write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
+        if config_map is not None:
+            return [Update(with_path(config_map, ("data", BACKOFFS), text))]
         return [Create(_backoffs_config_map(text))]
 
 

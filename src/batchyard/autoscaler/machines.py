@@ -23,13 +23,13 @@ class MachineRecord(NamedTuple):
     #: Whether the machine may still become a node.
     may_become_node: bool
     is_leaving: bool
-    created: Instant
+    created_at: Instant
     #: Whether the machine was created with the Cluster.
     is_initial: bool
     resize_request: str
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether the machine counts for the size of its group."""
         return not (self.is_leaving or self.has_failed)
 
@@ -41,9 +41,9 @@ class MachineIndex:
         self._machines: dict[str, MachineRecord] = {}
         self._machines_by_group: dict[GroupName, dict[str, MachineRecord]] = {}
         self._sizes: dict[GroupName, int] = {}
-        self._leaving: dict[GroupName, int] = {}
+        self._terminating_counts: dict[GroupName, int] = {}
         #: The failed machines, by name.
-        self.failed: dict[str, MachineRecord] = {}
+        self.failed_machines: dict[str, MachineRecord] = {}
         #: By name: the machines that may become nodes and have not been ready yet.
         self.upcoming_machines: dict[str, MachineRecord] = {}
 
@@ -53,9 +53,9 @@ class MachineIndex:
         return self._sizes
 
     @property
-    def leaving(self) -> Mapping[GroupName, int]:
+    def terminating_counts(self) -> Mapping[GroupName, int]:
         """The number of terminating machines by group."""
-        return self._leaving
+        return self._terminating_counts
 
     def get(self, name: str) -> MachineRecord | None:
         """Return a machine by name, or None."""
@@ -65,23 +65,23 @@ class MachineIndex:
         """Return all machines of a group by name, in any state."""
         return self._machines_by_group.get(group) or {}
 
-    def last_added(self) -> Mapping[GroupName, Instant]:
+    def last_creation_times(self) -> Mapping[GroupName, Instant]:
         """Return the creation time of each group's newest machine; initial machines are ignored."""
         times: dict[GroupName, Instant] = {}
         for group, machines in self._machines_by_group.items():
-            created_times = [machine.created for machine in machines.values() if not machine.is_initial]
-            if created_times:
-                times[group] = max(created_times)
+            times_of_group = [machine.created_at for machine in machines.values() if not machine.is_initial]
+            if times_of_group:
+                times[group] = max(times_of_group)
         return times
 
     def observe_instance(self, event: WatchEvent) -> bool:
         """Apply a watch event of an Instance; return whether the machine changed."""
         machine = _machine(event.obj)
-        before = self._machines.get(machine.name)
+        old_record = self._machines.get(machine.name)
         self._drop(machine.name)
         if event.type is not EventType.DELETED:
             self._add(machine)
-        return self._machines.get(machine.name) != before
+        return self._machines.get(machine.name) != old_record
 
     def record_ready(self, name: str) -> None:
         """Record that a machine has become a ready node."""
@@ -91,12 +91,12 @@ class MachineIndex:
         name, group = machine.name, machine.group
         self._machines[name] = machine
         self._machines_by_group.setdefault(group, {})[name] = machine
-        if machine.counts:
+        if machine.is_counted:
             self._sizes[group] = self._sizes.get(group, 0) + 1
         if machine.is_leaving:
-            self._leaving[group] = self._leaving.get(group, 0) + 1
+            self._terminating_counts[group] = self._terminating_counts.get(group, 0) + 1
         elif machine.has_failed:
-            self.failed[name] = machine
+            self.failed_machines[name] = machine
         elif machine.may_become_node:
             self.upcoming_machines[name] = machine
 
@@ -108,11 +108,11 @@ class MachineIndex:
         del self._machines_by_group[group][name]
         if not self._machines_by_group[group]:
             del self._machines_by_group[group]
-        if machine.counts:
+        if machine.is_counted:
             self._sizes[group] -= 1
         if machine.is_leaving:
-            self._leaving[group] -= 1
-        self.failed.pop(name, None)
+            self._terminating_counts[group] -= 1
+        self.failed_machines.pop(name, None)
         self.upcoming_machines.pop(name, None)
 
 
@@ -124,7 +124,7 @@ def _machine(instance: Obj) -> MachineRecord:
         has_failed=phase == FAILED,
         may_become_node=phase in _UPCOMING_PHASES,
         is_leaving=is_leaving(instance),
-        created=parse_time(metadata["creationTimestamp"]),
+        created_at=parse_time(metadata["creationTimestamp"]),
         is_initial=annotation(instance, well_known.INITIAL_INSTANCE) is not None,
         resize_request=spec.get("resizeRequest") or "",
     )

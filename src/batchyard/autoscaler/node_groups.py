@@ -52,8 +52,8 @@ _EMPTY: Final[Mapping[str, Any]] = {}
 class ScaleDownDelays(NamedTuple):
     """How long a node must be unneeded before its removal, and how long scale-down pauses after a scale-up."""
 
-    unneeded: Duration
-    after_add: Duration
+    unneeded_time: Duration
+    pause: Duration
 
 
 #: The values of optimize-utilization are assumptions, because GKE does not publish them.
@@ -96,14 +96,14 @@ def settings_of(cluster: Obj) -> ScalingSettings:
     """Return the autoscaler settings of a Cluster."""
     autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _EMPTY
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
-    unneeded, after_add = _PATIENCE[profile]
+    unneeded_time, pause = _PATIENCE[profile]
     provisioning = autoscaling.get("autoProvisioning")
     return ScalingSettings(
         profile=profile,
         expander=autoscaling.get("expander", "least-waste"),
         priorities=tuple(autoscaling.get("priorities") or ()),
         scan_interval=_duration(autoscaling, "scanInterval", _SCAN_INTERVAL),
-        patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded), after_add),
+        patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded_time), pause),
         utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _THRESHOLD)),
         provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
         limits={row["resource"]: _limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
@@ -179,13 +179,13 @@ class NodeGroup:
         return bool(self.pool["spec"].get("autoProvisioned"))
 
     @property
-    def uses(self) -> dict[str, int]:
+    def counted_resources(self) -> dict[str, int]:
         """The resources of one machine that count against the cluster limits."""
         machine = self.machine
-        uses = {"cpu": machine.cpu_milli // 1000, "memory": machine.memory_bytes}
+        amounts = {"cpu": machine.cpu_milli // 1000, "memory": machine.memory_bytes}
         if machine.accelerator is not None:
-            uses[machine.accelerator.type] = machine.accelerator.count
-        return uses
+            amounts[machine.accelerator.type] = machine.accelerator.count
+        return amounts
 
     def provision_time(self, settings: ScalingSettings) -> Duration:
         """Return the time within which a machine must become a node."""
@@ -240,8 +240,8 @@ def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[Si
 
 def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
     """Return the maximum size of a group; compact placement reduces it."""
-    compact = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
-    return compact or SIZE_MAX
+    compact_max = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
+    return compact_max or SIZE_MAX
 
 
 # Cluster-wide limits of cores, memory and accelerators, which apply to all machines.
@@ -255,36 +255,36 @@ _UNLIMITED: Final = 1 << 30
 class ClusterLimits:
     """The cluster-wide resource limits and their current use."""
 
-    def __init__(self, limits: Mapping[str, ResourceLimit], used: Mapping[str, int]) -> None:
+    def __init__(self, limits: Mapping[str, ResourceLimit], usage: Mapping[str, int]) -> None:
         self._limits = limits
-        self._used = dict(used)
+        self._usage = dict(usage)
 
-    def allowed(self, uses: Mapping[str, int]) -> int:
+    def count_allowed(self, resources: Mapping[str, int]) -> int:
         """Return how many more machines with these resources the limits allow."""
-        bounds = [self._remaining(resource) // amount for resource, amount in self._limited(uses).items()]
+        bounds = [self._remaining(resource) // amount for resource, amount in self._limited_amounts(resources).items()]
         return max(0, min(bounds, default=_UNLIMITED))
 
-    def exceeded(self, uses: Mapping[str, int], count: int = 1) -> list[str]:
+    def exceeded_resources(self, resources: Mapping[str, int], count: int = 1) -> list[str]:
         """Return the resources whose limits `count` more machines would exceed."""
-        return [r for r, amount in self._limited(uses).items() if amount * count > self._remaining(r)]
+        return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
-    def take(self, uses: Mapping[str, int], count: int) -> None:
+    def take(self, resources: Mapping[str, int], count: int) -> None:
         """Count `count` more machines as used."""
-        for resource, amount in uses.items():
-            self._used[resource] = self._used.get(resource, 0) + amount * count
+        for resource, amount in resources.items():
+            self._usage[resource] = self._usage.get(resource, 0) + amount * count
 
-    def may_remove(self, uses: Mapping[str, int], count: int = 1) -> bool:
+    def may_remove(self, resources: Mapping[str, int], count: int = 1) -> bool:
         """Report whether the minimum limits still hold after the removal of `count` machines."""
         return all(
-            self._used.get(resource, 0) - amount * count >= self._limits[resource].minimum
-            for resource, amount in self._limited(uses).items()
+            self._usage.get(resource, 0) - amount * count >= self._limits[resource].minimum
+            for resource, amount in self._limited_amounts(resources).items()
         )
 
-    def _limited(self, uses: Mapping[str, int]) -> dict[str, int]:
-        return {resource: amount for resource, amount in uses.items() if amount and resource in self._limits}
+    def _limited_amounts(self, resources: Mapping[str, int]) -> dict[str, int]:
+        return {resource: amount for resource, amount in resources.items() if amount and resource in self._limits}
 
     def _remaining(self, resource: str) -> int:
-        return self._limits[resource].maximum - self._used.get(resource, 0)
+        return self._limits[resource].maximum - self._usage.get(resource, 0)
 
 
 def format_exceeded_limits(resources: list[str]) -> str:

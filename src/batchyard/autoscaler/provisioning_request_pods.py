@@ -166,9 +166,9 @@ _STATES: Final[Mapping[str, ProvisioningRequestState]] = {
 def with_condition_set(request: Obj, condition: ConditionText, now: Instant) -> Obj:
     """Return the request with the condition set; the same object if nothing changed."""
     status = request.get("status") or {}
-    before = status.get("conditions") or []
+    old_conditions = status.get("conditions") or []
     conditions = with_condition(
-        before if isinstance(before, list) else list(before),
+        old_conditions if isinstance(old_conditions, list) else list(old_conditions),
         type=condition.type,
         status=condition.status,
         reason=condition.reason,
@@ -176,7 +176,7 @@ def with_condition_set(request: Obj, condition: ConditionText, now: Instant) -> 
         now=now,
         generation=request["metadata"].get("generation"),
     )
-    return request if conditions is before else with_status(request, {**status, "conditions": conditions})
+    return request if conditions is old_conditions else with_status(request, {**status, "conditions": conditions})
 
 
 def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
@@ -184,30 +184,30 @@ def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
     return with_path(request, ("status", "provisioningClassDetails"), {k: v for k, v in details.items() if v})
 
 
-def missing_templates_message(request: Obj, missing: Sequence[str]) -> str:
+def missing_templates_message(request: Obj, missing_names: Sequence[str]) -> str:
     """Return upstream's message that names the missing pod templates."""
     return (
         f"missing pod templates, {len(request['spec']['podSets'])} pod templates were referenced, "
-        f"{len(missing)} templates were missing: {','.join(missing)}"
+        f"{len(missing_names)} templates were missing: {','.join(missing_names)}"
     )
 
 
-def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -> ConditionText:
+def missing_templates(request: Obj, missing_names: Sequence[str], *, is_final: bool) -> ConditionText:
     """Return the condition of a queued request with missing templates: Failed if `is_final`, else not Accepted."""
-    what = missing_templates_message(request, missing)
+    text = missing_templates_message(request, missing_names)
     if is_final:
-        message = f"Provisioning Request failed because there were {what}"
+        message = f"Provisioning Request failed because there were {text}"
         return ConditionText(FAILED, True, "MissingPodTemplates", message)
-    return ConditionText(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {what}")
+    return ConditionText(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {text}")
 
 
-def since(request: Obj, kind: str) -> Instant | None:
+def transition_time(request: Obj, kind: str) -> Instant | None:
     """Return the last transition time of a condition; None if the request does not have it."""
     condition = find_condition(request, kind)
     return None if condition is None else parse_time(condition["lastTransitionTime"])
 
 
-def created(request: Obj) -> Instant:
+def creation_time(request: Obj) -> Instant:
     """Return the creation time of the request."""
     return parse_time(request["metadata"]["creationTimestamp"])
 
@@ -241,7 +241,7 @@ def is_for_other_instance(request: Obj) -> bool:
 def valid_until(request: Obj) -> Instant | None:
     """Return the time until which the request is valid; None if it is unlimited."""
     wait = _seconds(request, _VALID_SECONDS)
-    return None if wait is None else created(request) + wait
+    return None if wait is None else creation_time(request) + wait
 
 
 def parameter(request: Obj, name: str) -> str:
@@ -274,8 +274,8 @@ def resize_request_name(namespace: str, request: str) -> str:
 
 def consumed_request(pod: Obj) -> str:
     """Return the name of the ProvisioningRequest whose capacity a pod consumes; '' if none."""
-    new = annotation(pod, well_known.CONSUME_PROVISIONING_REQUEST)
-    return new or annotation(pod, well_known.OLD_CONSUME_PROVISIONING_REQUEST) or ""
+    name = annotation(pod, well_known.CONSUME_PROVISIONING_REQUEST)
+    return name or annotation(pod, well_known.OLD_CONSUME_PROVISIONING_REQUEST) or ""
 
 
 def admit_queued_pod(pod: Obj) -> Obj:
@@ -369,11 +369,11 @@ def choose_group(
         else:
             options.append(option_or_refusal)
     if not options and provisioner is not None:
-        options = [option for option in provisioner.options(pods, scale_up) if not option.remaining]
+        options = [option for option in provisioner.options(pods, scale_up) if not option.unplaced_pods]
     if not options:
         return _condition_for(refusals)
-    guaranteed = [option for option in options if _is_guaranteed(option, scale_up)]
-    return best_option(guaranteed or options, scale_up.loop_context.settings)
+    guaranteed_options = [option for option in options if _is_guaranteed(option, scale_up)]
+    return best_option(guaranteed_options or options, scale_up.loop_context.settings)
 
 
 def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> ScaleUpOption | GroupRefusal:
@@ -383,19 +383,19 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
     if obstacle in (IN_BACKOFF, FULL):
         return GroupRefusal(obstacle)
     if obstacle:
-        return GroupRefusal(_EXCEEDED, limits.exceeded(group.uses, group.hosts))
+        return GroupRefusal(_EXCEEDED, limits.exceeded_resources(group.counted_resources, group.hosts))
     for similar_pods in kinds_of(pods, scale_up.nodes).values():
         reasons = misfit(similar_pods[0], group, scale_up.nodes)
         if reasons:
             return GroupRefusal(_MISFIT, reasons)
     room = fleet.room(group)
     option = scale_up.option([group], pods, [])
-    if option is None or option.remaining:
+    if option is None or option.unplaced_pods:
         count = 0 if option is None else len(option.nodes)
         if count >= room:
             return GroupRefusal(FULL)
-        exceeded = limits.exceeded(group.uses, count + 1)
-        return GroupRefusal(_EXCEEDED, exceeded) if exceeded else GroupRefusal(_INFEASIBLE)
+        resources = limits.exceeded_resources(group.counted_resources, count + 1)
+        return GroupRefusal(_EXCEEDED, resources) if resources else GroupRefusal(_INFEASIBLE)
     return option
 
 
@@ -415,11 +415,11 @@ def _condition_for(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
 
 
 def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
-    detailed = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
+    pool_texts = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
     if cause == _MISFIT:
-        return f". Predicate checking errors: {_shorten_list(detailed, _MISFITS_LISTED_MAX)}"
+        return f". Predicate checking errors: {_shorten_list(pool_texts, _MISFITS_LISTED_MAX)}"
     if cause == _EXCEEDED:
-        return f", nodepools out of resources: {_shorten_list(detailed, _POOLS_LISTED_MAX)}"
+        return f", nodepools out of resources: {_shorten_list(pool_texts, _POOLS_LISTED_MAX)}"
     return f", affected nodepools: {_shorten_list(sorted(pools), _POOLS_LISTED_MAX)}"
 
 

@@ -47,7 +47,7 @@ from batchyard.autoscaler.provisioning_request_pods import (
     ProvisioningRequestState,
     choose_group,
     consumed_request,
-    created,
+    creation_time,
     is_for_many_zones,
     max_run_duration,
     missing_templates,
@@ -55,8 +55,8 @@ from batchyard.autoscaler.provisioning_request_pods import (
     parameter,
     resize_request_name,
     run_duration_fault,
-    since,
     state_of,
+    transition_time,
     valid_until,
     with_condition_set,
     with_details,
@@ -193,9 +193,9 @@ class QueuedRequest:
 
     def step(self) -> ReconcileResult:
         """Return the writes that are due now, and the time of the next reconcile."""
-        state, until = state_of(self._request), valid_until(self._request)
+        state, expiry_time = state_of(self._request), valid_until(self._request)
         if state in _OPEN_STATES:
-            if until is not None and until <= self._now:
+            if expiry_time is not None and expiry_time <= self._now:
                 return self._set_condition(WAITED_TOO_LONG)
             if is_for_many_zones(self._request):
                 return self._set_condition(UNKNOWN_STRATEGY)
@@ -216,35 +216,35 @@ class QueuedRequest:
             case ProvisioningRequestState.FAILED:
                 outcome = self._delete_after_retention(FAILED)
         if state in {ProvisioningRequestState.PENDING, ProvisioningRequestState.ACCEPTED}:
-            _requeue_by(outcome, until)
+            _requeue_by(outcome, expiry_time)
         return self._clean_up(state, outcome)
 
     # --- pending ---
 
     def _initialize(self) -> ReconcileResult:
         """Set the first condition of a new request, and delete a stale ResizeRequest of the same name."""
-        stale = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
-        return ReconcileResult([*stale, *self._set_condition(NOT_ACCEPTED).writes])
+        deletions = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
+        return ReconcileResult([*deletions, *self._set_condition(NOT_ACCEPTED).writes])
 
     def _queue(self) -> ReconcileResult:
         """Choose a node group for the request and create its ResizeRequest, or set Accepted after that exists."""
-        if since(self._request, ACCEPTED) == self._now:
+        if transition_time(self._request, ACCEPTED) == self._now:
             return ReconcileResult(requeue_at=self._next_scan())
-        missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
-        if missing:
-            condition = missing_templates(self._request, missing, is_final=not self._may_retry())
+        missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
+        if missing_names:
+            condition = missing_templates(self._request, missing_names, is_final=not self._may_retry())
             return self._retry(condition)
         if self._resize_request is not None:
             return self._accept(self._resize_request)
-        choice = self._choose()
-        if isinstance(choice, ConditionText):
-            condition = choice._replace(type=ACCEPTED, status=False) if self._may_retry() else choice
+        option = self._choose()
+        if isinstance(option, ConditionText):
+            condition = option._replace(type=ACCEPTED, status=False) if self._may_retry() else option
             return self._retry(condition)
         fault = run_duration_fault(self._request)
         if fault is not None:
             return self._set_condition(fault)
-        pool: list[Write] = [Create(choice.group.pool)] if choice.is_new_pool else []
-        return ReconcileResult([*pool, Create(new_resize_request(self._request, choice.group, len(choice.nodes)))])
+        pool: list[Write] = [Create(option.group.pool)] if option.is_new_pool else []
+        return ReconcileResult([*pool, Create(new_resize_request(self._request, option.group, len(option.nodes)))])
 
     def _choose(self) -> ScaleUpOption | ConditionText:
         context = self._loop_context
@@ -266,11 +266,11 @@ class QueuedRequest:
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
         if group is None:
             return ReconcileResult([Delete(resize_request_key(self._key))])
-        detailed = with_details(self._request, details_of(self._request, resize_request, group))
-        return ReconcileResult([UpdateStatus(with_condition_set(detailed, QUEUED, self._now))])
+        new_request = with_details(self._request, details_of(self._request, resize_request, group))
+        return ReconcileResult([UpdateStatus(with_condition_set(new_request, QUEUED, self._now))])
 
     def _may_retry(self) -> bool:
-        return self._now < created(self._request) + RETRY_TIME
+        return self._now < creation_time(self._request) + RETRY_TIME
 
     def _retry(self, condition: ConditionText) -> ReconcileResult:
         """Set the condition, and requeue while the request may still be retried."""
@@ -286,36 +286,36 @@ class QueuedRequest:
 
     def _set_condition_after(self, kind: str, wait: Duration, condition: ConditionText) -> ReconcileResult:
         """Set a condition after the given time since another condition became True."""
-        due = (since(self._request, kind) or self._now) + wait
-        return self._set_condition(condition) if due <= self._now else ReconcileResult(requeue_at=due)
+        due_at = (transition_time(self._request, kind) or self._now) + wait
+        return self._set_condition(condition) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _delete_after_retention(self, kind: str) -> ReconcileResult:
         """Delete the request after the retention time since its final condition."""
-        due = (since(self._request, kind) or self._now) + KEPT_FOR
-        return ReconcileResult([Delete(self._key)]) if due <= self._now else ReconcileResult(requeue_at=due)
+        due_at = (transition_time(self._request, kind) or self._now) + KEPT_FOR
+        return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _clean_up(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
         """Delete a ResizeRequest that is no longer needed; this stops the attempts of an open one."""
         if self._resize_request is None or state in _OPEN_STATES:
             return outcome
-        provisioned = since(self._request, PROVISIONED)
-        due = self._now
-        if state is not ProvisioningRequestState.FAILED and provisioned is not None:
-            due = provisioned + _RESIZE_REQUEST_KEPT_FOR
-        if due <= self._now:
+        provisioned_at = transition_time(self._request, PROVISIONED)
+        due_at = self._now
+        if state is not ProvisioningRequestState.FAILED and provisioned_at is not None:
+            due_at = provisioned_at + _RESIZE_REQUEST_KEPT_FOR
+        if due_at <= self._now:
             outcome.writes.append(Delete(Key(scheme.RESIZE_REQUEST, "", self._resize_request["metadata"]["name"])))
         else:
-            _requeue_by(outcome, due)
+            _requeue_by(outcome, due_at)
         return outcome
 
     def _set_condition(self, condition: ConditionText) -> ReconcileResult:
-        updated = with_condition_set(self._request, condition, self._now)
-        return ReconcileResult() if updated is self._request else ReconcileResult([UpdateStatus(updated)])
+        new_request = with_condition_set(self._request, condition, self._now)
+        return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
-def _requeue_by(outcome: ReconcileResult, when: Instant | None) -> None:
-    if when is not None:
-        outcome.requeue_at = when if outcome.requeue_at is None else min(when, outcome.requeue_at)
+def _requeue_by(outcome: ReconcileResult, requeue_at: Instant | None) -> None:
+    if requeue_at is not None:
+        outcome.requeue_at = requeue_at if outcome.requeue_at is None else min(requeue_at, outcome.requeue_at)
 
 
 # ProvisioningRequests of the classes check-capacity and best-effort-atomic-scale-up, which use existing pools.
@@ -344,46 +344,46 @@ class CapacityRequest:
         """Return the writes that are due now, and the time of the next reconcile."""
         match state_of(self._request):
             case ProvisioningRequestState.FAILED:
-                return self._delete_after_retention(since(self._request, FAILED))
+                return self._delete_after_retention(transition_time(self._request, FAILED))
             case ProvisioningRequestState.BOOKING_EXPIRED | ProvisioningRequestState.CAPACITY_REVOKED:
-                return self._delete_after_retention(since(self._request, PROVISIONED))
+                return self._delete_after_retention(transition_time(self._request, PROVISIONED))
             case ProvisioningRequestState.PROVISIONED:
                 return self._keep_booked()
             case _:
                 return self._provision()
 
     def _delete_after_retention(self, finished_at: Instant | None) -> ReconcileResult:
-        due = (self._now if finished_at is None else finished_at) + KEPT_FOR
-        return ReconcileResult([Delete(self._key)]) if due <= self._now else ReconcileResult(requeue_at=due)
+        due_at = (self._now if finished_at is None else finished_at) + KEPT_FOR
+        return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _keep_booked(self) -> ReconcileResult:
         """Keep the capacity booked until all pods consume it, or for ten minutes."""
-        due = (since(self._request, PROVISIONED) or self._now) + BOOKING_TIME
-        count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
-        if len(self._index.consumers.get(self._key, ())) >= count:
+        due_at = (transition_time(self._request, PROVISIONED) or self._now) + BOOKING_TIME
+        pod_count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
+        if len(self._index.consumers.get(self._key, ())) >= pod_count:
             return self._set_condition(CONSUMED)
-        return self._set_condition(RESERVATION_OVER) if due <= self._now else ReconcileResult(requeue_at=due)
+        return self._set_condition(RESERVATION_OVER) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _provision(self) -> ReconcileResult:
         """Check or provision the capacity if an attempt is due."""
-        expires = created(self._request) + EXPIRES_AFTER
-        if expires <= self._now:
+        expires_at = creation_time(self._request) + EXPIRES_AFTER
+        if expires_at <= self._now:
             return self._set_condition(EXPIRED)
-        refused_at = since(self._request, PROVISIONED)
+        refused_at = transition_time(self._request, PROVISIONED)
         if refused_at is not None:
-            due, next_attempt = attempt_schedule(refused_at, self._now, self._loop_context.settings.scan_interval)
-            if not due:
-                return ReconcileResult(requeue_at=min(expires, next_attempt))
+            is_due, next_attempt = attempt_schedule(refused_at, self._now, self._loop_context.settings.scan_interval)
+            if not is_due:
+                return ReconcileResult(requeue_at=min(expires_at, next_attempt))
         pods = requested_pods(self._request, self._reader)
         if pods is None:
-            missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
-            message = missing_templates_message(self._request, missing)
+            missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
+            message = missing_templates_message(self._request, missing_names)
             return self._set_condition(ConditionText(FAILED, True, "FailedToCreatePods", message))
         with self._index.nodes.what_if():
             condition, writes = self._attempt(pods)
-        accepted = with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now)
-        updated = with_condition_set(accepted, condition, self._now)
-        writes += [UpdateStatus(updated)] if updated is not self._request else []
+        accepted_request = with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now)
+        new_request = with_condition_set(accepted_request, condition, self._now)
+        writes += [UpdateStatus(new_request)] if new_request is not self._request else []
         return ReconcileResult(writes, requeue_at=self._now + _FIRST_WAIT if condition is CAPACITY_LATER else None)
 
     def _attempt(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
@@ -396,7 +396,7 @@ class CapacityRequest:
                 return CAPACITY_FOUND, []
             return CAPACITY_NEVER if parameter(self._request, "noRetry") == "true" else CAPACITY_LATER, []
         scale_up = forecast.scale_up
-        if not scale_up.help(PendingUnit(pods, is_gang=True)):
+        if not scale_up.plan(PendingUnit(pods, is_gang=True)):
             return CAPACITY_LATER, []
         writes: list[Write] = [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
@@ -404,19 +404,19 @@ class CapacityRequest:
         return CAPACITY_MADE if writes else CAPACITY_FOUND, writes
 
     def _set_condition(self, condition: ConditionText) -> ReconcileResult:
-        updated = with_condition_set(self._request, condition, self._now)
-        return ReconcileResult() if updated is self._request else ReconcileResult([UpdateStatus(updated)])
+        new_request = with_condition_set(self._request, condition, self._now)
+        return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
 def attempt_schedule(refused_at: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
     """Return whether an attempt is due, and the time of the next; the delay doubles from one to ten minutes."""
-    wait, due = _FIRST_WAIT, refused_at + _FIRST_WAIT
-    while due <= now:
-        if due > now - interval:
-            return True, due
+    wait, attempt_at = _FIRST_WAIT, refused_at + _FIRST_WAIT
+    while attempt_at <= now:
+        if attempt_at > now - interval:
+            return True, attempt_at
         wait = min(2 * wait, _LONGEST_WAIT)
-        due += wait
-    return False, due
+        attempt_at += wait
+    return False, attempt_at
 
 
 class ProvisioningRequests:
@@ -437,7 +437,7 @@ class ProvisioningRequests:
             return ()
         match event.key.kind:
             case scheme.RESIZE_REQUEST:
-                request_key = self._index.by_resize_request.get(event.key.name)
+                request_key = self._index.request_by_resize_request.get(event.key.name)
                 return () if request_key is None else (request_key,)
             case scheme.POD:
                 return self._consumed_request_keys(event)

@@ -75,13 +75,13 @@ class PodPlacements:
 
     def place_all(self, pods: Sequence[PodView]) -> list[PodView]:
         """Place pods, pods with affinity last; return the pods that fit no node."""
-        remaining = list(pods)
-        while remaining:
-            unplaced = self._place_in_order(remaining)
-            if len(unplaced) == len(remaining) or not any(pod.shape.affinity for pod in unplaced):
-                return unplaced
-            remaining = unplaced
-        return remaining
+        unplaced_pods = list(pods)
+        while unplaced_pods:
+            still_unplaced = self._place_in_order(unplaced_pods)
+            if len(still_unplaced) == len(unplaced_pods) or not any(pod.shape.affinity for pod in still_unplaced):
+                return still_unplaced
+            unplaced_pods = still_unplaced
+        return unplaced_pods
 
     def add(self, pod: PodView, node_name: str) -> None:
         """Place a pod on a node."""
@@ -89,7 +89,7 @@ class PodPlacements:
         self.node_by_pod[pod.uid] = node_name
 
     def _place_in_order(self, pods: Sequence[PodView]) -> list[PodView]:
-        remaining: list[PodView] = []
+        unplaced_pods: list[PodView] = []
         unplaceable_kinds: dict[Kind, None] = {}
         for pod in pods:
             kind = kind_of(pod, self._nodes)
@@ -98,8 +98,8 @@ class PodPlacements:
                 self.add(pod, name)
             else:
                 unplaceable_kinds[kind] = None
-                remaining.append(pod)
-        return remaining
+                unplaced_pods.append(pod)
+        return unplaced_pods
 
 
 def _sort_key(pod: PodView) -> tuple[int, int, str]:
@@ -121,15 +121,15 @@ class BinpackingEstimate(NamedTuple):
     """The pods of each new node, and the pods that did not fit."""
 
     nodes: Sequence[Sequence[PodView]]
-    remaining: Sequence[PodView]
+    unplaced_pods: Sequence[PodView]
 
 
 def pack(pods: Sequence[PodView], group: NodeGroup, count_max: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
     """Pack pods onto at most `count_max` new nodes of a group, in addition to the existing nodes."""
     with nodes.what_if():
-        packing = _Packing(group, count_max, nodes)
-        remaining = packing.pack(in_decreasing_order(pods, group.template))
-    return BinpackingEstimate([pods_by_node for pods_by_node in packing.pods_by_node if pods_by_node], remaining)
+        bins = _Packing(group, count_max, nodes)
+        unplaced_pods = bins.pack(in_decreasing_order(pods, group.template))
+    return BinpackingEstimate([pods_by_node for pods_by_node in bins.pods_by_node if pods_by_node], unplaced_pods)
 
 
 def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
@@ -163,13 +163,13 @@ class _Packing:
 
     def pack(self, pods: Sequence[PodView]) -> list[PodView]:
         """Place pods on the new nodes; return the pods that do not fit after retries."""
-        remaining = list(pods)
-        while remaining:
-            unplaced = [pod for pod in remaining if not self._place(pod)]
-            if len(unplaced) == len(remaining) or not any(pod.shape.affinity for pod in unplaced):
-                return unplaced
-            remaining = unplaced
-        return remaining
+        unplaced_pods = list(pods)
+        while unplaced_pods:
+            still_unplaced = [pod for pod in unplaced_pods if not self._place(pod)]
+            if len(still_unplaced) == len(unplaced_pods) or not any(pod.shape.affinity for pod in still_unplaced):
+                return still_unplaced
+            unplaced_pods = still_unplaced
+        return unplaced_pods
 
     def _place(self, pod: PodView) -> bool:
         kind = kind_of(pod, self._nodes)
@@ -272,18 +272,18 @@ class NewPools(Protocol):
 
 @dataclass(slots=True)
 class ScaleUpDraft:
-    """The planned scale-up for one unit."""
+    """The new nodes and pod placements planned for one gang, or for pods without a gang."""
 
     new_nodes: dict[str, None] = field(default_factory=dict)
     #: The node name by pod uid.
     node_by_pod: dict[str, str] = field(default_factory=dict)
     increases: dict[NodeGroup, int] = field(default_factory=dict)
-    helped: dict[str, Sequence[NodeGroup]] = field(default_factory=dict)
+    groups_by_pod: dict[str, Sequence[NodeGroup]] = field(default_factory=dict)
     pools: list[Obj] = field(default_factory=list)
 
 
 class ScaleUp:
-    """The scale-up plan of one loop; each decision changes the node snapshot and group state, which later units use.
+    """The scale-up plan of one loop; each decision changes the node snapshot and group state for later decisions.
 
     Use only within `nodes.what_if()`.
     """
@@ -309,13 +309,13 @@ class ScaleUp:
         self.pools: list[Obj] = []
         self.increases: dict[NodeGroup, int] = {}
         #: By pod uid: the groups that grow for the pod, why none grows, and the simulated node of the pod.
-        self.helped: dict[str, Sequence[NodeGroup]] = {}
-        self.refused: dict[str, str] = {}
+        self.groups_by_pod: dict[str, Sequence[NodeGroup]] = {}
+        self.refusal_by_pod: dict[str, str] = {}
         self.node_by_pod: dict[str, str] = {}
         self.new_nodes: dict[str, None] = {}
 
-    def help(self, unit: PendingUnit) -> bool:
-        """Find nodes for a unit; return whether all its pods have one."""
+    def plan(self, unit: PendingUnit) -> bool:
+        """Plan nodes for the pods of a unit, all or none if it is a gang; return whether all pods have a node."""
         kinds = kinds_of(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:
@@ -323,25 +323,25 @@ class ScaleUp:
             return False
         draft = ScaleUpDraft()
         with self.nodes.what_if() as trial:
-            remaining = self._fill(draft, unit)
-            if remaining and unit.is_gang:
+            unplaced_pods = self._fill(draft, unit)
+            if unplaced_pods and unit.is_gang:
                 self._undo(draft)
             else:
                 trial.keep()
                 self._apply(draft)
-        if remaining:
-            refused = kinds if unit.is_gang else kinds_of(remaining, self.nodes)
-            reasons = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused.items()}
+        if unplaced_pods:
+            refused_kinds = kinds if unit.is_gang else kinds_of(unplaced_pods, self.nodes)
+            reasons = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused_kinds.items()}
             if gang_key:
                 self._known_failures[gang_key] = reasons
-            self._refuse(refused, reasons)
-        return not remaining
+            self._refuse(refused_kinds, reasons)
+        return not unplaced_pods
 
     def complete_slices(self) -> None:
         """Add the missing machines of TPU slices that were only partly requested."""
         draft = ScaleUpDraft()
         for group in self.fleet.groups.values():
-            for _ in range(self.fleet.lack(group)):
+            for _ in range(self.fleet.missing_count(group)):
                 self._add_node(group, (), draft)
         self._apply(draft)
 
@@ -349,8 +349,8 @@ class ScaleUp:
         """Add nodes to groups below their minimum size."""
         for groups in self.fleet.pools():
             for group in groups:
-                missing = group.size.minimum - self.fleet.size(group)
-                self._grow([group], missing if self.fleet.size(group) == 0 or group.hosts == 1 else 0)
+                missing_count = group.size.minimum - self.fleet.size(group)
+                self._grow([group], missing_count if self.fleet.size(group) == 0 or group.hosts == 1 else 0)
             self._grow(groups, groups[0].total.minimum - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
 
     def backoffs_end(self) -> Instant | None:
@@ -361,7 +361,7 @@ class ScaleUp:
             backoff = self.fleet.backoff(group, now)
             if backoff is None or backoff.is_lasting or self.fleet.known_room(group, cluster) < group.hosts:
                 continue
-            ends.append(backoff.until)
+            ends.append(backoff.end)
         return min(ends, default=None)
 
     def format_increase(self, groups: Sequence[NodeGroup]) -> str:
@@ -373,7 +373,7 @@ class ScaleUp:
         ]
         return f"[{' '.join(descriptions)}]"
 
-    def fitting(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
+    def fitting_kinds(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
         """Return the kinds of pods that fit a new node of the group."""
         return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
 
@@ -383,7 +383,7 @@ class ScaleUp:
         """Group the node groups by the kinds of pods that fit them."""
         groups_by_kinds: dict[tuple[Kind, ...], list[NodeGroup]] = {}
         for group in groups:
-            groups_by_kinds.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
+            groups_by_kinds.setdefault(tuple(self.fitting_kinds(kinds, group)), []).append(group)
         return groups_by_kinds
 
     def option(
@@ -391,20 +391,20 @@ class ScaleUp:
     ) -> ScaleUpOption | None:
         """Return the new nodes of similar groups for the pods, or None; `other_pods` do not fit the groups."""
         group = groups[0]
-        count_max = min(sum(map(self.fleet.room, groups)), self.limits.allowed(group.uses))
+        count_max = min(sum(map(self.fleet.room, groups)), self.limits.count_allowed(group.counted_resources))
         count_max = min(count_max, group.total.maximum - self.fleet.pool_size(group))
         estimate = pack(pods, group, count_max, self.nodes) if count_max > 0 else None
         if estimate is None or not estimate.nodes:
             return None
         node_pods = [*estimate.nodes, *[()] * (group.hosts - len(estimate.nodes))]
-        return ScaleUpOption(groups, node_pods, [*estimate.remaining, *other_pods])
+        return ScaleUpOption(groups, node_pods, [*estimate.unplaced_pods, *other_pods])
 
     def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
         """Add `count` nodes without pods, distributed over the groups."""
         if count <= 0:
             return
-        growing = [group for group in groups if self._may_grow(group)]
-        increases_by_group = spread(growing, count, self.fleet, self.loop_context.cluster) if growing else {}
+        open_groups = [group for group in groups if self._may_grow(group)]
+        increases_by_group = spread(open_groups, count, self.fleet, self.loop_context.cluster) if open_groups else {}
         draft = ScaleUpDraft()
         for group, increase in increases_by_group.items():
             for _ in range(increase):
@@ -416,24 +416,24 @@ class ScaleUp:
     def _fill(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
         """Find nodes for as many pods as possible; return the remaining pods."""
         placements = PodPlacements(self.nodes)
-        remaining: Sequence[PodView] = placements.place_all(unit.pods)
+        unplaced_pods: Sequence[PodView] = placements.place_all(unit.pods)
         draft.node_by_pod.update(placements.node_by_pod)
-        while remaining:
-            option = self._choose(remaining, unit)
+        while unplaced_pods:
+            option = self._choose(unplaced_pods, unit)
             if option is None:
-                return remaining
-            remaining = self._add_option(option, draft)
-        return remaining
+                return unplaced_pods
+            unplaced_pods = self._add_option(option, draft)
+        return unplaced_pods
 
-    def _choose(self, remaining: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
+    def _choose(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
         """Return the best option; for a gang prefer options for all remaining pods."""
-        kinds = kinds_of(remaining, self.nodes)
+        kinds = kinds_of(unplaced_pods, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
-        if self._new_pools and (not options or (unit.is_gang and all(option.remaining for option in options))):
-            options += self._new_pools.options(remaining, self)
+        if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
+            options += self._new_pools.options(unplaced_pods, self)
         if unit.is_gang:
             options = [option for option in options if self._is_promising(option)]
-        complete_options = [option for option in options if not option.remaining] if unit.is_gang else []
+        complete_options = [option for option in options if not option.unplaced_pods] if unit.is_gang else []
         return best_option(complete_options or options, self.loop_context.settings) if options else None
 
     def _is_promising(self, option: ScaleUpOption) -> bool:
@@ -445,10 +445,11 @@ class ScaleUp:
     def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[ScaleUpOption]:
         """Return the options of a pool; groups that fit the same pods form one option."""
         options = []
-        for fitting, similar in self.group_by_fitting_kinds(list(filter(self._may_grow, groups)), kinds).items():
-            pods = [pod for kind in fitting for pod in kinds[kind]]
-            other_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting for pod in kind_pods]
-            option = self.option(similar, pods, other_pods) if pods else None
+        open_groups = list(filter(self._may_grow, groups))
+        for fitting_kinds, similar_groups in self.group_by_fitting_kinds(open_groups, kinds).items():
+            pods = [pod for kind in fitting_kinds for pod in kinds[kind]]
+            other_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting_kinds for pod in kind_pods]
+            option = self.option(similar_groups, pods, other_pods) if pods else None
             if option is not None:
                 options.append(option)
         return options
@@ -471,14 +472,14 @@ class ScaleUp:
         groups = tuple(increases_by_group)
         for group, pods in zip(owners, option.nodes, strict=False):
             self._add_node(group, pods, draft)
-            draft.helped.update(dict.fromkeys([pod.uid for pod in pods], groups))
-        return [*option.remaining, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
+            draft.groups_by_pod.update(dict.fromkeys([pod.uid for pod in pods], groups))
+        return [*option.unplaced_pods, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
 
     def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
         view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
-        self.limits.take(group.uses, 1)
+        self.limits.take(group.counted_resources, 1)
         self.nodes.set_node(view)
         draft.new_nodes[view.name] = None
         draft.increases[group] = draft.increases.get(group, 0) + 1
@@ -487,20 +488,20 @@ class ScaleUp:
             draft.node_by_pod[pod.uid] = view.name
 
     def _apply(self, draft: ScaleUpDraft) -> None:
-        """Add the draft of a unit to the plan."""
+        """Add the nodes and placements of a draft to the plan of the loop."""
         self.new_nodes.update(draft.new_nodes)
         self.node_by_pod.update(draft.node_by_pod)
         for group, count in draft.increases.items():
             self.increases[group] = self.increases.get(group, 0) + count
         self.pools += draft.pools
-        self.helped.update(draft.helped)
+        self.groups_by_pod.update(draft.groups_by_pod)
         self._known_failures.clear()
 
     def _undo(self, draft: ScaleUpDraft) -> None:
-        """Undo the draft of a unit in the group state and the limits."""
+        """Remove the machines of a draft from the group sizes and the limits."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
-            self.limits.take(group.uses, -count)
+            self.limits.take(group.counted_resources, -count)
         for pool in draft.pools:
             self.fleet.remove(pool["metadata"]["name"])
 
@@ -508,7 +509,7 @@ class ScaleUp:
 
     def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], reasons: Mapping[Kind, str]) -> None:
         for kind, pods in kinds.items():
-            self.refused.update(dict.fromkeys([pod.uid for pod in pods], reasons[kind]))
+            self.refusal_by_pod.update(dict.fromkeys([pod.uid for pod in pods], reasons[kind]))
 
     def _explain_refusal(self, pod: PodView, kind: Kind, unit: PendingUnit) -> str:
         """Return why no group grows for a pod: each reason with its number of groups."""
@@ -532,10 +533,10 @@ class ScaleUp:
         """Return why a pod does not fit a group; cached for pods without inter-pod rules."""
         if kind is not pod.shape:
             return misfit(pod, group, self.nodes)
-        known = self._misfits.get((group, kind))
-        if known is None:
-            known = self._misfits[group, kind] = misfit(pod, group, self.nodes)
-        return known
+        reasons = self._misfits.get((group, kind))
+        if reasons is None:
+            reasons = self._misfits[group, kind] = misfit(pod, group, self.nodes)
+        return reasons
 
 
 def format_reasons(reasons: Sequence[str]) -> str:

@@ -43,8 +43,8 @@ _ALWAYS: Final = "AlwaysAllow"
 class ExpectedPods(NamedTuple):
     """The expected number of pods of a budget, and the names of pods without a controller."""
 
-    expected: int
-    unmanaged: tuple[str, ...] = ()
+    total: int
+    unmanaged_names: tuple[str, ...] = ()
 
 
 class DisruptedPods(NamedTuple):
@@ -70,7 +70,7 @@ class EvictionDecision(NamedTuple):
     """The decision about an eviction: a refusal, or the budget with one disruption less."""
 
     refusal: EvictionRefusal | None = None
-    spent: Obj | None = None
+    new_budget: Obj | None = None
 
 
 def spec_of(budget: Obj) -> Mapping[str, Any]:
@@ -80,8 +80,8 @@ def spec_of(budget: Obj) -> Mapping[str, Any]:
 
 def selects_pod(budget: Obj, pod: Obj) -> bool:
     """Report whether a budget selects a pod of its Namespace."""
-    chosen = selector(spec_of(budget).get("selector"))
-    return chosen is not None and chosen.matches(pod["metadata"].get("labels") or {})
+    label_selector = selector(spec_of(budget).get("selector"))
+    return label_selector is not None and label_selector.matches(pod["metadata"].get("labels") or {})
 
 
 def is_subject_to_budgets(pod: Obj) -> bool:
@@ -94,11 +94,11 @@ def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
-def desired_healthy(spec: Mapping[str, Any], expected: int) -> int:
+def desired_healthy(spec: Mapping[str, Any], expected_count: int) -> int:
     """Return the number of pods that must be healthy."""
     if spec.get("maxUnavailable") is not None:
-        return max(0, expected - _resolve_percentage(spec["maxUnavailable"], expected))
-    return 0 if spec.get("minAvailable") is None else _resolve_percentage(spec["minAvailable"], expected)
+        return max(0, expected_count - _resolve_percentage(spec["maxUnavailable"], expected_count))
+    return 0 if spec.get("minAvailable") is None else _resolve_percentage(spec["minAvailable"], expected_count)
 
 
 def _resolve_percentage(value: int | str, total: int) -> int:
@@ -109,9 +109,9 @@ def _resolve_percentage(value: int | str, total: int) -> int:
 def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
     """Return the evicted pods that still exist, and the evicted pods that were not deleted in time."""
     eviction_times = (budget.get("status") or {}).get("disruptedPods") or {}
-    remaining: dict[str, str] = {}
+    pending_evictions: dict[str, str] = {}
     not_deleted: list[Obj] = []
-    look_at: Instant | None = None
+    first_expiry: Instant | None = None
     for pod in pods:
         name = pod["metadata"]["name"]
         if is_terminating(pod) or name not in eviction_times:
@@ -120,23 +120,23 @@ def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedP
         if expires_at < now:
             not_deleted.append(pod)
         else:
-            remaining[name] = eviction_times[name]
-            look_at = expires_at if look_at is None else min(expires_at, look_at)
-    return DisruptedPods(remaining, tuple(not_deleted), look_at)
+            pending_evictions[name] = eviction_times[name]
+            first_expiry = expires_at if first_expiry is None else min(expires_at, first_expiry)
+    return DisruptedPods(pending_evictions, tuple(not_deleted), first_expiry)
 
 
 def status_of(
-    budget: Obj, pods: Sequence[Obj], scale: ExpectedPods, disrupted_pods: Mapping[str, str], now: Instant
+    budget: Obj, pods: Sequence[Obj], expected_pods: ExpectedPods, disrupted_pods: Mapping[str, str], now: Instant
 ) -> dict[str, Any]:
     """Return the status of a budget, given its pods, the expected number and the disrupted pods."""
-    desired = desired_healthy(spec_of(budget), scale.expected)
+    desired_count = desired_healthy(spec_of(budget), expected_pods.total)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods)
-    allowed = max(0, healthy - desired) if scale.expected > 0 else 0
+    allowed_count = max(0, healthy - desired_count) if expected_pods.total > 0 else 0
     status = {
         "currentHealthy": healthy,
-        "desiredHealthy": desired,
-        "disruptionsAllowed": allowed,
-        "expectedPods": scale.expected,
+        "desiredHealthy": desired_count,
+        "disruptionsAllowed": allowed_count,
+        "expectedPods": expected_pods.total,
         "observedGeneration": budget["metadata"].get("generation", 0),
         "conditions": (budget.get("status") or {}).get("conditions") or [],
     }
@@ -155,14 +155,14 @@ def _with_allowed_condition(status: dict[str, Any], now: Instant) -> dict[str, A
 
 def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: Instant) -> dict[str, Any]:
     """Return the status with the DisruptionAllowed condition."""
-    known = find_condition({"status": status}, DISRUPTION_ALLOWED)
-    status_text = "True" if reason == SUFFICIENT else "False"
-    since = known["lastTransitionTime"] if known is not None and known["status"] == status_text else format_time(now)
+    old = find_condition({"status": status}, DISRUPTION_ALLOWED)
+    value = "True" if reason == SUFFICIENT else "False"
+    changed_at = old["lastTransitionTime"] if old is not None and old["status"] == value else format_time(now)
     new = {
         "type": DISRUPTION_ALLOWED,
-        "status": status_text,
+        "status": value,
         "observedGeneration": status.get("observedGeneration", 0),
-        "lastTransitionTime": since,
+        "lastTransitionTime": changed_at,
         "reason": reason,
         "message": message,
     }
@@ -182,7 +182,7 @@ def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Evictio
     if not is_ready(pod) and _allows_unready(budget):
         return EvictionDecision()
     refusal = _refusal(budget)
-    return EvictionDecision(refusal) if refusal else EvictionDecision(spent=_record_eviction(budget, pod, now))
+    return EvictionDecision(refusal) if refusal else EvictionDecision(new_budget=_record_eviction(budget, pod, now))
 
 
 def _allows_unready(budget: Obj) -> bool:
@@ -203,9 +203,9 @@ def _refusal(budget: Obj) -> EvictionRefusal | None:
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         detail = f"{subject} is still being processed by the server."
         return EvictionRefusal(429, "TooManyRequests", _VIOLATION, detail, 10)
-    allowed = status.get("disruptionsAllowed", 0)
+    count = status.get("disruptionsAllowed", 0)
     start = f'poddisruptionbudget.policy "{name}" is forbidden'
-    if allowed < 0:
+    if count < 0:
         why = "pdb disruptions allowed is negative"
         detail = f"{subject} does not allow evicting pods currently: {why}"
         return EvictionRefusal(403, "Forbidden", f"{start}: {why}", detail)
@@ -214,20 +214,20 @@ def _refusal(budget: Obj) -> EvictionRefusal | None:
         cause = "too many pending evictions not confirmed by PDB controller"
         detail = f"{subject} does not allow evicting pods currently: {cause}"
         return EvictionRefusal(403, "Forbidden", f"{start}: {why}", detail)
-    return None if allowed else EvictionRefusal(429, "TooManyRequests", _VIOLATION, _describe_refusal(budget, subject))
+    return None if count else EvictionRefusal(429, "TooManyRequests", _VIOLATION, _describe_refusal(budget, subject))
 
 
 def _describe_refusal(budget: Obj, subject: str) -> str:
     """Describe why a budget allows no disruption."""
     status = budget.get("status") or {}
-    desired, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
+    desired_count, healthy_count = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
     condition = find_condition(budget, DISRUPTION_ALLOWED) or {}
     message = condition.get("message") if condition.get("status") == "False" else ""
     default_text = f"{subject} does not allow evicting pods currently"
     if message and condition.get("reason") == SYNC_FAILED:
         return f"{default_text} because it failed sync: {message}"
-    if healthy <= desired:
-        return f"{subject} needs {desired} healthy pods and has {healthy} currently"
+    if healthy_count <= desired_count:
+        return f"{subject} needs {desired_count} healthy pods and has {healthy_count} currently"
     return f"{default_text} ({condition['reason']}): {message}" if message else default_text
 
 
@@ -274,12 +274,12 @@ class DisruptionBudgets:
                 return ()
             namespace_budgets[key] = obj
             return (key,)
-        disrupted = () if event.type is _DELETED or _disrupted_since(obj) is None else (key,)
+        pod_keys = () if event.type is _DELETED or _disrupted_since(obj) is None else (key,)
         budgets = self._budgets.get(key.namespace)
         if not budgets:
-            return disrupted
+            return pod_keys
         pods = (obj,) if event.old is None else (obj, event.old)
-        return [*disrupted, *(key for key, budget in budgets.items() if any(selects_pod(budget, pod) for pod in pods))]
+        return [*pod_keys, *(key for key, budget in budgets.items() if any(selects_pod(budget, pod) for pod in pods))]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the status of a budget, or remove an old DisruptionTarget condition from a pod."""
@@ -293,12 +293,12 @@ class DisruptionBudgets:
         if not pods:
             outcome.events.append(EventRecord(key, "Normal", "NoPods", "No matching pods found"))
         try:
-            scale = _scale(obj, pods, reader)
+            expected_pods = _expected_pods(obj, pods, reader)
         except _UnknownScaleError as error:
             why = f"Failed to calculate the number of expected pods: {error}"
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
             return _with_status(outcome, obj, failed_status(obj, str(error), now))
-        if scale.unmanaged:
+        if expected_pods.unmanaged_names:
             selector = _format_selector(spec_of(obj))
             message = f"Pods selected by this PodDisruptionBudget (selector: {selector}) {_UNMANAGED}"
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
@@ -308,7 +308,7 @@ class DisruptionBudgets:
             name = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
             outcome.events.append(EventRecord(name, "Warning", "NotDeleted", message))
         outcome.requeue_at = None if disrupted_pods.expires_at is None else disrupted_pods.expires_at + 1
-        return _with_status(outcome, obj, status_of(obj, pods, scale, disrupted_pods.pods, now))
+        return _with_status(outcome, obj, status_of(obj, pods, expected_pods, disrupted_pods.pods, now))
 
 
 def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any]) -> ReconcileResult:
@@ -317,21 +317,21 @@ def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any
     return outcome
 
 
-def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
+def _expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
     """Return the expected number of pods of a budget, and the pods without a controller."""
     spec = spec_of(budget)
     if not is_based_on_controllers(spec):
         return ExpectedPods(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
     scales: dict[str, int] = {}
-    unmanaged: list[str] = []
+    unmanaged_names: list[str] = []
     for pod in pods:
         owner = controller_of(pod)
         if owner is None:
-            unmanaged.append(pod["metadata"]["name"])
+            unmanaged_names.append(pod["metadata"]["name"])
         elif owner["uid"] not in scales:
             uid, scale = _scale_of(owner, pod, reader)
             scales[uid] = scale
-    return ExpectedPods(sum(scales.values()), tuple(unmanaged))
+    return ExpectedPods(sum(scales.values()), tuple(unmanaged_names))
 
 
 def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
@@ -351,7 +351,7 @@ def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, 
 
 
 def _scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of a controller and the path of its replica count; raise _Unknown if it has none."""
+    """Return the kind of a controller and the path of its replica count; raise _UnknownScaleError if it has none."""
     group, _, version = owner["apiVersion"].rpartition("/")
     info = find_kind(owner["apiVersion"], owner["kind"])
     if info is not None:
@@ -401,9 +401,9 @@ def _disrupted_since(pod: Obj) -> Instant | None:
 
 
 def _remove_stale_condition(pod: Obj, now: Instant) -> ReconcileResult:
-    since = _disrupted_since(pod)
-    if since is None:
+    disrupted_at = _disrupted_since(pod)
+    if disrupted_at is None:
         return ReconcileResult()
-    if since + STALE_AFTER > now:
-        return ReconcileResult(requeue_at=since + STALE_AFTER)
+    if disrupted_at + STALE_AFTER > now:
+        return ReconcileResult(requeue_at=disrupted_at + STALE_AFTER)
     return ReconcileResult([UpdateStatus(with_condition(pod, DISRUPTION_TARGET, False, ("", ""), now))])

@@ -96,19 +96,21 @@ class NodeCapacityView:
         """Return texts about the machines that boot and the node groups in backoff, which the autoscaler waits for."""
         created_by_zone: dict[str, list[Instant]] = {}
         for machine in self._index.machines.upcoming_machines.values():
-            created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
+            created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(
+                machine.created_at
+            )
         texts = [
             f"{len(times)} machine{'s' * (len(times) > 1)} of {zone} requested, the first at {format_time(min(times))}"
             for zone, times in sorted(created_by_zone.items())
         ]
         for location, each in self._backoffs(now):
-            texts.append(f"pool {location}: {each.code}; retried after {format_time(each.until)}")
+            texts.append(f"pool {location}: {each.code}; retried after {format_time(each.end)}")
         return texts[:_SHOWN_MAX]
 
     def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
         """Return the active backoffs of node groups. Without one, return the expired backoffs, not retried yet."""
         all_backoffs = sorted(self._index.backoffs.items())
-        return [(location, each) for location, each in all_backoffs if each.until > now] or all_backoffs
+        return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
 
 
 # Changes that give nodes to pods without one: more machines, fewer pods, or ending other Workloads. All are simulated.

@@ -77,8 +77,8 @@ class Namespaces:
         if not _is_deleted(namespace):
             return _activate(namespace)
         content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
-        deleted = {name: [obj for obj in objects if _is_deleted(obj)] for name, objects in content.items()}
-        status = _terminating_status(namespace, deleted, now)
+        deleted_objects = {name: [obj for obj in objects if _is_deleted(obj)] for name, objects in content.items()}
+        status = _terminating_status(namespace, deleted_objects, now)
         if status != namespace.get("status"):
             writes: list[client.Write] = [client.UpdateStatus(meta.with_status(namespace, status))]
         elif not any(content.values()) and (unlocked := meta.without_finalizer(namespace, FINALIZER)) is not namespace:
@@ -91,12 +91,12 @@ class Namespaces:
 
 def _kinds(reader: client.Reader) -> Sequence[ServedKind]:
     """Return the namespaced kinds, including custom ones."""
-    defined = [
+    custom_infos = [
         custom_kinds.kind_from_definition(definition)
         for definition in reader.list(custom_kinds.DEFINITION)
         if custom_kinds.is_served(definition)
     ]
-    return [*_NAMESPACED, *[info for info in defined if info.namespaced]]
+    return [*_NAMESPACED, *[info for info in custom_infos if info.namespaced]]
 
 
 def _is_deleted(obj: meta.Obj) -> bool:
@@ -105,9 +105,9 @@ def _is_deleted(obj: meta.Obj) -> bool:
 
 def _activate(namespace: meta.Obj) -> ReconcileResult:
     """Add the label and finalizer to a Namespace, then set its phase to Active."""
-    prepared = with_namespace_finalizer(namespace)
-    if prepared is not namespace:
-        return ReconcileResult([client.Update(prepared)])
+    new_namespace_object = with_namespace_finalizer(namespace)
+    if new_namespace_object is not namespace:
+        return ReconcileResult([client.Update(new_namespace_object)])
     status = namespace.get("status") or {}
     if status.get("phase") == "Active":
         return ReconcileResult()
@@ -117,16 +117,16 @@ def _activate(namespace: meta.Obj) -> ReconcileResult:
 def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta.Obj]], now: Instant) -> dict[str, Any]:
     """Return the status of a terminating Namespace, given its remaining objects by resource."""
     old = namespace.get("status") or {}
-    known = {condition["type"]: condition for condition in old.get("conditions") or ()}
+    old_conditions = {condition["type"]: condition for condition in old.get("conditions") or ()}
     problems = {**dict.fromkeys(_NO_PROBLEM), **_remaining_problems(objects)}
-    conditions = [_condition(kind, problem, known.pop(kind, None), now) for kind, problem in problems.items()]
-    return {**old, "phase": "Terminating", "conditions": [*known.values(), *conditions]}
+    conditions = [_condition(kind, problem, old_conditions.pop(kind, None), now) for kind, problem in problems.items()]
+    return {**old, "phase": "Terminating", "conditions": [*old_conditions.values(), *conditions]}
 
 
-def _remaining_problems(remaining: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
+def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
     """Return the reason and message of each condition that reports remaining content."""
-    counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in remaining.items() if objects)
-    finalizers = Counter(name for objects in remaining.values() for obj in objects for name in meta.finalizers_of(obj))
+    counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
+    finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
     problem_texts: dict[str, tuple[str, str]] = {}
     if counts:
@@ -143,8 +143,8 @@ def _condition(
 ) -> Mapping[str, Any]:
     status = "False" if problem is None else "True"
     reason, message = problem or _NO_PROBLEM[kind]
-    since = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
-    return {"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
+    transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
+    return {"type": kind, "status": status, "lastTransitionTime": transition_time, "reason": reason, "message": message}
 
 
 # Each Namespace has a ServiceAccount `default`. Source: Kubernetes's pkg/controller/serviceaccount.
@@ -254,16 +254,16 @@ class RootCertificates:
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
         name = service_accounts.ROOT_CERTIFICATE
-        known = reader.get(meta.Key(scheme.CONFIG_MAP, key.name, name))
-        if known is None:
+        config_map = reader.get(meta.Key(scheme.CONFIG_MAP, key.name, name))
+        if config_map is None:
             metadata = {"name": name, "namespace": key.name, "annotations": {_ANNOTATION: _DESCRIPTION}}
             new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": self._data}
             return ReconcileResult([client.Create(new)])
-        if known.get("data") == self._data and meta.annotation(known, _ANNOTATION):
+        if config_map.get("data") == self._data and meta.annotation(config_map, _ANNOTATION):
             return ReconcileResult()
-        annotations = {**(known["metadata"].get("annotations") or {}), _ANNOTATION: _DESCRIPTION}
-        corrected = meta.with_metadata({**known, "data": self._data}, annotations=annotations)
-        return ReconcileResult([client.Update(corrected)])
+        annotations = {**(config_map["metadata"].get("annotations") or {}), _ANNOTATION: _DESCRIPTION}
+        new_config_map = meta.with_metadata({**config_map, "data": self._data}, annotations=annotations)
+        return ReconcileResult([client.Update(new_config_map)])
 
 
 # Finished Jobs and JobSets are deleted `ttlSecondsAfterFinished` after their end, in the foreground: dependents first.
@@ -306,8 +306,8 @@ def _expires_at(key: meta.Key, obj: meta.Obj) -> Instant | None:
     seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
-    ended = [meta.find_condition(obj, kind) for kind in _FINAL_CONDITIONS[key.kind]]
-    end_times = [parse_time(c["lastTransitionTime"]) for c in ended if c is not None and c["status"] == "True"]
+    end_conditions = [meta.find_condition(obj, kind) for kind in _FINAL_CONDITIONS[key.kind]]
+    end_times = [parse_time(c["lastTransitionTime"]) for c in end_conditions if c is not None and c["status"] == "True"]
     return end_times[0] + seconds * SECOND if end_times else None
 
 
@@ -324,7 +324,7 @@ KEPT_FOR: Final = HOUR
 #: The number of Events that the controller keeps; a steady load exceeds it by up to two batches.
 KEPT_MAX: Final = 5_000
 #: The only key of the controller.
-FIRST: Final = meta.Key("Batch", "", "event-expiry")
+EVENTS_KEY: Final = meta.Key("Batch", "", "event-expiry")
 #: The maximum number of deletions in one batch.
 BATCH_MAX: Final = 500
 #: The time after which the controller checks that a deleted Event no longer exists.
@@ -350,24 +350,24 @@ class EventExpiry:
             return ()
         heappush(self._expiries, (_expiry_of(event.obj, now), event.key))
         is_batch = len(self._expiries) == KEPT_MAX + BATCH_MAX
-        return (FIRST,) if is_batch or self._expiries[0][1] is event.key else ()
+        return (EVENTS_KEY,) if is_batch or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Delete expired Events, and the surplus Events that expire first."""
         expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
-        surplus = len(expiries) - KEPT_MAX
-        while expiries and len(deletions) < BATCH_MAX and (expiries[0][0] <= now or surplus > 0):
+        surplus_count = len(expiries) - KEPT_MAX
+        while expiries and len(deletions) < BATCH_MAX and (expiries[0][0] <= now or surplus_count > 0):
             known_expiry, event_key = heappop(expiries)
             event = reader.get(event_key)
             if event is None:
-                surplus -= 1
+                surplus_count -= 1
                 continue
             expiry = _expiry_of(event, now)
-            if expiry > now and (surplus <= 0 or expiry > known_expiry):
+            if expiry > now and (surplus_count <= 0 or expiry > known_expiry):
                 heappush(expiries, (expiry, event_key))
                 continue
             deletions.append(client.Delete(event_key))
-            surplus -= 1
+            surplus_count -= 1
             rechecks.append((now + (_DELETION_CHECK_DELAY if expiry <= now else _SURPLUS_INTERVAL), event_key))
         for each in rechecks:
             heappush(expiries, each)
@@ -376,9 +376,9 @@ class EventExpiry:
 
 def _expiry_of(event: meta.Obj, now: Instant) -> Instant:
     """Return when an Event expires; the stated time of occurrence counts only if it is plausible."""
-    created = parse_time(event["metadata"]["creationTimestamp"])
-    occurred = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
-    return (occurred if created <= occurred <= now + KEPT_FOR else created) + KEPT_FOR
+    created_at = parse_time(event["metadata"]["creationTimestamp"])
+    occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
+    return (occurred_at if created_at <= occurred_at <= now + KEPT_FOR else created_at) + KEPT_FOR
 
 
 # A definition without name conflicts is established: its kind is served from then on. Before a definition is deleted,
@@ -411,8 +411,8 @@ class CustomResourceDefinitions:
         """Return the changed definition, definitions that can use freed names, or that of a deleted object."""
         key = event.key
         if key.kind != custom_kinds.DEFINITION:
-            terminating = self._terminating.get(key.kind)
-            return () if terminating is None or event.type is not client.EventType.DELETED else (terminating,)
+            definition_key = self._terminating.get(key.kind)
+            return () if definition_key is None or event.type is not client.EventType.DELETED else (definition_key,)
         info = custom_kinds.kind_from_definition(event.obj)
         if event.type is client.EventType.DELETED:
             self._definitions.pop(key, None)
@@ -444,8 +444,8 @@ def _delete_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -
     if CRD_FINALIZER not in meta.finalizers_of(definition):
         return ReconcileResult()
     has_objects = meta.is_true(definition, custom_kinds.ESTABLISHED) and custom_kinds.built_in_kind(definition) is None
-    remaining = reader.list(custom_kinds.kind_from_definition(definition).constant) if has_objects else ()
-    if not remaining:
+    objects = reader.list(custom_kinds.kind_from_definition(definition).constant) if has_objects else ()
+    if not objects:
         return ReconcileResult([client.Update(meta.without_finalizer(definition, CRD_FINALIZER))])
     status = definition.get("status") or {}
     conditions = meta.with_condition(
@@ -459,33 +459,33 @@ def _delete_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -
     writes: list[client.Write] = []
     if conditions is not status.get("conditions"):
         writes.append(client.UpdateStatus(meta.with_status(definition, {**status, "conditions": conditions})))
-    writes += [client.Delete(meta.key_of(obj)) for obj in remaining if not custom_kinds.is_definition_deleted(obj)]
+    writes += [client.Delete(meta.key_of(obj)) for obj in objects if not custom_kinds.is_definition_deleted(obj)]
     return ReconcileResult(writes)
 
 
 def status_of(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict[str, Any]:
     """Return the status of a definition that is not being deleted."""
     old = definition.get("status") or {}
-    requested, current = definition["spec"]["names"], custom_kinds.accepted_names(definition)
-    conflicts = _conflicts(requested, current, _find_names_in_use(definition, reader))
-    accepted = {field: current.get(field) if field in conflicts else requested.get(field) for field in _NAME_FIELDS}
-    accepted["categories"] = requested.get("categories")
-    stored = old.get("storedVersions") or []
-    storage = custom_kinds.kind_from_definition(definition).storage_version
+    spec_names, old_names = definition["spec"]["names"], custom_kinds.accepted_names(definition)
+    conflicts = _conflicts(spec_names, old_names, _find_names_in_use(definition, reader))
+    new_names = {field: old_names.get(field) if field in conflicts else spec_names.get(field) for field in _NAME_FIELDS}
+    new_names["categories"] = spec_names.get("categories")
+    versions = old.get("storedVersions") or []
+    storage_version = custom_kinds.kind_from_definition(definition).storage_version
     return {
         **old,
         "conditions": _conditions(definition, conflicts, now),
-        "acceptedNames": {field: value for field, value in accepted.items() if value},
-        "storedVersions": stored if storage in stored else [*stored, storage],
+        "acceptedNames": {field: value for field, value in new_names.items() if value},
+        "storedVersions": versions if storage_version in versions else [*versions, storage_version],
     }
 
 
 def _conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
     field, message = [("", "no conflicts found"), *conflicts.items()][-1]
     reason = _CONFLICTS.get(field, "NoConflicts")
-    known: Any = (definition.get("status") or {}).get("conditions") or []
+    old_conditions: Any = (definition.get("status") or {}).get("conditions") or []
     conditions = meta.with_condition(
-        known, type=custom_kinds.NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now
+        old_conditions, type=custom_kinds.NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now
     )
     if not meta.is_true(definition, custom_kinds.ESTABLISHED):
         reason, message = (
@@ -504,13 +504,13 @@ def _conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant
     return conditions
 
 
-def _conflicts(requested: Mapping[str, Any], current: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
+def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
     """Return a message for each name field whose name another kind uses."""
     conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
         names, field_name = (in_use.kinds, field) if field in ("kind", "listKind") else (in_use.resources, field)
-        current_value = current.get(field_name) or ()
-        for name in requested.get(field) or () if field == "shortNames" else [requested.get(field)]:
+        current_value = old_names.get(field_name) or ()
+        for name in spec_names.get(field) or () if field == "shortNames" else [spec_names.get(field)]:
             if name in names and (name not in current_value if field == "shortNames" else name != current_value):
                 conflicts[field] = f'"{name}" is already in use'
     return conflicts

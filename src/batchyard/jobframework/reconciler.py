@@ -42,13 +42,13 @@ class JobRelations:
         #: Admitted jobs that wait for a missing flavor of their admission.
         self._jobs_without_flavor: dict[meta.Key, None] = {}
 
-    def note(self, event: WatchEvent) -> Iterable[meta.Key]:
+    def observe(self, event: WatchEvent) -> Iterable[meta.Key]:
         """Update the index from a watch event; return the keys of the affected jobs."""
         kind = event.key.kind
         if kind == self._integration.kind:
-            return self._note_job(event)
+            return self._observe_job(event)
         if kind == scheme.WORKLOAD:
-            return self._note_workload(event)
+            return self._observe_workload(event)
         if kind in _CLASSES and event.type is EventType.ADDED:
             return list(self._jobs_by_class.get(event.key, ()))
         if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
@@ -56,7 +56,7 @@ class JobRelations:
             return list(waiting_jobs)
         return ()
 
-    def note_missing_flavor(self, job: meta.Key) -> None:
+    def record_missing_flavor(self, job: meta.Key) -> None:
         """Record that a job waits for a missing ResourceFlavor; it is reconciled when a flavor is created."""
         self._jobs_without_flavor[job] = None
 
@@ -65,7 +65,7 @@ class JobRelations:
         workloads = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
-    def _note_job(self, event: WatchEvent) -> Iterable[meta.Key]:
+    def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
         _move_index_entry(self._children, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
         _move_index_entry(self._jobs_by_prebuilt, event, prebuilt_key)
@@ -77,7 +77,7 @@ class JobRelations:
             return None
         return adjustments.class_key(job, self._integration.templates(job))
 
-    def _note_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
+    def _observe_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
         prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
@@ -163,7 +163,7 @@ class JobReconciler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the jobs affected by a change of a job, a Workload, or a created priority class or flavor."""
-        return self._relations.note(event)
+        return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Perform the first due action for a job and its Workloads."""
@@ -179,37 +179,37 @@ class JobReconciler:
             return ReconcileResult()
         job_ancestry = meta.find_managed_ancestor(job, reader.get)
         if job_ancestry.managed is not None:
-            return self._sync_with_ancestor(key, job, _unfinished_workloads(job_ancestry.managed, reader))
+            return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed, reader))
         if job_ancestry.missing is not None or not meta.label(job, well_known.QUEUE_NAME):
             return ReconcileResult()
-        suspended = self._integration.is_suspended(job)
-        job_pass = _JobPass(key, job, self._integration.pod_sets(job), suspended, reader, now)
+        is_suspended = self._integration.is_suspended(job)
+        job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
         return self._manage_workloads(job_pass)
 
-    def _sync_with_ancestor(self, key: meta.Key, job: meta.Obj, unfinished: Sequence[meta.Obj]) -> ReconcileResult:
+    def _sync_child_job(self, key: meta.Key, job: meta.Obj, ancestor_workloads: Sequence[meta.Obj]) -> ReconcileResult:
         """Suspend a child job unless a Workload of its managed ancestor is admitted."""
         integration = self._integration
-        if integration.ending(job) is not None or integration.is_suspended(job):
+        if integration.completion(job) is not None or integration.is_suspended(job):
             return ReconcileResult()
-        if any(lifecycle.is_admitted(workload) for workload in unfinished):
+        if any(lifecycle.is_admitted(workload) for workload in ancestor_workloads):
             return ReconcileResult()
         event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
         return ReconcileResult([Update(meta.with_path(job, ("spec", "suspend"), True))], [event])
 
     def _manage_workloads(self, job_pass: _JobPass) -> ReconcileResult:
-        prebuilt = workloads.prebuilt_key(job_pass.job)
-        if prebuilt is not None:
-            return self._manage_prebuilt(job_pass, job_pass.reader.get(prebuilt))
-        match, unmatched = None, []
+        workload_key = workloads.prebuilt_key(job_pass.job)
+        if workload_key is not None:
+            return self._manage_prebuilt(job_pass, job_pass.reader.get(workload_key))
+        match, old_workloads = None, []
         for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
             if match is None and workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
                 match = workload
             else:
-                unmatched.append(workload)
+                old_workloads.append(workload)
         if match is None:
-            outcome = self._stop_unmatched_job(job_pass, unmatched) or self._replace_unmatched(job_pass, unmatched)
-            return outcome or self._create_workload(job_pass)
-        outcome = self._delete_unmatched(job_pass, unmatched) or self._sync_workload(job_pass, match)
+            outcome = self._stop_unmatched_job(job_pass, old_workloads)
+            return outcome or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
+        outcome = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, match)
         return outcome or self._sync_job(job_pass, match)
 
     def _manage_prebuilt(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
@@ -221,51 +221,51 @@ class JobReconciler:
                 return self._sync_job(job_pass, workload)
             if not lifecycle.is_finished(workload):
                 message = "The prebuilt workload is out of sync with its user job"
-                finished = lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, job_pass.now)
-                return ReconcileResult([UpdateStatus(finished)])
-        if self._integration.ending(job_pass.job) is not None:
+                finished_workload = lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, job_pass.now)
+                return ReconcileResult([UpdateStatus(finished_workload)])
+        if self._integration.completion(job_pass.job) is not None:
             return ReconcileResult()
         return self._stop_job(job_pass, None, "missing workload") or ReconcileResult()
 
-    def _stop_unmatched_job(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
+    def _stop_unmatched_job(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
         """Stop a running job that has no matching Workload."""
-        if job_pass.suspended or self._integration.ending(job_pass.job) is not None:
+        if job_pass.suspended or self._integration.completion(job_pass.job) is not None:
             return None
-        if len(unmatched) == 1:
+        if len(old_workloads) == 1:
             message = "No matching Workload; restoring pod templates according to existent Workload"
-            return self._stop_job(job_pass, unmatched[0], message)
+            return self._stop_job(job_pass, old_workloads[0], message)
         return self._stop_job(job_pass, None, "Missing Workload; unable to restore pod templates")
 
-    def _replace_unmatched(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
+    def _replace_unmatched(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
         """Update the pending Workload of a changed job, or delete Workloads that cannot be updated."""
-        if not unmatched:
+        if not old_workloads:
             return None
-        first = unmatched[0]
+        workload = old_workloads[0]
         can_be_updated = (
             job_pass.suspended
-            and workloads.is_created_for(first, job_pass.job)
-            and not lifecycle.has_quota_reservation(first)
+            and workloads.is_created_for(workload, job_pass.job)
+            and not lifecycle.has_quota_reservation(workload)
         )
-        if not can_be_updated or lifecycle.is_finished(first) or "deletionTimestamp" in first["metadata"]:
-            return self._delete_unmatched(job_pass, unmatched)
-        if len(unmatched) > 1:
-            return self._delete_unmatched(job_pass, unmatched[1:])
+        if not can_be_updated or lifecycle.is_finished(workload) or "deletionTimestamp" in workload["metadata"]:
+            return self._delete_unmatched(job_pass, old_workloads)
+        if len(old_workloads) > 1:
+            return self._delete_unmatched(job_pass, old_workloads[1:])
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingClass):
             return _report_missing_class(job_pass, priority)
         spec = workloads.workload_spec(job_pass.job, job_pass.pod_sets, priority)
-        spec["active"] = lifecycle.is_active(first)
-        message = f"Updated not matching Workload for suspended job: {meta.key_of(first)}"
-        return ReconcileResult([Update({**first, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
+        spec["active"] = lifecycle.is_active(workload)
+        message = f"Updated not matching Workload for suspended job: {meta.key_of(workload)}"
+        return ReconcileResult([Update({**workload, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
 
-    def _delete_unmatched(self, job_pass: _JobPass, unmatched: Sequence[meta.Obj]) -> ReconcileResult | None:
-        outcome = _delete_workloads(unmatched)
-        keys = [meta.key_of(workload) for workload in unmatched if "deletionTimestamp" not in workload["metadata"]]
+    def _delete_unmatched(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
+        outcome = _delete_workloads(old_workloads)
+        keys = [meta.key_of(workload) for workload in old_workloads if "deletionTimestamp" not in workload["metadata"]]
         outcome.events += [job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in keys]
         return outcome if outcome.writes else None
 
     def _create_workload(self, job_pass: _JobPass) -> ReconcileResult:
-        if self._integration.ending(job_pass.job) is not None or self._integration.is_active(job_pass.job):
+        if self._integration.completion(job_pass.job) is not None or self._integration.is_active(job_pass.job):
             return ReconcileResult()  # finished, or its old pods are still stopping
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingClass):
@@ -278,12 +278,11 @@ class JobReconciler:
         """Propagate the admission gate and the priority class of a job to its Workload."""
         if lifecycle.is_finished(workload):
             return None
-        updated = workloads.with_gate_of(workload, job_pass.job)
-        if updated is not workload:
+        updated_workload = workloads.with_gate_of(workload, job_pass.job)
+        if updated_workload is not workload:
             gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
-            return ReconcileResult(
-                [Update(updated)], [job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')]
-            )
+            event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')
+            return ReconcileResult([Update(updated_workload)], [event])
         return self._sync_priority(job_pass, workload)
 
     def _priority_of(self, job_pass: _JobPass) -> adjustments.Priority | adjustments.MissingClass:
@@ -291,8 +290,8 @@ class JobReconciler:
 
     def _sync_priority(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""
-        reserved = lifecycle.has_quota_reservation(workload)
-        if adjustments.class_name(workload) == label_class or not adjustments.follows_label(workload, reserved):
+        has_quota = lifecycle.has_quota_reservation(workload)
+        if adjustments.class_name(workload) == label_class or not adjustments.follows_label(workload, has_quota):
             return None
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingClass):
@@ -300,10 +299,10 @@ class JobReconciler:
         spec = workload["spec"]
         if adjustments.Priority(spec.get("priority", 0), spec.get("priorityClassRef")) == priority:
             return None
-        updated = meta.with_path(workload, ("spec", "priority"), priority.value)
-        updated = meta.with_path(updated, ("spec", "priorityClassRef"), priority.class_ref)
+        new_workload = meta.with_path(workload, ("spec", "priority"), priority.value)
+        new_workload = meta.with_path(new_workload, ("spec", "priorityClassRef"), priority.class_ref)
         message = f"Updated workload priority class: {meta.key_of(workload)}"
-        return ReconcileResult([Update(updated)], [job_pass.event("UpdatedWorkload", message)])
+        return ReconcileResult([Update(new_workload)], [job_pass.event("UpdatedWorkload", message)])
 
     def _sync_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
         if lifecycle.is_finished(workload):
@@ -319,46 +318,46 @@ class JobReconciler:
         )
 
     def _finish_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        ending = self._integration.ending(job_pass.job)
-        if ending is None:
+        completion = self._integration.completion(job_pass.job)
+        if completion is None:
             return None
-        reason = lifecycle.SUCCEEDED if ending.succeeded else lifecycle.FAILED
-        finished = lifecycle.finish(workload, reason, ending.message, job_pass.now)
+        reason = lifecycle.SUCCEEDED if completion.succeeded else lifecycle.FAILED
+        finished_workload = lifecycle.finish(workload, reason, completion.message, job_pass.now)
         message = f"Workload '{meta.key_of(workload)}' is declared finished"
-        return ReconcileResult([UpdateStatus(finished)], [job_pass.event("FinishedWorkload", message)])
+        return ReconcileResult([UpdateStatus(finished_workload)], [job_pass.event("FinishedWorkload", message)])
 
     def _sync_reclaimable_pods(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        updated = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(job_pass.job))
-        return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
+        new_workload = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(job_pass.job))
+        return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
     def _set_pods_ready(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if not self._wait_for_pods_ready:
             return None
-        updated = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
-        return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
+        new_workload = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
+        return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
     def _stop_evicted(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         """Stop the job of an evicted Workload, and release the quota once its pods are gone."""
         if not lifecycle.is_evicted(workload):
             return None
-        evicted = meta.find_condition(workload, lifecycle.EVICTED)
-        assert evicted is not None
-        stop = self._stop_job(job_pass, workload, evicted["message"])
-        if stop is not None:
-            return stop
+        eviction = meta.find_condition(workload, lifecycle.EVICTED)
+        assert eviction is not None
+        outcome = self._stop_job(job_pass, workload, eviction["message"])
+        if outcome is not None:
+            return outcome
         if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(job_pass.job):
             return ReconcileResult()
         return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, job_pass.now))])
 
     def _start_or_stop(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
-        admitted = lifecycle.is_admitted(workload)
+        is_admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
             return (
                 ReconcileResult()
-                if admitted
+                if is_admitted
                 else self._stop_job(job_pass, workload, "Not admitted by cluster queue") or ReconcileResult()
             )
-        if admitted:
+        if is_admitted:
             return self._start_job(job_pass, workload)
         queue = meta.label(job_pass.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
@@ -372,21 +371,21 @@ class JobReconciler:
         try:
             injections = admitted_injections(workload, flavor)
             if injections is None:
-                self._relations.note_missing_flavor(job_pass.key)
+                self._relations.record_missing_flavor(job_pass.key)
                 return ReconcileResult()
-            started = self._integration.started(job_pass.job, injections)
+            started_job = self._integration.started_job(job_pass.job, injections)
         except InvalidPodSetInfo as error:
-            failed = lifecycle.finish(workload, lifecycle.FAILED_TO_START, str(error), job_pass.now)
-            return ReconcileResult([UpdateStatus(failed)])
+            failed_workload = lifecycle.finish(workload, lifecycle.FAILED_TO_START, str(error), job_pass.now)
+            return ReconcileResult([UpdateStatus(failed_workload)])
         message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
-        return ReconcileResult([Update(started)], [job_pass.event("Started", message)])
+        return ReconcileResult([Update(started_job)], [job_pass.event("Started", message)])
 
     def _stop_job(self, job_pass: _JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
         """Return the next write that stops a job and restores its pod templates; None if it is stopped."""
         if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()
-        originals = original_injections(workload) if workload is not None else []
-        write = self._integration.stop(job_pass.job, originals)
+        original_infos = original_injections(workload) if workload is not None else []
+        write = self._integration.stop(job_pass.job, original_infos)
         if write is None:
             return None
         is_first_write = job_pass.job["spec"].get("suspend") is not True
@@ -397,14 +396,14 @@ def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
     """Return the unfinished Workloads of a job of any kind."""
     parent = reader.get(job)
     uid = parent["metadata"].get("uid", "") if parent is not None else ""
-    owned = reader.owned_by(uid, job.namespace) if uid else ()
-    return [obj for obj in owned if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
+    owned_objects = reader.owned_by(uid, job.namespace) if uid else ()
+    return [obj for obj in owned_objects if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
 
 
-def _with_reclaimable_pods(workload: meta.Obj, reclaimable: Sequence[Mapping[str, Any]]) -> meta.Obj:
+def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
     """Return the Workload with `status.reclaimablePods`, capped by its pod counts; the same object if unchanged."""
-    pod_counts = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
-    pods = [{"name": p["name"], "count": min(p["count"], pod_counts.get(p["name"], p["count"]))} for p in reclaimable]
+    totals = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    pods = [{"name": p["name"], "count": min(p["count"], totals.get(p["name"], p["count"]))} for p in reclaimable_pods]
     old = (workload.get("status") or {}).get("reclaimablePods") or ()
     if {p["name"]: p["count"] for p in old} == {p["name"]: p["count"] for p in pods}:
         return workload
@@ -424,16 +423,16 @@ def _check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
     """Return an Event on the job with the messages of its Workload's Pending admission checks, if any."""
     if not lifecycle.has_quota_reservation(workload):
         return []
-    pending = lifecycle.in_state(workload, lifecycle.PENDING)
-    check_messages = [f"{c['name']}: {c['message']}" for c in pending if c.get("message")]
+    pending_checks = lifecycle.in_state(workload, lifecycle.PENDING)
+    check_messages = [f"{c['name']}: {c['message']}" for c in pending_checks if c.get("message")]
     return [job_pass.event("UpdatedAdmissionCheck", "; ".join(check_messages))] if check_messages else []
 
 
-def _report_missing_class(job_pass: _JobPass, missing: adjustments.MissingClass) -> ReconcileResult:
+def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.MissingClass) -> ReconcileResult:
     """Report a missing priority class in an Event; its creation triggers the next reconcile of the job."""
-    if missing.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
+    if missing_class.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
         return ReconcileResult()
-    message = f'WorkloadPriorityClass "{missing.key.name}" not found'
+    message = f'WorkloadPriorityClass "{missing_class.key.name}" not found'
     return ReconcileResult([], [job_pass.event("WorkloadPriorityClassNotFound", message, kind="Warning")])
 
 
@@ -448,5 +447,5 @@ def _delete_workloads(workloads_to_delete: Sequence[meta.Obj]) -> ReconcileResul
 
 
 def _release_finalizer(workload: meta.Obj) -> ReconcileResult:
-    released = meta.without_finalizer(workload, well_known.RESOURCE_IN_USE)
-    return ReconcileResult() if released is workload else ReconcileResult([Update(released)])
+    new_workload = meta.without_finalizer(workload, well_known.RESOURCE_IN_USE)
+    return ReconcileResult() if new_workload is workload else ReconcileResult([Update(new_workload)])

@@ -187,24 +187,24 @@ def _merge_maps(prefix: str, base: Mapping[str, str], additions: Mapping[str, st
 
 
 def _merge_lists(base: Sequence[Mapping[str, Any]], additions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    merged = list(base)
-    merged += [item for item in additions if item not in merged]
-    return merged
+    merged_list = list(base)
+    merged_list += [item for item in additions if item not in merged_list]
+    return merged_list
 
 
 def are_pod_sets_equivalent(
-    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], ignore_tolerations: bool
+    pod_sets: Sequence[Mapping[str, Any]], other_pod_sets: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
     """Report whether two lists of pod sets have equal counts, containers and, unless ignored, tolerations."""
-    pairs = zip(first, second, strict=True)
-    return len(first) == len(second) and all(_are_equivalent(a, b, ignore_tolerations) for a, b in pairs)
+    pairs = zip(pod_sets, other_pod_sets, strict=True)
+    return len(pod_sets) == len(other_pod_sets) and all(_are_equivalent(a, b, ignore_tolerations) for a, b in pairs)
 
 
-def _are_equivalent(first: Mapping[str, Any], second: Mapping[str, Any], ignore_tolerations: bool) -> bool:
-    if (first["count"], first.get("minCount")) != (second["count"], second.get("minCount")):
+def _are_equivalent(pod_set: Mapping[str, Any], other_pod_set: Mapping[str, Any], ignore_tolerations: bool) -> bool:
+    if (pod_set["count"], pod_set.get("minCount")) != (other_pod_set["count"], other_pod_set.get("minCount")):
         return False
     return semantic_equality(scheme.JOB).is_same(
-        "PodSpec", _compared_fields(first, ignore_tolerations), _compared_fields(second, ignore_tolerations)
+        "PodSpec", _compared_fields(pod_set, ignore_tolerations), _compared_fields(other_pod_set, ignore_tolerations)
     )
 
 
@@ -219,16 +219,16 @@ def without_duplicate_env(template: Template) -> Template:
     """Return the pod template without duplicate environment variables: the last value at the first position."""
     for kind in ("containers", "initContainers"):
         containers = (template.get("spec") or {}).get(kind) or ()
-        deduplicated = [_without_duplicate_env(container) for container in containers]
-        if any(new is not old for new, old in zip(deduplicated, containers, strict=True)):
-            template = meta.with_path(template, ("spec", kind), deduplicated)
+        new_containers = [_without_duplicate_env(container) for container in containers]
+        if any(new is not old for new, old in zip(new_containers, containers, strict=True)):
+            template = meta.with_path(template, ("spec", kind), new_containers)
     return template
 
 
 def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
     variables = container.get("env") or ()
-    last = {variable["name"]: variable for variable in variables}
-    return container if len(last) == len(variables) else {**container, "env": list(last.values())}
+    by_name = {variable["name"]: variable for variable in variables}
+    return container if len(by_name) == len(variables) else {**container, "env": list(by_name.values())}
 
 
 # The topology request of a pod set, from the annotations of its pod template.
@@ -249,8 +249,8 @@ def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     if PREFERRED_TOPOLOGY in annotations:
         return {"preferred": annotations[PREFERRED_TOPOLOGY]}
     if UNCONSTRAINED_TOPOLOGY in annotations:
-        unconstrained = meta.parse_boolean(annotations[UNCONSTRAINED_TOPOLOGY])
-        return {} if unconstrained is None else {"unconstrained": unconstrained}
+        is_unconstrained = meta.parse_boolean(annotations[UNCONSTRAINED_TOPOLOGY])
+        return {} if is_unconstrained is None else {"unconstrained": is_unconstrained}
     return {}
 
 
@@ -335,9 +335,9 @@ def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: Priority) -> dict[
     }
     if priority.class_ref is not None:
         spec["priorityClassRef"] = priority.class_ref
-    limit = execution_seconds_max(job)
-    if limit is not None:
-        spec["maximumExecutionTimeSeconds"] = limit
+    seconds_max = execution_seconds_max(job)
+    if seconds_max is not None:
+        spec["maximumExecutionTimeSeconds"] = seconds_max
     return spec
 
 
@@ -385,12 +385,12 @@ def with_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 def _copied_annotations(job: meta.Obj) -> dict[str, Any]:
     """Return the metadata with the annotations that a Workload copies from its job."""
     annotations = job["metadata"].get("annotations") or {}
-    copied = {
+    copied_annotations = {
         name: value
         for name, value in annotations.items()
         if name.startswith(well_known.PROVISIONING_PREFIX) or (name == well_known.ADMISSION_GATED_BY and value)
     }
-    return {"annotations": copied} if copied else {}
+    return {"annotations": copied_annotations} if copied_annotations else {}
 
 
 def _admitted_pod_sets(workload: meta.Obj) -> list[Mapping[str, Any]]:
@@ -431,7 +431,7 @@ class GenericJob(Protocol):
     def pods_ready(self, job: meta.Obj) -> bool:
         """Report whether all pods of a job are ready or succeeded."""
 
-    def ending(self, job: meta.Obj) -> JobCompletion | None:
+    def completion(self, job: meta.Obj) -> JobCompletion | None:
         """Return the outcome of a finished job; None if it has not finished."""
 
     def templates(self, job: meta.Obj) -> Sequence[Mapping[str, Any]]:
@@ -443,10 +443,10 @@ class GenericJob(Protocol):
     def reclaimable_pods(self, job: meta.Obj) -> list[dict[str, Any]]:
         """Return the number of pods of each pod set that will not run again (reclaimablePods)."""
 
-    def started(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
+    def started_job(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
         """Return the job unsuspended, with the directives in its pod templates; raise InvalidPodSetInfo on conflict."""
 
-    def stop(self, job: meta.Obj, originals: Sequence[PodSetInfo]) -> Write | None:
+    def stop(self, job: meta.Obj, infos: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write that stops a job and restores its original pod templates; None if it is stopped."""
 
 

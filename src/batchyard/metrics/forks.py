@@ -72,15 +72,15 @@ class ShadowMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of shadow mode."""
         counts = self._counts()
-        agreed = [((kind,), counts.agreed.get(kind, 0)) for kind in DECISIONS]
+        agreed = [((kind,), counts.agreements.get(kind, 0)) for kind in DECISIONS]
         kinds = [kind for kind in DivergenceType if kind is not DivergenceType.LATE]
-        parted = [((kind.value,), counts.parted.get(kind.value, 0)) for kind in kinds]
+        parted = [((kind.value,), counts.divergences.get(kind.value, 0)) for kind in kinds]
         yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed)
         yield gauge_text(metric("batchyard_shadow_divergences_total"), parted)
-        yield gauge_text(metric("batchyard_shadow_late_total"), [((), counts.late)])
-        yield gauge_text(metric("batchyard_shadow_alike_total"), [((), counts.alike)])
+        yield gauge_text(metric("batchyard_shadow_late_total"), [((), counts.late_count)])
+        yield gauge_text(metric("batchyard_shadow_alike_total"), [((), counts.alike_count)])
         yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
-        yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), counts.unseen)])
+        yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), counts.unseen_count)])
         yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting())])
 
 

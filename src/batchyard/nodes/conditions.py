@@ -47,8 +47,8 @@ _EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
 def readiness(node: Obj) -> str:
     """Return the status of the Ready condition: True, False or Unknown; '' without this condition."""
-    ready = find_condition(node, READY)
-    return "" if ready is None else ready["status"]
+    condition = find_condition(node, READY)
+    return "" if condition is None else condition["status"]
 
 
 def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
@@ -74,7 +74,7 @@ def with_resumed_heartbeats(node: Obj, now: Instant) -> Obj:
     return _with_conditions(node, conditions)
 
 
-def shutting_down(node: Obj, now: Instant) -> Obj:
+def with_shutdown(node: Obj, now: Instant) -> Obj:
     """Return the node with Ready=False, because its machine is shutting down."""
     conditions = conditions_of(node)
     values = ("False", KUBELET_NOT_READY, "node is shutting down")
@@ -147,18 +147,18 @@ def with_taints(node: Obj, execution_key_to_set: str | None, now: Instant) -> Ob
     Taints of other clients stay, and existing taints keep their positions. A NoExecute taint without `timeAdded` gets
     one, because toleration times count from then.
     """
-    missing = {(key, NO_SCHEDULE): key for key in _scheduling_keys(node)}
+    missing_taints = {(key, NO_SCHEDULE): key for key in _scheduling_keys(node)}
     if execution_key_to_set is not None:
-        missing[execution_key_to_set, NO_EXECUTE] = execution_key_to_set
+        missing_taints[execution_key_to_set, NO_EXECUTE] = execution_key_to_set
     taints: list[Taint] = []
     for taint in taints_of(node):
         identity = (taint["key"], taint.get("effect", ""))
-        if _is_managed_taint(*identity) and identity not in missing:
+        if _is_managed_taint(*identity) and identity not in missing_taints:
             continue
-        missing.pop(identity, None)
+        missing_taints.pop(identity, None)
         has_time = identity[1] != NO_EXECUTE or "timeAdded" in taint
         taints.append(taint if has_time else {**taint, "timeAdded": format_time(now)})
-    taints += [{"key": key, "effect": effect, "timeAdded": format_time(now)} for key, effect in missing]
+    taints += [{"key": key, "effect": effect, "timeAdded": format_time(now)} for key, effect in missing_taints]
     return node if taints == list(taints_of(node)) else with_path(node, ("spec", "taints"), taints or None)
 
 
@@ -179,8 +179,8 @@ def _is_managed_taint(key: str, effect: str) -> bool:
 class DrainPlan(NamedTuple):
     """The pods of a node that a drain evicts, and the pods that prevent the drain, with reasons."""
 
-    evicted: Sequence[Obj]
-    refused: Sequence[tuple[Obj, str]]
+    evicted_pods: Sequence[Obj]
+    refusals: Sequence[tuple[Obj, str]]
 
 
 class DrainOptions(NamedTuple):
@@ -200,15 +200,15 @@ def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
 
 def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
     """Return the effect of a drain on the pods of a node; one refused pod prevents the drain."""
-    evicted: list[Obj] = []
-    refused: list[tuple[Obj, str]] = []
+    evicted_pods: list[Obj] = []
+    refusals: list[tuple[Obj, str]] = []
     for pod in pods:
         reason = None if is_terminal(pod) else _refusal(pod, options)
         if reason is not None:
-            refused.append((pod, reason))
+            refusals.append((pod, reason))
         elif not _is_skipped(pod):
-            evicted.append(pod)
-    return DrainPlan(evicted, refused)
+            evicted_pods.append(pod)
+    return DrainPlan(evicted_pods, refusals)
 
 
 def _refusal(pod: Obj, options: DrainOptions) -> str | None:

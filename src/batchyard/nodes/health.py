@@ -44,11 +44,11 @@ class ZoneState(StrEnum):
     FULL_DISRUPTION = "FullDisruption"
 
 
-def zone_state(ready: int, unready: int) -> ZoneState:
+def zone_state(ready_count: int, unready_count: int) -> ZoneState:
     """Return the disruption state of a zone with these numbers of nodes."""
-    if unready and not ready:
+    if unready_count and not ready_count:
         return ZoneState.FULL_DISRUPTION
-    if unready > 2 and 100 * unready >= UNHEALTHY_PERCENT * (ready + unready):
+    if unready_count > 2 and 100 * unready_count >= UNHEALTHY_PERCENT * (ready_count + unready_count):
         return ZoneState.PARTIAL_DISRUPTION
     return ZoneState.NORMAL
 
@@ -58,11 +58,11 @@ def is_everything_lost(states: Iterable[ZoneState]) -> bool:
     return all(state is ZoneState.FULL_DISRUPTION for state in states)
 
 
-def eviction_interval(state: ZoneState, nodes: int) -> Duration | None:
+def eviction_interval(state: ZoneState, node_count: int) -> Duration | None:
     """Return the interval between two tainted nodes of a zone; None if none may be tainted."""
     if state is not ZoneState.PARTIAL_DISRUPTION:
         return EVICTION_INTERVAL
-    return SLOW_EVICTION_INTERVAL if nodes > SMALL_ZONE_MAX else None
+    return SLOW_EVICTION_INTERVAL if node_count > SMALL_ZONE_MAX else None
 
 
 class _NodeRecord(NamedTuple):
@@ -76,11 +76,11 @@ class _NodeRecord(NamedTuple):
 class _Zone:
     """The ready and unready nodes of a zone, with its disruption state."""
 
-    __slots__ = ("interval", "ready", "state", "tainted_at", "unready")
+    __slots__ = ("interval", "ready_count", "state", "tainted_at", "unready_nodes")
 
     def __init__(self) -> None:
-        self.ready = 0
-        self.unready: dict[str, None] = {}
+        self.ready_count = 0
+        self.unready_nodes: dict[str, None] = {}
         self.tainted_at: Instant | None = None
         self.state = ZoneState.NORMAL
         self.interval: Duration | None = None
@@ -91,10 +91,10 @@ class _Zone:
 
     def update_state(self) -> bool:
         """Update the disruption state of the zone; return whether it changed."""
-        before = (self.state, self.interval)
-        self.state = zone_state(self.ready, len(self.unready))
-        self.interval = eviction_interval(self.state, self.ready + len(self.unready))
-        return before != (self.state, self.interval)
+        old_state = (self.state, self.interval)
+        self.state = zone_state(self.ready_count, len(self.unready_nodes))
+        self.interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
+        return old_state != (self.state, self.interval)
 
 
 class Zones:
@@ -108,24 +108,24 @@ class Zones:
 
     def observe(self, name: str, node: Obj | None) -> bool:
         """Process a changed node, or None for a deleted one; return whether the state of a zone changed."""
-        before, after = self._nodes.pop(name, None), None if node is None else _node_record(node)
-        if after is not None:
-            self._nodes[name] = after
-        if before == after:
+        old_record, new_record = self._nodes.pop(name, None), None if node is None else _node_record(node)
+        if new_record is not None:
+            self._nodes[name] = new_record
+        if old_record == new_record:
             return False
         changed_zones: dict[str, None] = {}
-        if before is not None:
-            self._remove(name, before)
-            changed_zones[before.zone] = None
-        if after is not None:
-            self._add(name, after)
-            changed_zones[after.zone] = None
+        if old_record is not None:
+            self._remove(name, old_record)
+            changed_zones[old_record.zone] = None
+        if new_record is not None:
+            self._add(name, new_record)
+            changed_zones[new_record.zone] = None
         changes = [self._zones[zone].update_state() for zone in changed_zones]
         return any(changes)
 
-    def unready(self) -> list[str]:
+    def unready_nodes(self) -> list[str]:
         """Return the names of all unready nodes."""
-        return [name for zone in self._zones.values() for name in zone.unready]
+        return [name for zone in self._zones.values() for name in zone.unready_nodes]
 
     def record_taint(self, name: str, at: Instant) -> None:
         """Record that a node gets its NoExecute taint, before the taint is written."""
@@ -133,9 +133,9 @@ class Zones:
 
     def is_everything_lost(self) -> bool:
         """Report whether no zone that has nodes has a ready node."""
-        return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready or zone.unready)
+        return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
-    def next_at(self, name: str) -> Instant | None:
+    def next_taint_time(self, name: str) -> Instant | None:
         """Return when a node may get its NoExecute taint; None if its zone currently allows none."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
@@ -146,18 +146,18 @@ class Zones:
     def _add(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())
         if node.is_ready:
-            zone.ready += 1
+            zone.ready_count += 1
         else:
-            zone.unready[name] = None
+            zone.unready_nodes[name] = None
         if node.tainted_at is not None:
             zone.record_taint(node.tainted_at)
 
     def _remove(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones[node.zone]
         if node.is_ready:
-            zone.ready -= 1
+            zone.ready_count -= 1
         else:
-            del zone.unready[name]
+            del zone.unready_nodes[name]
 
 
 def _node_record(node: Obj) -> _NodeRecord:
@@ -209,9 +209,9 @@ def has_heartbeats(lease: Obj) -> bool:
 
 def stop_lease(lease: Obj, at: Instant) -> Obj:
     """Return the Lease of a machine lost at `at`, with the time of its last heartbeat."""
-    first = parse_time(lease["spec"]["acquireTime"])
-    last = first + max(0, at - first) // HEARTBEAT_INTERVAL * HEARTBEAT_INTERVAL
-    return with_path(lease, ("spec", "renewTime"), format_micro_time(last))
+    first_heartbeat = parse_time(lease["spec"]["acquireTime"])
+    last_heartbeat = first_heartbeat + max(0, at - first_heartbeat) // HEARTBEAT_INTERVAL * HEARTBEAT_INTERVAL
+    return with_path(lease, ("spec", "renewTime"), format_micro_time(last_heartbeat))
 
 
 def resume_lease(lease: Obj, now: Instant) -> Obj:
@@ -253,7 +253,7 @@ class NodeHealth:
             return (Key(scheme.NODE, "", key.name),) if key.namespace == LEASE_NAMESPACE else ()
         if not self._zones.observe(key.name, new):
             return (key,)
-        return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready()]]
+        return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready_nodes()]]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the conditions of a node if it is lost; otherwise update its taints."""
@@ -287,7 +287,7 @@ class NodeHealth:
             return None, None
         if conditions.has_execution_taint(node):
             return key, None
-        due_at = self._zones.next_at(name)
+        due_at = self._zones.next_taint_time(name)
         if due_at is None or due_at > now:
             return None, due_at
         self._zones.record_taint(name, now)
@@ -295,15 +295,15 @@ class NodeHealth:
 
     def _set_pods_unready(self, node: str, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         """Set the pods of a lost node to unready."""
-        for key in self._pods.on(node):
+        for key in self._pods.keys_on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):
                 outcome.writes.append(UpdateStatus(pods.with_ready_false(pod, now)))
                 outcome.events.append(EventRecord(key, "Warning", "NodeNotReady", "Node is not ready"))
 
 
-def _not_ready_events(key: Key, before: Obj) -> list[EventRecord]:
-    if conditions.readiness(before) != "True":
+def _not_ready_events(key: Key, old_node: Obj) -> list[EventRecord]:
+    if conditions.readiness(old_node) != "True":
         return []
     return [EventRecord(key, "Normal", "NodeNotReady", f"Node {key.name} status is now: NodeNotReady")]
 
@@ -331,11 +331,11 @@ class TaintEviction:
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
             return (key,) if new is not None and pods.bound_node(new) in self._taints else ()
-        before = self._taints.pop(key.name, ())
-        after = () if new is None else execution_taints(new)
-        if after:
-            self._taints[key.name] = after
-        return self._pods.on(key.name) if list(before) != list(after) else ()
+        old_taints = self._taints.pop(key.name, ())
+        new_taints = () if new is None else execution_taints(new)
+        if new_taints:
+            self._taints[key.name] = new_taints
+        return self._pods.keys_on(key.name) if list(old_taints) != list(new_taints) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Delete a pod whose toleration has ended, or requeue at that time."""

@@ -31,16 +31,16 @@ class PodsByNode:
         """Process a change of a pod; `old` is None for a new pod, `new` is None for a deleted pod."""
         if old is not None and new is not None and new["spec"] is old["spec"]:
             return
-        before = "" if old is None else bound_node(old)
-        after = "" if new is None else bound_node(new)
-        if before == after:
+        old_node = "" if old is None else bound_node(old)
+        new_node = "" if new is None else bound_node(new)
+        if old_node == new_node:
             return
-        if before:
-            self._remove(before, key)
-        if after:
-            self._by_node.setdefault(after, {})[key] = None
+        if old_node:
+            self._remove(old_node, key)
+        if new_node:
+            self._by_node.setdefault(new_node, {})[key] = None
 
-    def on(self, node: str) -> Sequence[Key]:
+    def keys_on(self, node: str) -> Sequence[Key]:
         """Return the keys of the pods on a node."""
         return tuple(self._by_node.get(node, ()))
 
@@ -84,13 +84,13 @@ class PodGarbageCollector:
             return (*own_keys, *self._ended.observe(key, new))
         if new is None:
             self._nodes.pop(key.name, None)
-            orphans = self._pods.on(key.name)
+            orphans = self._pods.keys_on(key.name)
             if orphans:
                 self._missing_since[key.name] = now
             return orphans
         self._nodes[key.name] = None
         self._missing_since.pop(key.name, None)
-        return self._pods.on(key.name) if _is_out_of_service(new) else ()
+        return self._pods.keys_on(key.name) if _is_out_of_service(new) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a pod to Failed and delete it if no kubelet can end it; delete a surplus ended pod."""
@@ -121,31 +121,31 @@ class PodGarbageCollector:
 class EndedPods:
     """The ended pods, and the surplus among them: evicted pods first, then the oldest."""
 
-    def __init__(self, kept_max: int) -> None:
-        self._kept_max = kept_max
-        self._kept: dict[Key, None] = {}
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._pods: dict[Key, None] = {}
         self._by_age: list[tuple[bool, str, Key]] = []  # a heap, which includes deleted pods
-        self._surplus: dict[Key, None] = {}
+        self._surplus_pods: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
         """Record a changed or deleted pod; yield the pods that become surplus."""
         if pod is None:
-            self._kept.pop(key, None)
-            self._surplus.pop(key, None)
-        elif key not in self._kept and key not in self._surplus and pods.is_terminal(pod):
-            self._kept[key] = None
+            self._pods.pop(key, None)
+            self._surplus_pods.pop(key, None)
+        elif key not in self._pods and key not in self._surplus_pods and pods.is_terminal(pod):
+            self._pods[key] = None
             is_evicted = (pod.get("status") or {}).get("reason") == "Evicted"
             heappush(self._by_age, (not is_evicted, pod["metadata"]["creationTimestamp"], key))
-        while len(self._kept) > self._kept_max:
+        while len(self._pods) > self._count_max:
             oldest = heappop(self._by_age)[2]
-            if oldest in self._kept:
-                del self._kept[oldest]
-                self._surplus[oldest] = None
+            if oldest in self._pods:
+                del self._pods[oldest]
+                self._surplus_pods[oldest] = None
                 yield oldest
 
     def is_surplus(self, key: Key) -> bool:
         """Report whether a pod is surplus."""
-        return key in self._surplus
+        return key in self._surplus_pods
 
 
 def _is_out_of_service(node: Obj) -> bool:

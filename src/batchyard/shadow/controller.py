@@ -1,4 +1,4 @@
-"""Shadow controller: feeds watch events to one follower for each cohort tree, and compares evictions and requeues.
+"""Shadow controller: compares the decisions in each cohort tree by a follower, and all evictions and requeues.
 
 A watch that restarts with a list has a gap: the changes meanwhile and their order are unknown. A kind that is listed
 before other kinds are complete has one too. After a gap, the followers restart with the current objects.
@@ -44,7 +44,7 @@ class Contradiction(NamedTuple):
     """A text that Kueue wrote in a condition of a Workload, and the expected text."""
 
     divergence_type: DivergenceType
-    written: str
+    actual_text: str
     expected_text: str
 
 
@@ -60,11 +60,11 @@ def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
 
 
 def _check_preemption(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
-    expected = PreemptionReason.WORDS.get(condition["reason"], "")
-    written = str(condition.get("message") or "").partition(_REASON_SEPARATOR)[2].partition(";")[0].strip()
-    if expected and written and written != expected:
-        correction = f"for {condition['reason']}, that is {expected}"
-        yield Contradiction(DivergenceType.MESSAGE, f"preempted due to {written}", correction)
+    expected_text = PreemptionReason.WORDS.get(condition["reason"], "")
+    actual_text = str(condition.get("message") or "").partition(_REASON_SEPARATOR)[2].partition(";")[0].strip()
+    if expected_text and actual_text and actual_text != expected_text:
+        correction = f"for {condition['reason']}, that is {expected_text}"
+        yield Contradiction(DivergenceType.MESSAGE, f"preempted due to {actual_text}", correction)
 
 
 def _check_reservation(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
@@ -79,11 +79,11 @@ def _check_reservation(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
 
 
 def _check_requeue_count(obj: Obj, old: Obj) -> Iterator[Contradiction]:
-    before, now = _requeue_count(old), _requeue_count(obj)
-    if now and now not in (before, before + 1):
-        written = f"requeueState.count goes from {before} to {now}"
+    old_count, new_count = _requeue_count(old), _requeue_count(obj)
+    if new_count and new_count not in (old_count, old_count + 1):
+        change_text = f"requeueState.count goes from {old_count} to {new_count}"
         rule = "each counted eviction must increase it by 1, or Kueue resets it"
-        yield Contradiction(DivergenceType.REQUEUED, written, rule)
+        yield Contradiction(DivergenceType.REQUEUED, change_text, rule)
 
 
 def _requeue_count(obj: Obj) -> int:
@@ -112,10 +112,10 @@ _ACTION_TEXTS: Final = {
 class _Transition(NamedTuple):
     """A condition that Kueue set to True: the Workload before, the reason, the arrival time, and when it is checked."""
 
-    before: Obj
+    old_workload: Obj
     reason: str
     arrived_at: Instant
-    due: Instant
+    due_at: Instant
 
 
 @dataclass(slots=True)
@@ -174,14 +174,14 @@ class LifecycleCheck:
         self._now = now
         for event in events:
             self._record(event, now)
-        contradicted, self._contradictions = self._contradictions, []
-        yield from contradicted
+        divergences, self._contradictions = self._contradictions, []
+        yield from divergences
         yield from self._find_unexpected_actions(now)
         yield from self._find_missing_actions(now)
 
     def next_check_at(self) -> Instant | None:
         """Return the time of the next check if no watch event arrives earlier."""
-        times = [*self._check_times.values(), *(each.due for each in self._transitions.values())]
+        times = [*self._check_times.values(), *(each.due_at for each in self._transitions.values())]
         return min((time for time in times if time > self._now), default=None)
 
     def _record(self, event: WatchEvent, now: Instant) -> None:
@@ -202,25 +202,25 @@ class LifecycleCheck:
                 self._check_times[event.key] = now
 
     def _record_transitions(self, event: WatchEvent, old: Obj, now: Instant) -> None:
-        evicted, requeued = (find_condition(event.obj, kind) for kind in _CHECKED_CONDITIONS)
-        is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, lifecycle.EVICTED)
-        if evicted is not None and is_new and evicted["reason"] in _OBJECT_EVICTIONS:
-            due = now + self._settings.settle
-            self._transitions[event.key, lifecycle.EVICTED] = _Transition(old, str(evicted["reason"]), now, due)
-        if requeued is not None and requeued["status"] == "True" and _has_visible_effect(old, evictions.REQUEUED):
+        eviction, requeue = (find_condition(event.obj, kind) for kind in _CHECKED_CONDITIONS)
+        is_new = eviction is not None and eviction["status"] == "True" and not is_true(old, lifecycle.EVICTED)
+        if eviction is not None and is_new and eviction["reason"] in _OBJECT_EVICTIONS:
+            due_at = now + self._settings.settle
+            self._transitions[event.key, lifecycle.EVICTED] = _Transition(old, str(eviction["reason"]), now, due_at)
+        if requeue is not None and requeue["status"] == "True" and _has_visible_effect(old, evictions.REQUEUED):
             # Kueue's clock may differ from the local one.
-            due = now + self._settings.patience
-            self._transitions[event.key, evictions.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
+            due_at = now + self._settings.patience
+            self._transitions[event.key, evictions.REQUEUED] = _Transition(old, str(requeue["reason"]), now, due_at)
 
     def _find_unexpected_actions(self, now: Instant) -> Iterator[Divergence]:
         """Yield each eviction and requeue by Kueue that batchyard's controller would not make."""
         for (key, kind), transition in list(self._transitions.items()):
-            expected_reason = self._expected_conditions(key, now, transition.before).get(kind)
+            expected_reason = self._expected_conditions(key, now, transition.old_workload).get(kind)
             if expected_reason == transition.reason or (expected_reason is not None and kind == evictions.REQUEUED):
                 del self._transitions[key, kind]
                 if kind == lifecycle.EVICTED:
-                    self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
-            elif now >= transition.due and self._has_arrived(transition.due):
+                    self.counts.agreements["eviction"] = self.counts.agreements.get("eviction", 0) + 1
+            elif now >= transition.due_at and self._has_arrived(transition.due_at):
                 del self._transitions[key, kind]
                 action, divergence_type = _CHECKED_CONDITIONS[kind]
                 model_action = "we take no action" if expected_reason is None else f"we evict it for {expected_reason}"
@@ -244,74 +244,74 @@ class LifecycleCheck:
             f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
             for obj in (local, queue)
         )
-        until = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
-        wait_text = f", requeueAt is {until}" if until else ""
-        active = "active" if workload["spec"].get("active", True) else "not active"
-        return f": it is {active}, {', '.join(stop_policies)}{wait_text}"
+        requeue_text = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
+        wait_text = f", requeueAt is {requeue_text}" if requeue_text else ""
+        active_text = "active" if workload["spec"].get("active", True) else "not active"
+        return f": it is {active_text}, {', '.join(stop_policies)}{wait_text}"
 
     def _find_missing_actions(self, now: Instant) -> Iterator[Divergence]:
         """Yield each action that batchyard's controller would have taken and Kueue has not taken within `patience`."""
-        for key in [key for key, when in self._check_times.items() if when <= now]:
+        for key in [key for key, check_at in self._check_times.items() if check_at <= now]:
             del self._check_times[key]
             expected_conditions = self._expected_conditions(key, now)
             actions = ", ".join(f"{_ACTION_TEXTS[kind]} ({reason})" for kind, reason in expected_conditions.items())
-            before, since = self._expected_actions.pop(key, ("", now))
+            old_actions, begin = self._expected_actions.pop(key, ("", now))
             if not actions or self._reported_actions.get(key) == actions:
                 continue
-            since = since if before == actions else now
-            due = since + self._settings.patience
-            if now < due or not self._has_arrived(due):
-                self._expected_actions[key] = actions, since
-                self._check_times[key] = due
+            begin = begin if old_actions == actions else now
+            due_at = begin + self._settings.patience
+            if now < due_at or not self._has_arrived(due_at):
+                self._expected_actions[key] = actions, begin
+                self._check_times[key] = due_at
                 continue
             self._reported_actions[key] = actions
-            model = {
+            document = {
                 "decision": "; ".join(_ACTION_TEXTS[kind] for kind in expected_conditions),
                 "reasons": list(expected_conditions.values()),
             }
             message = f"Kueue took no action; we {actions}{self._describe_state(key)}"
-            yield self._create_divergence(DivergenceType.NOT_DONE, since, key, message, {"decision": "none"}, model)
+            yield self._create_divergence(DivergenceType.NOT_DONE, begin, key, message, {"decision": "none"}, document)
 
-    def _expected_conditions(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
+    def _expected_conditions(self, key: Key, now: Instant, old_workload: Obj | None = None) -> dict[str, str]:
         """Return the conditions that batchyard's controller would set to True now, each with its reason."""
-        workload = self._current.objects.get(key) if before is None else before
+        workload = self._current.objects.get(key) if old_workload is None else old_workload
         if workload is None:
             return {}
-        if before is not None:
-            current = self._current.objects.get(key) or before
-            self._current.overrides[key] = {**before, "spec": current["spec"]}
+        if old_workload is not None:
+            workload_now = self._current.objects.get(key) or old_workload
+            self._current.overrides[key] = {**old_workload, "spec": workload_now["spec"]}
         outcome: ReconcileResult = self._workload_controller.reconcile(key, self._current, now)
         self._current.overrides.clear()
-        if outcome.requeue_at is not None and before is None:
+        if outcome.requeue_at is not None and old_workload is None:
             self._check_times[key] = max(outcome.requeue_at, now + 1)
-        written = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
+        updates = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
         reasons: dict[str, str] = {}
-        for kind in _ACTION_TEXTS if written and before is None else _CHECKED_CONDITIONS if written else ():
-            if before is None and not _has_visible_effect(workload, kind):
+        for kind in _ACTION_TEXTS if updates and old_workload is None else _CHECKED_CONDITIONS if updates else ():
+            if old_workload is None and not _has_visible_effect(workload, kind):
                 continue
-            condition = find_condition(written[-1], kind)
+            condition = find_condition(updates[-1], kind)
             if condition is not None and condition["status"] == "True" and not is_true(workload, kind):
                 reasons[kind] = str(condition["reason"])
         return reasons
 
     def _report_contradiction(self, key: Key, contradiction: Contradiction, now: Instant) -> Divergence:
-        message = f"Kueue wrote: {contradiction.written}; {contradiction.expected_text}"
+        message = f"Kueue wrote: {contradiction.actual_text}; {contradiction.expected_text}"
         return self._create_divergence(
             contradiction.divergence_type,
             now,
             key,
             message,
-            {"message": contradiction.written},
+            {"message": contradiction.actual_text},
             {"message": contradiction.expected_text},
         )
 
     def _create_divergence(
-        self, divergence_type: DivergenceType, since: Instant, key: Key, message: str, *documents: Mapping[str, object]
+        self, divergence_type: DivergenceType, at: Instant, key: Key, message: str, *documents: Mapping[str, object]
     ) -> Divergence:
-        self.counts.parted[divergence_type.value] = self.counts.parted.get(divergence_type.value, 0) + 1
-        kueue, model = documents
-        look_hints = where_to_look(divergence_type, str(key), "", since)
-        return Divergence(divergence_type, self._now, str(key), message, kueue, model, since=since, look=look_hints)
+        self.counts.divergences[divergence_type.value] = self.counts.divergences.get(divergence_type.value, 0) + 1
+        actual, expected = documents
+        hints = where_to_look(divergence_type, str(key), "", at)
+        return Divergence(divergence_type, self._now, str(key), message, actual, expected, since=at, look=hints)
 
 
 def _has_visible_effect(workload: Obj, kind: str) -> bool:
@@ -320,8 +320,8 @@ def _has_visible_effect(workload: Obj, kind: str) -> bool:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
     if kind != evictions.REQUEUED:
         return True
-    before = find_condition(workload, kind)
-    return before is not None and before["status"] == "False" and not _is_stuck(before["reason"])
+    condition = find_condition(workload, kind)
+    return condition is not None and condition["status"] == "False" and not _is_stuck(condition["reason"])
 
 
 def _is_stuck(reason: str) -> bool:
@@ -344,7 +344,7 @@ def _is_stuck(reason: str) -> bool:
 
 
 class Followers:
-    """The followers by cohort tree, the objects that affect all trees, and the check of evictions and requeues."""
+    """The follower of each cohort tree, which compares decisions, and the check of evictions and requeues."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class Followers:
         """`has_arrived` reports whether all watch events before an instant have arrived."""
         self._follower_factory = partial(TreeFollower, policy, settings, report, has_arrived)
         self._lifecycle_check = LifecycleCheck(settings, has_arrived)
-        self._held_back = settings.held_back
+        self._blocked_periods = settings.blocked_periods
         self._patience = settings.patience
         self._report = report
         self._trees = CohortTrees()
@@ -369,7 +369,7 @@ class Followers:
         self._requeue_batch_period = settings.requeue_batch_period
         #: The counts of removed followers.
         self._removed_counts = ComparisonCounts()
-        self._removed_reordered = 0
+        self._removed_reordered_count = 0
 
     @property
     def counts(self) -> ComparisonCounts:
@@ -380,42 +380,42 @@ class Followers:
         return counts
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """The number of watch events that wait for comparison."""
-        return sum(follower.waiting for follower in self._followers.values())
+        return sum(follower.waiting_count for follower in self._followers.values())
 
     @property
-    def reordered(self) -> int:
+    def reordered_count(self) -> int:
         """The number of times when another order of the watch events removed a divergence."""
-        return self._removed_reordered + sum(follower.reordered for follower in self._followers.values())
+        return self._removed_reordered_count + sum(follower.reordered_count for follower in self._followers.values())
 
     @property
-    def trees(self) -> int:
+    def tree_count(self) -> int:
         """The number of cohort trees."""
         return len(self._followers)
 
     def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Replace all followers, after the initial list or a gap in a watch; quota already held is not compared."""
-        if self._held_back is not None:
-            self._held_back.reset(_workloads(events), now)
-        missed: dict[str, Signature] = {}
+        if self._blocked_periods is not None:
+            self._blocked_periods.reset(_workloads(events), now)
+        reported: dict[str, Signature] = {}
         for tree in list(self._followers):
             follower = self._remove(tree)
-            missed |= follower.missed
-            self._removed_counts.unseen += follower.uncompared_decisions
+            reported |= follower.reported_decisions
+            self._removed_counts.unseen_count += follower.uncompared_decisions
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
         self._shared = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
-        self._create_followers(events, missed, now)
+        self._create_followers(events, reported, now)
 
     def count_uncompared(self, count: int) -> None:
         """Add to the count of Kueue's decisions that the shadow could not compare."""
-        self._removed_counts.unseen += count
+        self._removed_counts.unseen_count += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Process watch events of one kind in order of arrival, and run the checks due at `now`."""
-        if self._held_back is not None:
-            self._held_back.observe(_workloads(events), now)
+        if self._blocked_periods is not None:
+            self._blocked_periods.observe(_workloads(events), now)
         events_by_tree = self._group_events(events, now)
         for tree, follower in list(self._followers.items()):
             if tree in events_by_tree or follower.is_due(now):
@@ -453,43 +453,43 @@ class Followers:
             if event.type is not EventType.DELETED:
                 self._shared[event.key] = event._replace(type=EventType.ADDED, old=None)
 
-    def _create_followers(self, events: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> None:
+    def _create_followers(self, events: Sequence[WatchEvent], reported: dict[str, Signature], now: Instant) -> None:
         """Create a follower for each cohort tree of these objects."""
         for tree, objects in group_by_tree(events, self._trees).items():
-            self._followers[tree] = self._create_follower(objects, missed, now)
+            self._followers[tree] = self._create_follower(objects, reported, now)
 
     def _create_follower(
-        self, objects: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant
+        self, objects: Sequence[WatchEvent], reported: dict[str, Signature], now: Instant
     ) -> TreeFollower:
         follower = self._follower_factory()
         follower.requeue_batch_period = self._requeue_batch_period
-        follower.reset([*self._shared.values(), *objects], missed, now)
+        follower.reset([*self._shared.values(), *objects], reported, now)
         return follower
 
-    def _merge_trees(self, source: int, target: int, now: Instant) -> None:
+    def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:
         """Merge the follower of the first tree into that of the second."""
-        if source in self._possible_splits:
-            self._possible_splits[target] = now
-        self._followers[target].take_over(self._remove(source), now)
+        if old_tree in self._possible_splits:
+            self._possible_splits[new_tree] = now
+        self._followers[new_tree].take_over(self._remove(old_tree), now)
 
     def _split_tree(self, tree: int, now: Instant) -> None:
         """If a tree has split and none of its events is pending, replace its follower by one for each new tree."""
-        since, follower = self._possible_splits.get(tree), self._followers[tree]
-        if since is None or now - since < self._patience or not follower.is_agreed:
+        changed_at, follower = self._possible_splits.get(tree), self._followers[tree]
+        if changed_at is None or now - changed_at < self._patience or not follower.is_agreed:
             return
         del self._possible_splits[tree]
         objects = follower.current_objects()
         if len(group_by_tree(objects, CohortTrees())) != 1:
             self._remove(tree)
             self._trees.forget(tree)
-            self._create_followers(objects, follower.missed, now)
+            self._create_followers(objects, follower.reported_decisions, now)
 
     def _remove(self, tree: int) -> TreeFollower:
         """Remove and return the follower of a tree; keep its counts."""
         follower = self._followers.pop(tree)
         self._possible_splits.pop(tree, None)
         self._removed_counts = self._removed_counts.plus(follower.counts)
-        self._removed_reordered += follower.reordered
+        self._removed_reordered_count += follower.reordered_count
         self._requeue_batch_period = follower.requeue_batch_period
         return follower
 
@@ -572,12 +572,12 @@ class ShadowController:
         self._schedule_check()
 
     def _schedule_check(self) -> None:
-        when = self.followers.next_check_at()
-        if self._ticket is not None and self._check_at == when:
+        next_check = self.followers.next_check_at()
+        if self._ticket is not None and self._check_at == next_check:
             return
         if self._ticket is not None:
             self._timers.cancel(self._ticket)
             self._ticket = None
-        if when is not None:
-            self._check_at = when
-            self._ticket = self._timers.call_at(when, self._check)
+        if next_check is not None:
+            self._check_at = next_check
+            self._ticket = self._timers.call_at(next_check, self._check)

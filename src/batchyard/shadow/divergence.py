@@ -1,4 +1,4 @@
-"""Divergence detection: compares Kueue's decisions with those of the model, and describes each divergence."""
+"""Divergence detection: compares Kueue's decisions with those of the model, which is batchyard's scheduler."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -36,72 +36,72 @@ def unpredicted_decision(
     kueue_decision: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
     """Return the divergence for a decision of Kueue that the model would not make; `names` maps uids to Workloads."""
-    observed = kueue_decision.decision
-    if isinstance(observed, ObservedAdmission):
-        return _unpredicted_admission(observed, kueue_decision.at, model, names, now)
-    preemptor = names.get(observed.preemptor_uid, "")
+    decision = kueue_decision.decision
+    if isinstance(decision, ObservedAdmission):
+        return _unpredicted_admission(decision, kueue_decision.at, model, names, now)
+    preemptor = names.get(decision.preemptor_uid, "")
     prediction = model.decide_alone(preemptor) if preemptor else None
-    documents = findings.observed_document(observed, names), findings.predicted_document(prediction)
-    kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({observed.reason})"
-    admitted = model.index.snapshot.holder(observed.workload)
-    queue = "" if admitted is None else admitted.queue.name
+    documents = findings.observed_document(decision, names), findings.predicted_document(prediction)
+    kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({decision.reason})"
+    victim = model.index.snapshot.holder(decision.workload)
+    queue = "" if victim is None else victim.queue.name
     if isinstance(prediction, Preempt):
         divergence_type = findings.DivergenceType.VICTIMS
-        model_text = _describe_other_victims(observed, prediction, model)
+        model_text = _describe_other_victims(decision, prediction, model)
         predicted_reasons = [target.reason for target in prediction.targets]
     else:
         divergence_type, predicted_reasons = findings.DivergenceType.PREEMPTED, []
         model_text = _explain_no_preemption(prediction, preemptor, model)
-    hint = findings.fair_sharing_hint_for(observed.reason, predicted_reasons, is_fair=model.has_fair_sharing)
-    look_hints = findings.where_to_look(divergence_type, observed.workload, queue, kueue_decision.at, hint)
+    hint = findings.fair_sharing_hint_for(decision.reason, predicted_reasons, is_fair=model.has_fair_sharing)
+    hints = findings.where_to_look(divergence_type, decision.workload, queue, kueue_decision.at, hint)
     return findings.Divergence(
         divergence_type,
         now,
-        observed.workload,
+        decision.workload,
         f"{kueue_text}; {model_text}",
         *documents,
         since=kueue_decision.at,
-        look=look_hints,
+        look=hints,
     )
 
 
 def _unpredicted_admission(
-    observed: ObservedAdmission, at: Instant, model: SchedulerModel, names: Mapping[str, str], now: Instant
+    admission: ObservedAdmission, at: Instant, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
-    prediction = model.decide_alone(observed.workload)
-    kueue_text = f"admitted in {observed.queue} with {findings.flavors_in_words(observed.pod_sets)}"
-    divergence_type, model_text, predicted = (
+    prediction = model.decide_alone(admission.workload)
+    kueue_text = f"admitted in {admission.queue} with {findings.flavors_in_words(admission.pod_sets)}"
+    divergence_type, model_text, model_document = (
         findings.DivergenceType.ADMITTED,
         findings.ours_in_words(prediction),
         findings.predicted_document(prediction),
     )
-    if isinstance(prediction, Admit) and predicted_admission(prediction) != observed:
+    if isinstance(prediction, Admit) and predicted_admission(prediction) != admission:
         divergence_type = findings.DivergenceType.FLAVORS
-        if prediction.queue.name != observed.queue:
+        if prediction.queue.name != admission.queue:
             model_text = f"it waits in {prediction.queue.name}, and {model_text} there"
     elif isinstance(prediction, Admit):
-        order_text = _describe_queue_order(observed, model)
+        order_text = _describe_queue_order(admission, model)
         model_text = f"the model admits others first: {order_text}"
-        predicted = {"decision": "wait", "reason": "NotItsTurn", "message": order_text}
+        model_document = {"decision": "wait", "reason": "NotItsTurn", "message": order_text}
     elif prediction is None:
-        model_text = _explain_no_decision(observed.workload, model)
-    look_hints = findings.where_to_look(divergence_type, observed.workload, observed.queue, at)
-    documents = findings.observed_document(observed, names), predicted
+        model_text = _explain_no_decision(admission.workload, model)
+    hints = findings.where_to_look(divergence_type, admission.workload, admission.queue, at)
+    documents = findings.observed_document(admission, names), model_document
     return findings.Divergence(
-        divergence_type, now, observed.workload, f"{kueue_text}; {model_text}", *documents, since=at, look=look_hints
+        divergence_type, now, admission.workload, f"{kueue_text}; {model_text}", *documents, since=at, look=hints
     )
 
 
-def _describe_queue_order(observed: ObservedAdmission, model: SchedulerModel) -> str:
+def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -> str:
     """Describe the Workloads that are ahead of an admitted Workload in the model's queue."""
-    position = model.index.place_of(observed.queue, observed.workload)
-    first_pending_views = model.index.first_pending(observed.queue, 1)
-    view = model.index.workload_cache.view(observed.workload)
+    position = model.index.place_of(admission.queue, admission.workload)
+    first_pending_views = model.index.first_pending(admission.queue, 1)
+    view = model.index.workload_cache.view(admission.workload)
     if not position or not first_pending_views or view is None:
         return "Workloads of other queues in its cohort are ahead of it"
     head = first_pending_views[0]
-    order_fields = f"{_describe_order_fields(head)}; {observed.workload}: {_describe_order_fields(view)}"
-    return f"{position} Workloads are ahead of it in {observed.queue}, the first is {head.key} ({order_fields})"
+    order_fields = f"{_describe_order_fields(head)}; {admission.workload}: {_describe_order_fields(view)}"
+    return f"{position} Workloads are ahead of it in {admission.queue}, the first is {head.key} ({order_fields})"
 
 
 def _describe_order_fields(view: WorkloadView) -> str:
@@ -110,9 +110,9 @@ def _describe_order_fields(view: WorkloadView) -> str:
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
     """Explain why the model makes no decision about a Workload."""
-    admitted, view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
-    if admitted is not None:
-        return f"{workload} already holds quota in {admitted.queue.name}"
+    quota_holder, view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
+    if quota_holder is not None:
+        return f"{workload} already holds quota in {quota_holder.queue.name}"
     if view is None:
         return f"{workload} is finished or deleted"
     if not view.active:
@@ -128,19 +128,17 @@ def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: S
     return _explain_no_decision(preemptor, model) if prediction is None else findings.ours_in_words(prediction)
 
 
-def _describe_other_victims(observed: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
+def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
     targets = {each.workload.key: each for each in prediction.targets}
-    predicted = targets.pop(observed.workload, None)
+    target = targets.pop(preemption.workload, None)
     other_victims = ", ".join(_describe_victim(targets[key]) for key in sorted(targets))
-    if predicted is not None and predicted.reason != observed.reason:
-        return f"we preempt it as {predicted.reason}" + (f", and with it {other_victims}" if other_victims else "")
-    if predicted is not None:
+    if target is not None and target.reason != preemption.reason:
+        return f"we preempt it as {target.reason}" + (f", and with it {other_victims}" if other_victims else "")
+    if target is not None:
         return f"we preempt with it {other_victims}"
-    admitted = model.index.snapshot.holder(observed.workload)
+    victim = model.index.snapshot.holder(preemption.workload)
     observed_victim = (
-        "a Workload without quota"
-        if admitted is None
-        else _describe_victim(PreemptionTarget(admitted, observed.reason))
+        "a Workload without quota" if victim is None else _describe_victim(PreemptionTarget(victim, preemption.reason))
     )
     return f"we preempt {other_victims}, not {observed_victim}"
 
@@ -148,12 +146,12 @@ def _describe_other_victims(observed: ObservedPreemption, prediction: Preempt, m
 def _describe_victim(target: PreemptionTarget) -> str:
     """Describe a victim with the fields that determine the order of preemption candidates."""
     victim = target.workload
-    since = format_time(victim.reserved_at)
-    return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {since}: {target.reason})"
+    reserved_at = format_time(victim.reserved_at)
+    return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {reserved_at}: {target.reason})"
 
 
-def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, now: Instant) -> findings.Divergence:
-    """Return the divergence for a decision that the model made at `since` and Kueue has not made."""
+def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant, now: Instant) -> findings.Divergence:
+    """Return the divergence for a decision that the model made at `made_at` and Kueue has not made."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
     condition = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
@@ -161,11 +159,12 @@ def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, 
     types = findings.DivergenceType
     divergence_type = types.NOT_ADMITTED if isinstance(decision, Admit) else types.NOT_PREEMPTED
     queue = decision.head.queue
-    message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {findings.ours_in_words(decision)}"
+    seconds = round((now - made_at) / SECOND, 1)
+    message = f"left waiting in {queue} for {seconds:g} s; {findings.ours_in_words(decision)}"
     if kueue_message:
         message += f"; Kueue reports: {kueue_message}"
     kueue_document = {"decision": "wait", "reason": (condition or {}).get("reason", ""), "message": kueue_message}
-    look_hints = findings.where_to_look(divergence_type, view.key, queue, since)
+    hints = findings.where_to_look(divergence_type, view.key, queue, made_at)
     return findings.Divergence(
         divergence_type,
         now,
@@ -173,8 +172,8 @@ def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, 
         message,
         kueue_document,
         findings.predicted_document(decision),
-        since=since,
-        look=look_hints,
+        since=made_at,
+        look=hints,
     )
 
 
@@ -194,7 +193,7 @@ class DivergenceDetector(DecisionReplay):
         if model_decision is None:
             return self._now
         return (
-            self._counts_from(self._unmatched[model_decision[0]].first_made_at[signature_of(model_decision[1])])
+            self._counts_from(self._open_decisions[model_decision[0]].first_made_at[signature_of(model_decision[1])])
             + self._settings.patience
         )
 
@@ -205,7 +204,7 @@ class DivergenceDetector(DecisionReplay):
 
     def awaits(self, signature: Signature) -> bool:
         """Report whether the model has made this decision and Kueue has not made it yet."""
-        return any(signature in unmatched.first_made_at for unmatched in self._unmatched.values())
+        return any(signature in open_decisions.first_made_at for open_decisions in self._open_decisions.values())
 
     def report_divergence(self) -> None:
         """Add the first divergence to the findings, and continue the replay from Kueue's state."""
@@ -221,63 +220,64 @@ class DivergenceDetector(DecisionReplay):
     def _find_cause(self, number: int) -> tuple[str, Decision] | None:
         """Return an earlier decision of the model that Kueue has not made and that may have caused this divergence."""
         item = self.backlog.items[number]
-        tree, observed = self._tree_of(item), item.change.decision
-        unmatched = self._unmatched.get(tree)
-        for decision in unmatched.decisions if unmatched is not None else ():
-            first_made_at = unmatched.first_made_at.get(signature_of(decision)) if unmatched is not None else None
+        tree, kueue_choice = self._tree_of(item), item.change.decision
+        record = self._open_decisions.get(tree)
+        for decision in record.decisions if record is not None else ():
+            first_made_at = record.first_made_at.get(signature_of(decision)) if record is not None else None
             view = decision.head.workload
-            is_same = observed is not None and (observed.workload == view.key or observed[-1] == view.uid)
-            first_made = None if first_made_at is None else self._settings.since(first_made_at, item.arrived_at)
+            is_same = kueue_choice is not None and (kueue_choice.workload == view.key or kueue_choice[-1] == view.uid)
+            first_made = None if first_made_at is None else self._settings.counted_from(first_made_at, item.arrived_at)
             if first_made is not None and first_made < item.arrived_at - self._settings.settle and not is_same:
-                return None if self._done(decision) is not None else (tree, decision)
+                return None if self._changes_for(decision) is not None else (tree, decision)
         return None
 
     def _overdue_kueue_decision(self) -> int | None:
         """Return the number of the first decision of Kueue that the model has not made in time, or None."""
-        for number in self.backlog.decided:
+        for number in self.backlog.decision_numbers:
             if self.backlog.is_first_of_object(number) and self._now >= self._deadline(number):
                 return number
         return None
 
     def _overdue_model_decision(self) -> tuple[str, Decision] | None:
         """Return the first decision of the model, with its tree, that Kueue has not made in time, or None."""
-        for tree, unmatched in self._unmatched.items():
-            for decision in unmatched.decisions:
-                made_at = unmatched.first_made_at.get(signature_of(decision))
+        for tree, open_decisions in self._open_decisions.items():
+            for decision in open_decisions.decisions:
+                made_at = open_decisions.first_made_at.get(signature_of(decision))
                 is_late = made_at is not None and self._now - self._counts_from(made_at) >= self._settings.patience
-                if is_late and self._done(decision) is None:
+                if is_late and self._changes_for(decision) is None:
                     return tree, decision
         return None
 
     def _report_unpredicted_decision(self, number: int) -> None:
         """Record the divergence for a decision of Kueue that the model would not make."""
         item = self.backlog.items[number]
-        observed, tree = item.change.decision, self._tree_of(item)
-        assert observed is not None, "every number in backlog.decided has a decision"
-        finding = unpredicted_decision(ObservedDecision(observed, item.arrived_at), self.model, self._names, self._now)
+        decision, tree = item.change.decision, self._tree_of(item)
+        assert decision is not None, "every number in backlog.decision_numbers has a decision"
+        finding = unpredicted_decision(ObservedDecision(decision, item.arrived_at), self.model, self._names, self._now)
         numbers = [number]
-        if isinstance(observed, ObservedPreemption):  # report all victims of one preemptor as one divergence
-            numbers = [each for each in self.backlog.decided if self._has_same_preemptor(each, observed)]
+        if isinstance(decision, ObservedPreemption):  # report all victims of one preemptor as one divergence
+            numbers = [each for each in self.backlog.decision_numbers if self._has_same_preemptor(each, decision)]
         for each in numbers:
             self._apply_change(each)
         self._add_finding(finding)
-        self._unmatched.pop(tree, None)
+        self._open_decisions.pop(tree, None)
 
-    def _has_same_preemptor(self, number: int, observed: ObservedPreemption) -> bool:
-        other = self.backlog.items[number].change.decision
+    def _has_same_preemptor(self, number: int, preemption: ObservedPreemption) -> bool:
+        decision = self.backlog.items[number].change.decision
         return (
-            isinstance(other, ObservedPreemption)
-            and other.preemptor_uid == observed.preemptor_uid
+            isinstance(decision, ObservedPreemption)
+            and decision.preemptor_uid == preemption.preemptor_uid
             and self.backlog.is_first_of_object(number)
         )
 
     def _report_missing_decision(self, tree: str, decision: Decision) -> None:
         """Record the divergence for a decision of the model that Kueue has not made."""
         key = decision.head.workload.key
-        self.missed[key] = signature_of(decision)
-        first_made = self._unmatched.pop(tree).first_made_at.get(self.missed[key], self._now)
+        self.reported_decisions[key] = signature_of(decision)
+        first_made = self._open_decisions.pop(tree).first_made_at.get(self.reported_decisions[key], self._now)
         self._add_finding(missing_decision(decision, self.model, first_made, self._now))
 
     def _add_finding(self, finding: findings.Divergence) -> None:
-        self.counts.parted[finding.divergence_type.value] = self.counts.parted.get(finding.divergence_type.value, 0) + 1
+        name, counts = finding.divergence_type.value, self.counts.divergences
+        counts[name] = counts.get(name, 0) + 1
         self.findings.append(finding)

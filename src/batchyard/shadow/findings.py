@@ -93,49 +93,52 @@ class ComparisonCounts:
     """Counts of compared decisions by result: agreed, diverging, late, and not compared."""
 
     #: Agreed decisions by type (`admission`, `preemption`, `eviction`).
-    agreed: dict[str, int] = field(default_factory=dict)
+    agreements: dict[str, int] = field(default_factory=dict)
     #: The agreed decisions in which Kueue chose another of two equivalent victims.
-    alike: int = 0
+    alike_count: int = 0
     #: Divergences by type.
-    parted: dict[str, int] = field(default_factory=dict)
-    late: int = 0
+    divergences: dict[str, int] = field(default_factory=dict)
+    late_count: int = 0
     #: Decisions that were not compared because a watch had a gap.
-    unseen: int = 0
+    unseen_count: int = 0
 
     @property
-    def divergences(self) -> int:
+    def divergence_count(self) -> int:
         """The number of divergences."""
-        return sum(self.parted.values())
+        return sum(self.divergences.values())
 
-    def plus(self, other: "ComparisonCounts") -> "ComparisonCounts":
-        """Return the sum of these counts and `other`."""
-        agreed, parted = (
+    def plus(self, other_counts: "ComparisonCounts") -> "ComparisonCounts":
+        """Return the sum of these counts and `other_counts`."""
+        agreements, divergences = (
             {name: first_counts.get(name, 0) + second_counts.get(name, 0) for name in {**first_counts, **second_counts}}
-            for first_counts, second_counts in ((self.agreed, other.agreed), (self.parted, other.parted))
+            for first_counts, second_counts in (
+                (self.agreements, other_counts.agreements),
+                (self.divergences, other_counts.divergences),
+            )
         )
-        late, unseen = self.late + other.late, self.unseen + other.unseen
-        return ComparisonCounts(agreed, self.alike + other.alike, parted, late, unseen)
+        late, unseen = self.late_count + other_counts.late_count, self.unseen_count + other_counts.unseen_count
+        return ComparisonCounts(agreements, self.alike_count + other_counts.alike_count, divergences, late, unseen)
 
     def document(self) -> dict[str, Any]:
         """Return the counts as a JSON document."""
         return {
             "apiVersion": API_VERSION,
             "kind": "ShadowSummary",
-            "agreed": dict(sorted(self.agreed.items())),
-            "alike": self.alike,
-            "divergences": self.divergences,
-            "byType": dict(sorted(self.parted.items())),
-            "late": self.late,
-            "unseen": self.unseen,
+            "agreed": dict(sorted(self.agreements.items())),
+            "alike": self.alike_count,
+            "divergences": self.divergence_count,
+            "byType": dict(sorted(self.divergences.items())),
+            "late": self.late_count,
+            "unseen": self.unseen_count,
         }
 
 
-def observed_document(observed: Observed, names: Mapping[str, str]) -> dict[str, Any]:
+def observed_document(decision: Observed, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON form of an observed decision; `names` maps uids to Workloads."""
-    if isinstance(observed, ObservedAdmission):
-        return {"decision": "admit", "clusterQueue": observed.queue, "podSets": _pod_sets(observed.pod_sets)}
-    preemptor = names.get(observed.preemptor_uid, observed.preemptor_uid)
-    return {"decision": "preempt", "reason": observed.reason, "by": preemptor}
+    if isinstance(decision, ObservedAdmission):
+        return {"decision": "admit", "clusterQueue": decision.queue, "podSets": _pod_sets(decision.pod_sets)}
+    preemptor = names.get(decision.preemptor_uid, decision.preemptor_uid)
+    return {"decision": "preempt", "reason": decision.reason, "by": preemptor}
 
 
 def predicted_document(decision: Decision | None) -> dict[str, Any]:
@@ -157,8 +160,8 @@ def flavors_in_words(pod_sets: PodSets) -> str:
     """Format the pod count and the flavors of each pod set as text."""
     parts = []
     for name, count, flavors in pod_sets:
-        chosen = dict.fromkeys(flavor for _, flavor in flavors)
-        parts.append(f"{count} of {name} on {', '.join(chosen) or 'no flavor'}")
+        flavor_names = dict.fromkeys(flavor for _, flavor in flavors)
+        parts.append(f"{count} of {name} on {', '.join(flavor_names) or 'no flavor'}")
     return "; ".join(parts)
 
 
@@ -206,13 +209,13 @@ _RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
 def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
     """Return kubectl commands, each with the fields to check, after `hint`; logs are read from shortly before `at`."""
     namespace, _, name = workload.rpartition("/")
-    queues = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
-    since = format_time((at - _LOG_PERIOD) // SECOND * SECOND)
+    queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
+    start_text = format_time((at - _LOG_PERIOD) // SECOND * SECOND)
     return [
         *([hint] if hint else []),
-        f"kubectl get {queues} -o yaml  # {_RELEVANT_FIELDS[kind]}",
+        f"kubectl get {queue_arguments} -o yaml  # {_RELEVANT_FIELDS[kind]}",
         f"kubectl get workload -n {namespace} {name} -o yaml",
-        f"kubectl logs -n kueue-system deploy/kueue-controller-manager --since-time={since} | grep {name}",
+        f"kubectl logs -n kueue-system deploy/kueue-controller-manager --since-time={start_text} | grep {name}",
     ]
 
 

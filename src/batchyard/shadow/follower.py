@@ -1,4 +1,4 @@
-"""Follower of one cohort tree: before it reports a divergence, it replays recent changes in other orders.
+"""Follower: compares decisions in one cohort tree; before it reports a difference, it replays changes in other orders.
 
 The replay (`replay.py`) processes changes in the order of arrival. Kueue may have seen another order, and mostly that
 does not matter. At an apparent divergence, the follower replays all changes since the last agreement in other orders:
@@ -206,7 +206,7 @@ class TreeFollower:
         #: The number of failed attempts in a row to find an order.
         self._failed_attempts = 0
         #: How often another order removed a divergence.
-        self.reordered = 0
+        self.reordered_count = 0
         #: The time of the next check if no watch event arrives earlier.
         self.check_at: Instant | None = None
         #: Whether a divergence is due and waits until all changes up to its time have arrived.
@@ -219,7 +219,7 @@ class TreeFollower:
         return self._replay.counts
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """The number of watch events that wait for comparison."""
         return len(self._replay.backlog.items)
 
@@ -229,9 +229,9 @@ class TreeFollower:
         return self._replay.backlog.uncompared_decisions
 
     @property
-    def missed(self) -> dict[str, Signature]:
+    def reported_decisions(self) -> dict[str, Signature]:
         """By Workload: the model's decision that was reported because Kueue has not made it."""
-        return self._replay.missed
+        return self._replay.reported_decisions
 
     @property
     def requeue_batch_period(self) -> Duration:
@@ -247,10 +247,11 @@ class TreeFollower:
         """Whether no watch event and no decision waits for comparison."""
         return self._replay.is_agreed
 
-    def reset(self, events: Sequence[WatchEvent], missed: Mapping[str, Signature], now: Instant) -> None:
+    def reset(self, events: Sequence[WatchEvent], reported: Mapping[str, Signature], now: Instant) -> None:
         """Load the current objects, after the initial list or a gap in a watch; quota already held is not compared."""
         self._replay.reset(events, now)
-        self._replay.missed = {str(event.key): missed[str(event.key)] for event in events if str(event.key) in missed}
+        keys = [str(event.key) for event in events]
+        self._replay.reported_decisions = {key: reported[key] for key in keys if key in reported}
         self._restart_bases(is_beginning=True)
         self.check_at = now
 
@@ -258,12 +259,12 @@ class TreeFollower:
         """Return the objects of this tree as the model last processed them, as watch events."""
         return _events_in_tree(self._replay.model.current_objects())
 
-    def take_over(self, other: "TreeFollower", now: Instant) -> None:
+    def take_over(self, other_follower: "TreeFollower", now: Instant) -> None:
         """Take over the tree of another follower: process its objects, then its pending watch events."""
-        self._replay.missed |= other.missed
-        pending_events = [item.change.event for item in other._replay.backlog.items.values()]
-        self.observe([*other.current_objects(), *_events_in_tree(pending_events)], now)
-        if other.missed:
+        self._replay.reported_decisions |= other_follower.reported_decisions
+        pending_events = [item.change.event for item in other_follower._replay.backlog.items.values()]
+        self.observe([*other_follower.current_objects(), *_events_in_tree(pending_events)], now)
+        if other_follower.reported_decisions:
             self._restart_bases()  # a replay from an older copy would report the missed decisions again
 
     def is_due(self, now: Instant) -> bool:
@@ -292,13 +293,13 @@ class TreeFollower:
     def _record_agreement(self) -> None:
         """Record the call if both schedulers agree, and copy the replay periodically."""
         number = self._dropped_calls + len(self._calls)
-        since = number - self._bases[0].number
+        call_count = number - self._bases[0].number
         if self._replay.is_agreed:
-            if self._is_reordered or since >= max(COPY_INTERVAL_MIN, self._replay.size):
+            if self._is_reordered or call_count >= max(COPY_INTERVAL_MIN, self._replay.size):
                 self._add_base()
             else:
                 self._agreements.append(number)
-        elif since >= COPY_INTERVAL_MAX:
+        elif call_count >= COPY_INTERVAL_MAX:
             self._add_base()
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
@@ -306,8 +307,8 @@ class TreeFollower:
         base = ReplayBase(ReplayCopy(self._replay), self._dropped_calls + len(self._calls), is_beginning)
         self._bases.appendleft(base)
         self._agreements, self._is_reordered = [], False
-        first = self._bases[-1].number
-        self._calls, self._dropped_calls = self._calls[first - self._dropped_calls :], first
+        first_number = self._bases[-1].number
+        self._calls, self._dropped_calls = self._calls[first_number - self._dropped_calls :], first_number
 
     def _restart_bases(self, *, is_beginning: bool = False) -> None:
         self._bases.clear()
@@ -325,7 +326,7 @@ class TreeFollower:
                     trial.changes_first = False
                     trial.findings = self._replay.findings  # findings reported before are not reported again
                     self._replay = trial
-                    self.reordered += 1
+                    self.reordered_count += 1
                     self._is_reordered = True
                     self._failed_attempts = 0
                     return True
@@ -391,14 +392,14 @@ class TreeFollower:
 
     def _trial_starts(self) -> Iterator[TrialStart]:
         """Yield the starts of trials: the last agreement, an agreement over a second earlier, and each copy."""
-        last = self._bases[0]
+        latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
         if agreements:
-            yield TrialStart(last, agreements[-1])
-            before = self._calls[agreements[-1] - self._dropped_calls - 1].now - SECOND
-            earlier = [number for number in agreements if self._calls[number - self._dropped_calls - 1].now < before]
-            if earlier:
-                yield TrialStart(last, earlier[-1])
+            yield TrialStart(latest_base, agreements[-1])
+            time_max = self._calls[agreements[-1] - self._dropped_calls - 1].now - SECOND
+            numbers = [number for number in agreements if self._calls[number - self._dropped_calls - 1].now < time_max]
+            if numbers:
+                yield TrialStart(latest_base, numbers[-1])
         for base in self._bases:
             if base.number < self._dropped_calls + len(self._calls):
                 yield TrialStart(base, base.number)

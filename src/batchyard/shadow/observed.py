@@ -1,4 +1,4 @@
-"""Observed decisions: extracts Kueue's decisions from watch events of Workloads, and matches them with the model's.
+"""Observed decisions: extracts Kueue's decisions from watch events, and matches them with those of our scheduler.
 
 A quota reservation and an eviction for a preemptor are decisions; all other changes are inputs. A Workload that already
 holds quota when first seen yields two changes: its creation without quota, and the reservation.
@@ -72,23 +72,23 @@ def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
         yield ObservedChange(event)
         return
     view = workload_view(event.obj)
-    before = None if event.old is None else workload_view(event.old)
-    if before is None and view.quota_reserved:
+    old_view = None if event.old is None else workload_view(event.old)
+    if old_view is None and view.quota_reserved:
         pending_obj = {field: value for field, value in event.obj.items() if field != "status"}
         yield ObservedChange(event._replace(obj=pending_obj))
-        event, before = event._replace(type=EventType.MODIFIED, old=pending_obj), workload_view(pending_obj)
-    if before is None:
+        event, old_view = event._replace(type=EventType.MODIFIED, old=pending_obj), workload_view(pending_obj)
+    if old_view is None:
         yield ObservedChange(event)
-    elif view.quota_reserved and not before.quota_reserved:
+    elif view.quota_reserved and not old_view.quota_reserved:
         yield ObservedChange(event, observed_admission(view))
-    elif view.finished or before.finished:
+    elif view.finished or old_view.finished:
         yield ObservedChange(
             event
         )  # an eviction written too late releases nothing, though it may reset Finished at first
-    elif view.evicted and not before.evicted and (preempted := observed_preemption(event.obj, view)) is not None:
-        yield ObservedChange(event, preempted)
+    elif view.evicted and not old_view.evicted and (preemption := observed_preemption(event.obj, view)) is not None:
+        yield ObservedChange(event, preemption)
     else:
-        yield ObservedChange(event, None, _was_readmitted(view, before), _is_idle(event, view, before))
+        yield ObservedChange(event, None, _was_readmitted(view, old_view), _is_idle(event, view, old_view))
 
 
 def observed_admission(view: WorkloadView) -> ObservedAdmission:
@@ -108,16 +108,16 @@ def predicted_admission(decision: Admit) -> ObservedAdmission:
 
 def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
     """Return the preemption in the conditions of a Workload; None if it was evicted for another reason."""
-    evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
-    if evicted is None or evicted["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
+    eviction, preemption = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
+    if eviction is None or eviction["reason"] != evictions.EVICTED_BY_PREEMPTION or preemption is None:
         return None
-    preemptor_uid = parse_preemptor_uid(str(preempted.get("message") or evicted.get("message") or ""))
-    return ObservedPreemption(view.key, str(preempted["reason"]), preemptor_uid)
+    preemptor_uid = parse_preemptor_uid(str(preemption.get("message") or eviction.get("message") or ""))
+    return ObservedPreemption(view.key, str(preemption["reason"]), preemptor_uid)
 
 
-def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> bool:
+def _is_idle(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
     is_new_message = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
-    return not is_new_message and _DECISION_FIELDS(view) == _DECISION_FIELDS(before)
+    return not is_new_message and _DECISION_FIELDS(view) == _DECISION_FIELDS(old_view)
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
@@ -132,9 +132,9 @@ def waits_for_victims(obj: Obj) -> bool | None:
     return False if is_pending_reason else None
 
 
-def _was_readmitted(view: WorkloadView, before: WorkloadView) -> bool:
-    has_quota = view.quota_reserved and before.quota_reserved
-    return has_quota and (view.reserved_at != before.reserved_at or view.cluster_queue != before.cluster_queue)
+def _was_readmitted(view: WorkloadView, old_view: WorkloadView) -> bool:
+    has_quota = view.quota_reserved and old_view.quota_reserved
+    return has_quota and (view.reserved_at != old_view.reserved_at or view.cluster_queue != old_view.cluster_queue)
 
 
 # Changes that the model has not processed yet, in the order of arrival. The changes of one object stay in order.
@@ -159,7 +159,7 @@ class ChangeBacklog:
     def __init__(self) -> None:
         self.items: dict[int, PendingChange] = {}
         #: Numbers of the changes with a decision.
-        self.decided: dict[int, None] = {}
+        self.decision_numbers: dict[int, None] = {}
         self._last_number = 0
         self._by_key: dict[Key, deque[int]] = {}
 
@@ -169,7 +169,7 @@ class ChangeBacklog:
         self.items[self._last_number] = PendingChange(change, now)
         self._by_key.setdefault(change.event.key, deque()).append(self._last_number)
         if change.decision is not None:
-            self.decided[self._last_number] = None
+            self.decision_numbers[self._last_number] = None
 
     @property
     def uncompared_decisions(self) -> int:
@@ -179,7 +179,7 @@ class ChangeBacklog:
     def take(self, number: int) -> PendingChange:
         """Remove and return the change with this number."""
         item = self.items.pop(number)
-        self.decided.pop(number, None)
+        self.decision_numbers.pop(number, None)
         numbers = self._by_key[item.key]
         numbers.remove(number)
         if not numbers:
@@ -189,7 +189,7 @@ class ChangeBacklog:
     def first_decision_of(self, workload: str) -> int | None:
         """Return the number of a Workload's first relevant change if it shows a decision; otherwise None."""
         number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
-        return number if number in self.decided else None
+        return number if number in self.decision_numbers else None
 
     def is_first_of_object(self, number: int) -> bool:
         """Report whether a change is its object's first pending change that affects decisions."""
@@ -205,15 +205,15 @@ class ChangeBacklog:
 
     def first_decisions(self) -> Iterator[int]:
         """Yield the number of each change that shows a decision and is its object's first relevant change."""
-        return (number for number in list(self.decided) if self.is_first_of_object(number))
+        return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:
         """Return the evictions for the preemptor with this uid, by change number."""
         evictions: dict[int, ObservedPreemption] = {}
         for number in self.first_decisions():
-            preempted = self.items[number].change.decision
-            if isinstance(preempted, ObservedPreemption) and preempted.preemptor_uid == uid:
-                evictions[number] = preempted
+            decision = self.items[number].change.decision
+            if isinstance(decision, ObservedPreemption) and decision.preemptor_uid == uid:
+                evictions[number] = decision
         return evictions
 
 
@@ -235,38 +235,38 @@ def match_equivalent_victims(
     predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(evictions) != len(predicted_targets):
         return None
-    unmatched = {number: each for number, each in evictions.items() if not _take_target(each, predicted_targets)}
-    for preempted in unmatched.values():
-        admitted = snapshot.holder(preempted.workload)
-        equivalent = next(
+    other_evictions = {number: each for number, each in evictions.items() if not _take_target(each, predicted_targets)}
+    for eviction in other_evictions.values():
+        victim = snapshot.holder(eviction.workload)
+        equivalent_key = next(
             (
                 key
                 for key, each in predicted_targets.items()
-                if admitted is not None and are_equivalent_victims(each.workload, admitted)
+                if victim is not None and are_equivalent_victims(each.workload, victim)
             ),
             None,
         )
-        if equivalent is None or predicted_targets.pop(equivalent).reason != preempted.reason:
+        if equivalent_key is None or predicted_targets.pop(equivalent_key).reason != eviction.reason:
             return None
     return tuple(evictions)
 
 
-def _take_target(preempted: ObservedPreemption, targets: dict[str, PreemptionTarget]) -> bool:
-    target = targets.get(preempted.workload)
-    if target is None or target.reason != preempted.reason:
+def _take_target(eviction: ObservedPreemption, targets: dict[str, PreemptionTarget]) -> bool:
+    target = targets.get(eviction.workload)
+    if target is None or target.reason != eviction.reason:
         return False
-    del targets[preempted.workload]
+    del targets[eviction.workload]
     return True
 
 
-def are_equivalent_victims(first: AdmittedWorkload, other: AdmittedWorkload) -> bool:
+def are_equivalent_victims(victim: AdmittedWorkload, other_victim: AdmittedWorkload) -> bool:
     """Report whether two admitted Workloads are interchangeable as victims."""
     return (
-        first.queue is other.queue
-        and first.priority == other.priority
-        and first.usage == other.usage
-        and first.evicted == other.evicted
-        and abs(first.reserved_at - other.reserved_at) <= _RESERVATION_TOLERANCE
+        victim.queue is other_victim.queue
+        and victim.priority == other_victim.priority
+        and victim.usage == other_victim.usage
+        and victim.evicted == other_victim.evicted
+        and abs(victim.reserved_at - other_victim.reserved_at) <= _RESERVATION_TOLERANCE
     )
 
 
@@ -287,8 +287,8 @@ def matching_changes(decision: Decision, backlog: ChangeBacklog, snapshot: Snaps
         if target.workload.evicted:
             continue
         number = backlog.first_decision_of(target.workload.key)
-        expected = ObservedPreemption(target.workload.key, target.reason, decision.head.workload.uid)
-        if number is None or backlog.items[number].change.decision != expected:
+        expected_eviction = ObservedPreemption(target.workload.key, target.reason, decision.head.workload.uid)
+        if number is None or backlog.items[number].change.decision != expected_eviction:
             return match_equivalent_victims(decision, backlog.evictions_for(decision.head.workload.uid), snapshot)
         numbers.append(number)
     return numbers

@@ -1,7 +1,7 @@
-"""Decision replay: feeds watch events to the model one by one and matches its decisions with those of Kueue.
+"""Decision replay: feeds watch events to our scheduler (the model) one by one, and compares its decisions with Kueue's.
 
 Theory of operation. No API guarantees an order between objects, and Kueue decides while changes are in flight. So Kueue
-saw the changes in another order than the shadow. The model (`model.py`) therefore gets the changes one by one and
+saw the changes in another order than the shadow. The model (`SchedulerModel`) therefore gets the changes one by one and
 decides after each. A decision counts as agreed once Kueue is seen to do the same; only then the model gets its result.
 Both agree if some order of the changes exists in which our scheduler makes exactly the decisions of Kueue. The changes
 of one object stay in their order. In each cohort tree:
@@ -59,7 +59,7 @@ class DecisionReplay(ShadowState):
         self.changes_first = False
         #: Whether the model decides only if Kueue made a decision that is not predicted yet.
         self.is_lazy = False
-        self._unmatched: dict[str, UnmatchedDecisions] = {}
+        self._open_decisions: dict[str, UnmatchedDecisions] = {}
         #: By number of an observed decision: the count of applied changes at its last retry.
         self._retried_at: dict[int, int] = {}
         self._applied_count = 0
@@ -85,99 +85,99 @@ class DecisionReplay(ShadowState):
     @property
     def is_agreed(self) -> bool:
         """Whether no watch event and no decision waits for comparison."""
-        return not self.backlog.items and not self._unmatched
+        return not self.backlog.items and not self._open_decisions
 
     def next_check_at(self) -> Instant | None:
         """Return the time of the next check if no watch event arrives earlier."""
-        times = [self._deadline(number) for number in self.backlog.decided]
-        for unmatched in self._unmatched.values():
+        times = [self._deadline(number) for number in self.backlog.decision_numbers]
+        for open_decisions in self._open_decisions.values():
             times += [
                 self._counts_from(first_made_at) + self._settings.patience
-                for first_made_at in unmatched.first_made_at.values()
+                for first_made_at in open_decisions.first_made_at.values()
             ]
-            times.append(self._counts_from(unmatched.since) + self._settings.settle)
-        release = self.model.index.queue_manager.next_release()
-        times += [] if release is None else [release]
+            times.append(self._counts_from(open_decisions.since) + self._settings.settle)
+        release_time = self.model.index.queue_manager.next_release()
+        times += [] if release_time is None else [release_time]
         return min((time for time in times if time > self._now), default=None)
 
     # 1. The model decides.
 
     def _decide(self) -> bool:
         """Run a model cycle if a head waits for one; report whether the state changed."""
-        if self.is_lazy and not self.backlog.decided:
+        if self.is_lazy and not self.backlog.decision_numbers:
             return False
-        heads, parked = [], False
+        heads, is_changed = [], False
         for head in self.model.heads(self._now):
-            unmatched = self._unmatched.get(self._tree(head.queue))
-            if unmatched is not None and not unmatched.is_stale:
+            open_decisions = self._open_decisions.get(self._tree(head.queue))
+            if open_decisions is not None and not open_decisions.is_stale:
                 continue
-            if head.workload.key in self.missed:
-                parked |= self.model.park(head)  # the next Workload of its queue becomes the head
+            if head.workload.key in self.reported_decisions:
+                is_changed |= self.model.park(head)  # the next Workload of its queue becomes the head
             else:
                 heads.append(head)
         if not heads:
-            return parked
+            return is_changed
         by_tree: dict[str, list[Decision]] = {}
         for decision in self.model.decide(heads):
             by_tree.setdefault(self._tree(decision.head.queue), []).append(decision)
-        arrived_at = False
+        has_completed = False
         for tree, decisions in by_tree.items():
-            arrived_at |= self._compare(tree, decisions)
-        return arrived_at or parked
+            has_completed |= self._compare(tree, decisions)
+        return has_completed or is_changed
 
     def _compare(self, tree: str, decisions: Sequence[Decision]) -> bool:
         """If Kueue made all decisions of the model in a tree, complete them; report whether it did."""
-        effective = [each for each in decisions if is_effective(each)]
-        if all(self._done(each) is not None for each in effective):
+        effective_decisions = [each for each in decisions if is_effective(each)]
+        if all(self._changes_for(each) is not None for each in effective_decisions):
             self._complete(tree, decisions)
             return True
-        earlier = self._unmatched.get(tree, UnmatchedDecisions(self._now))
-        unmatched = UnmatchedDecisions(earlier.since, list(decisions))
-        for decision in effective:
+        old_decisions = self._open_decisions.get(tree, UnmatchedDecisions(self._now))
+        open_decisions = UnmatchedDecisions(old_decisions.since, list(decisions))
+        for decision in effective_decisions:
             signature = signature_of(decision)
-            unmatched.first_made_at[signature] = earlier.first_made_at.get(signature, self._now)
-        self._unmatched[tree] = unmatched
+            open_decisions.first_made_at[signature] = old_decisions.first_made_at.get(signature, self._now)
+        self._open_decisions[tree] = open_decisions
         return False
 
     def _complete(self, tree: str, decisions: Sequence[Decision]) -> None:
         """Requeue the model's heads and apply Kueue's changes for the decisions on which both agree."""
-        self._unmatched.pop(tree, None)
-        matching_changes = [(each, self._done(each) or ()) for each in decisions if is_effective(each)]
+        self._open_decisions.pop(tree, None)
+        completed = [(each, self._changes_for(each) or ()) for each in decisions if is_effective(each)]
         self.model.requeue_heads(decisions)
-        for decision, numbers in matching_changes:
+        for decision, numbers in completed:
             self._record_agreement(decision, numbers)
 
     def _complete_earlier_decisions(self) -> bool:
         """Complete earlier decisions of the model that Kueue has made since; report whether there were any."""
-        for tree, unmatched in self._unmatched.items():
-            if unmatched.is_stale:
+        for tree, open_decisions in self._open_decisions.items():
+            if open_decisions.is_stale:
                 continue
-            effective = [each for each in unmatched.decisions if is_effective(each)]
-            matching_changes = [each for each in effective if self._done(each) is not None]
-            if len(matching_changes) == len(effective):
-                self._complete(tree, unmatched.decisions)
+            effective_decisions = [each for each in open_decisions.decisions if is_effective(each)]
+            matches = [each for each in effective_decisions if self._changes_for(each) is not None]
+            if len(matches) == len(effective_decisions):
+                self._complete(tree, open_decisions.decisions)
                 return True
-            if matching_changes and self._may_apply_next(tree):
-                self._complete(tree, matching_changes)
-                first_made_at = unmatched.first_made_at
-                self._unmatched[tree] = UnmatchedDecisions(self._now, first_made_at=first_made_at, is_stale=True)
+            if matches and self._may_apply_next(tree):
+                self._complete(tree, matches)
+                first_made_at = open_decisions.first_made_at
+                self._open_decisions[tree] = UnmatchedDecisions(self._now, first_made_at=first_made_at, is_stale=True)
                 return True
         return False
 
-    def _done(self, decision: Decision) -> Sequence[int] | None:
+    def _changes_for(self, decision: Decision) -> Sequence[int] | None:
         return matching_changes(decision, self.backlog, self.model.index.snapshot)
 
     def _record_agreement(self, decision: Decision, numbers: Sequence[int]) -> None:
         """Count a decision on which both agree, and apply the changes that Kueue wrote for it."""
         for number in numbers:
-            observed = self.backlog.items[number].change.decision
-            assert observed is not None, "matching_changes returns only changes with a decision"
-            decision_type = "admission" if isinstance(observed, ObservedAdmission) else "preemption"
-            self.counts.agreed[decision_type] = self.counts.agreed.get(decision_type, 0) + 1
-            if isinstance(observed, ObservedPreemption) and all(
-                observed.workload != each.workload.key for each in getattr(decision, "targets", ())
+            kueue_decision = self.backlog.items[number].change.decision
+            assert kueue_decision is not None, "matching_changes returns only changes with a decision"
+            decision_type = "admission" if isinstance(kueue_decision, ObservedAdmission) else "preemption"
+            self.counts.agreements[decision_type] = self.counts.agreements.get(decision_type, 0) + 1
+            if isinstance(kueue_decision, ObservedPreemption) and all(
+                kueue_decision.workload != each.workload.key for each in getattr(decision, "targets", ())
             ):
-                self.counts.alike += 1
+                self.counts.alike_count += 1
             self._apply_change(number)
 
     def _retry_parked(self) -> bool:
@@ -191,13 +191,13 @@ class DecisionReplay(ShadowState):
             if self._retried_at.get(number) == self._applied_count:
                 continue
             self._retried_at[number] = self._applied_count
-            observed = self.backlog.items[number].change.decision
-            workload_name = observed.workload if isinstance(observed, ObservedAdmission) else ""
-            if isinstance(observed, ObservedPreemption):
-                workload_name = self._names.get(observed.preemptor_uid, "")
-            head = self.model.parked(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
+            kueue_decision = self.backlog.items[number].change.decision
+            workload_name = kueue_decision.workload if isinstance(kueue_decision, ObservedAdmission) else ""
+            if isinstance(kueue_decision, ObservedPreemption):
+                workload_name = self._names.get(kueue_decision.preemptor_uid, "")
+            head = self.model.parked_head(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
             decisions = [] if head is None else self.model.decide([head])
-            if head is not None and all(is_effective(each) and self._done(each) is not None for each in decisions):
+            if head and all(is_effective(each) and self._changes_for(each) is not None for each in decisions):
                 self.model.return_to_line(head)
                 self._complete(self._tree(head.queue), decisions)
                 return True
@@ -213,16 +213,16 @@ class DecisionReplay(ShadowState):
 
         While Kueue works through a long queue, a new Workload waits. The model works through the same queue at once.
         """
-        since = self._now - self._settings.settle - self.requeue_batch_period
+        late_after = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
         tree = next((self._tree(head.queue) for head in heads if head.workload.key == key), "")
         heads = [head for head in heads if self._tree(head.queue) == tree]
-        on_time = [head for head in heads if head.workload.key == key or not self.model.may_be_late(head, since)]
-        if len(on_time) in (0, len(heads)):
+        due_heads = [head for head in heads if head.workload.key == key or not self.model.may_be_late(head, late_after)]
+        if len(due_heads) in (0, len(heads)):
             return False
-        decisions = self.model.decide(on_time)
-        effective = [each for each in decisions if is_effective(each)]
-        if not effective or any(self._done(each) is None for each in effective):
+        decisions = self.model.decide(due_heads)
+        effective_decisions = [each for each in decisions if is_effective(each)]
+        if not effective_decisions or any(self._changes_for(each) is None for each in effective_decisions):
             return False
         self._complete(tree, decisions)
         return True
@@ -249,42 +249,42 @@ class DecisionReplay(ShadowState):
 
     def _activate_parked(self, now: Instant, tree: str) -> bool:
         """Activate the parked Workloads of a tree if its batching time has passed; report whether any was activated."""
-        activated = self.model.activate_trees(now, lambda each: tree in (ALL, each) and self._may_apply_next(each))
-        for each in activated:
+        trees = self.model.activate_trees(now, lambda each: tree in (ALL, each) and self._may_apply_next(each))
+        for each in trees:
             self._mark_stale(each)
-        return bool(activated)
+        return bool(trees)
 
     def _mark_stale(self, tree: str) -> None:
         """Mark the model's last decisions in a tree as stale after the model processed another change."""
-        for unmatched in self._unmatched.values() if tree == ALL else filter(None, [self._unmatched.get(tree)]):
-            unmatched.is_stale = True
+        for open_decisions in [each for name, each in self._open_decisions.items() if tree in (ALL, name)]:
+            open_decisions.is_stale = True
 
     def _may_apply_next(self, tree: str) -> bool:
         """Report whether the model may process the next change of a tree, because Kueue has probably seen it."""
-        trees = self._unmatched if tree == ALL else [tree] if tree in self._unmatched else []
+        trees = self._open_decisions if tree == ALL else [tree] if tree in self._open_decisions else []
         return all(
-            self._now - self._counts_from(self._unmatched[each].since) >= self._settings.settle
+            self._now - self._counts_from(self._open_decisions[each].since) >= self._settings.settle
             or self._has_unpredicted_decision(each)
             for each in trees
         )
 
     def _counts_from(self, first_made_at: Instant) -> Instant:
-        return self._settings.since(first_made_at, self._now)
+        return self._settings.counted_from(first_made_at, self._now)
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
         """Report whether Kueue made a decision in this tree that the model has not made."""
-        predicted_numbers = self._matched_numbers(self._unmatched[tree])
+        predicted_numbers = self._matched_numbers(self._open_decisions[tree])
         return any(
             number not in predicted_numbers
             and self.backlog.is_first_of_object(number)
             and self._tree_of(self.backlog.items[number]) == tree
-            for number in self.backlog.decided
+            for number in self.backlog.decision_numbers
         )
 
-    def _matched_numbers(self, unmatched: UnmatchedDecisions) -> set[int]:
+    def _matched_numbers(self, open_decisions: UnmatchedDecisions) -> set[int]:
         """Return the change numbers of Kueue's decisions that match the model's decisions in one tree."""
-        effective = [each for each in unmatched.decisions if is_effective(each)]
-        return {number for each in effective for number in self._done(each) or ()}
+        effective_decisions = [each for each in open_decisions.decisions if is_effective(each)]
+        return {number for each in effective_decisions for number in self._changes_for(each) or ()}
 
     def _apply_change(self, number: int) -> None:
         for earlier in self.backlog.earlier_changes(number):
@@ -292,7 +292,7 @@ class DecisionReplay(ShadowState):
         self._applied_count += 1
         self._retried_at.pop(number, None)
         item = self.backlog.take(number)
-        self.counts.unseen += item.change.is_unseen
+        self.counts.unseen_count += item.change.is_unseen
         self.model.apply_event(item.change.event, item.arrived_at)
 
     # 3. Divergence (`divergence.py`).
@@ -303,8 +303,8 @@ class DecisionReplay(ShadowState):
         A change that came more than `settle` after the decision cannot explain it: Kueue did not know it. A decision
         that matches a part of the model's decisions waits for the rest of them.
         """
-        unmatched = self._unmatched.get(self._tree_of(self.backlog.items[number]))
-        is_predicted = unmatched is not None and number in self._matched_numbers(unmatched)
+        open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[number]))
+        is_predicted = open_decisions is not None and number in self._matched_numbers(open_decisions)
         patience = self._settings.patience if is_predicted else self._settings.settle
         return self.backlog.items[number].arrived_at + patience
 

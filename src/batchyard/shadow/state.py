@@ -1,4 +1,4 @@
-"""Shadow state: the model scheduler and pending changes of one cohort tree, blockAdmission periods, and settings."""
+"""Shadow state: our scheduler as a model of Kueue, the pending changes, blockAdmission periods, and settings."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,30 +57,30 @@ class SchedulerModel:
         """Process a watch event that arrived at `arrived_at`; Kueue's batching time for it starts then."""
         is_workload = event.key.kind == scheme.WORKLOAD
         namespace_objects = self._objects.setdefault(event.key.namespace if is_workload else "", {})
-        before = namespace_objects.pop(event.key, None)
+        old_event = namespace_objects.pop(event.key, None)
         if event.type is not EventType.DELETED:
             # The quota of a Workload from the initial list is not a decision.
             old, kind = (event.obj, EventType.MODIFIED) if is_workload else (None, EventType.ADDED)
             namespace_objects[event.key] = event._replace(type=kind, old=old)
         self.index.observe(event, arrived_at)
         if is_workload and event.type is not EventType.DELETED:
-            self._apply_pending_message(event, before, arrived_at)
+            self._apply_pending_message(event, old_event, arrived_at)
 
-    def _apply_pending_message(self, event: WatchEvent, before: WatchEvent | None, arrived_at: Instant) -> None:
+    def _apply_pending_message(self, event: WatchEvent, old_event: WatchEvent | None, arrived_at: Instant) -> None:
         """Record from Kueue's pending message that a Workload was tried; if it waits for victims, it stays the head."""
         is_waiting = observed.waits_for_victims(event.obj)
         pending_position = None if is_waiting is None else self._pending_position(str(event.key))
-        if pending_position is None or (waiting := pending_position[0].get(str(event.key))) is None:
+        if pending_position is None or (entry := pending_position[0].get(str(event.key))) is None:
             return
         self._has_reasons = True
         queue, name, was_waiting = pending_position[0], str(event.key), None
-        if before is not None:
-            was_waiting = observed.waits_for_victims(before.obj)
+        if old_event is not None:
+            was_waiting = observed.waits_for_victims(old_event.obj)
             kind = lifecycle.QUOTA_RESERVED
-            if find_condition(before.obj, kind) != find_condition(event.obj, kind):
+            if find_condition(old_event.obj, kind) != find_condition(event.obj, kind):
                 queue.record_attempt(name, arrived_at)
         if is_waiting and not was_waiting:
-            self.index.queue_manager.requeue(queue.head_of(name), waiting.last, RequeueReason.PENDING_PREEMPTION)
+            self.index.queue_manager.requeue(queue.head_of(name), entry.last, RequeueReason.PENDING_PREEMPTION)
         elif was_waiting is None:
             queue.release_preemptor(name)
 
@@ -114,16 +114,16 @@ class SchedulerModel:
             else []
         )
 
-    def parked(self, workload: str, since: Instant) -> Head | None:
-        """Return a Workload as a head if it was parked at or after `since`; otherwise None."""
+    def parked_head(self, workload: str, begin: Instant) -> Head | None:
+        """Return a Workload as a head if it was parked at or after `begin`; otherwise None."""
         position = self._pending_position(workload)
-        if position is None or (parked_at := position[0].parked_at(workload)) is None or parked_at < since:
+        if position is None or (parked_at := position[0].parked_at(workload)) is None or parked_at < begin:
             return None
         return position[0].head_of(workload)
 
-    def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Report whether a Workload ahead of this head was parked at or after `since`: Kueue may still process it."""
-        return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
+    def may_be_late(self, head: Head, begin: Instant) -> bool:
+        """Report whether a Workload ahead of this head was parked at or after `begin`: Kueue may still process it."""
+        return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, begin)
 
     def return_to_line(self, head: Head) -> None:
         """Move one parked Workload back into the active heap."""
@@ -141,9 +141,9 @@ class SchedulerModel:
         """Return the pending queue and the cohort tree of a Workload, or None."""
         view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
-        waiting = None if queue is None else self.index.queue_manager.pending.get(queue)
+        pending_queue = None if queue is None else self.index.queue_manager.pending.get(queue)
         tree = None if queue is None else self.tree_of_queue(queue)
-        return None if waiting is None or tree is None else (waiting, tree)
+        return None if pending_queue is None or tree is None else (pending_queue, tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
         """Run a scheduling cycle with these heads, and return its decisions."""
@@ -160,13 +160,13 @@ class SchedulerModel:
 
     def requeue_heads(self, decisions: Iterable[Decision]) -> None:
         """Requeue the heads that stay pending or wait for their victims, as the scheduler does after a cycle."""
-        decisions_parked: list[tuple[Decision, bool]] = []
+        parked_flags: list[tuple[Decision, bool]] = []
         for decision in decisions:
-            parked = False
+            parks = False
             if isinstance(decision, StayPending | Preempt):
-                parked = self.index.queue_manager.requeue(decision.head, decision.last, self._requeue_reason(decision))
-            decisions_parked.append((decision, parked))
-        self._quiescence_detector.look(decisions_parked)
+                parks = self.index.queue_manager.requeue(decision.head, decision.last, self._requeue_reason(decision))
+            parked_flags.append((decision, parks))
+        self._quiescence_detector.look(parked_flags)
 
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
         """Return the requeue reason; Kueue's message decides whether a Workload waits for other Workloads' victims."""
@@ -185,9 +185,9 @@ class SchedulerModel:
         """Add a pending Workload to its queue again, as if it were new."""
         view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
-        waiting = None if queue is None else self.index.queue_manager.pending.get(queue)
-        if view is not None and queue is not None and waiting is not None and waiting.remove(workload):
-            waiting.put_in_line(view)
+        pending_queue = None if queue is None else self.index.queue_manager.pending.get(queue)
+        if view is not None and queue is not None and pending_queue is not None and pending_queue.remove(workload):
+            pending_queue.put_in_line(view)
             self.index.queue_manager.record_new_workload(queue)
 
     def park_all(self, now: Instant) -> None:
@@ -212,9 +212,9 @@ class SchedulerModel:
 
     def tree_of(self, workload: str, obj: Obj) -> str | None:
         """Return the cohort tree in which a Workload holds quota or is pending, or None."""
-        admitted = self.index.snapshot.holder(workload)
-        if admitted is not None:
-            return admitted.queue.node.tree
+        quota_holder = self.index.snapshot.holder(workload)
+        if quota_holder is not None:
+            return quota_holder.queue.node.tree
         key = f"{obj['metadata'].get('namespace', '')}/{obj['spec'].get('queueName', '')}"
         local_queue = self.index.workload_cache.local_queues.get(key)
         return None if local_queue is None else self.tree_of_queue(local_queue.cluster_queue)
@@ -262,12 +262,12 @@ class BlockedPeriods:
         elif was_closed and not self._gate.is_closed:
             self._periods[-1] = (self._periods[-1][0], now)
 
-    def since(self, first: Instant, now: Instant) -> Instant:
-        """Return `first`, or the end of a later blocked period; `now` while a period lasts."""
+    def counted_from(self, start_time: Instant, now: Instant) -> Instant:
+        """Return `start_time`, or the end of a later blocked period; `now` while a period lasts."""
         for begin, end in reversed(self._periods):
             if begin <= now:
-                return max(first, now if end is None or end > now else end)
-        return first
+                return max(start_time, now if end is None or end > now else end)
+        return start_time
 
 
 #: The tree name for changes that affect all trees.
@@ -288,11 +288,11 @@ class ShadowSettings(NamedTuple):
     #: Whether Kueue orders Workloads evicted for PodsReady by creation time instead of eviction time.
     is_by_creation: bool = False
     #: The periods in which Kueue waited for ready pods; None if blockAdmission is disabled.
-    held_back: BlockedPeriods | None = None
+    blocked_periods: BlockedPeriods | None = None
 
-    def since(self, first: Instant, now: Instant) -> Instant:
+    def counted_from(self, start_time: Instant, now: Instant) -> Instant:
         """Return the time from which a missing action of Kueue counts; `now` while blockAdmission blocks Kueue."""
-        return first if self.held_back is None else self.held_back.since(first, now)
+        return start_time if self.blocked_periods is None else self.blocked_periods.counted_from(start_time, now)
 
 
 class ShadowState:
@@ -307,7 +307,7 @@ class ShadowState:
         #: Changes that the model has not processed yet.
         self.backlog = observed.ChangeBacklog()
         #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
-        self.missed: dict[str, observed.Signature] = {}
+        self.reported_decisions: dict[str, observed.Signature] = {}
         self._names: dict[str, str] = {}
         self._deleted_uids: deque[str] = deque()
         self._now: Instant = 0
@@ -344,15 +344,15 @@ class ShadowState:
         event, old = change.event, change.event.old
         view = workload_view(event.obj)
         is_changed = old is None or event.type is EventType.DELETED or old.get("spec") != event.obj.get("spec")
-        if view.key in self.missed and (change.decision is not None or is_changed):
+        if view.key in self.reported_decisions and (change.decision is not None or is_changed):
             self._requeue_missed(view.key)
             if isinstance(change.decision, observed.ObservedAdmission):
-                self.counts.late += 1
+                self.counts.late_count += 1
                 self.findings.append(Divergence(DivergenceType.LATE, self._now, view.key, "admitted late"))
 
     def _requeue_missed(self, workload: str) -> None:
-        if workload in self.missed:
-            del self.missed[workload]
+        if workload in self.reported_decisions:
+            del self.reported_decisions[workload]
             self.model.requeue_as_new(workload)
 
     def _record_name(self, event: WatchEvent) -> None:

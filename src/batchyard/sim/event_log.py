@@ -52,10 +52,10 @@ def _node_records(event: WatchEvent) -> Iterator[EventFields]:
 
 def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
     """Yield a record if a pod is unschedulable, bound, preempted, ended, or deleted before its end."""
-    node, previous = bound_node(event.obj), event.old
+    node, old_pod = bound_node(event.obj), event.old
     if not node:
         message = _unschedulable_message(event.obj)
-        if event.type is not _DELETED and message and (previous is None or _unschedulable_message(previous) != message):
+        if event.type is not _DELETED and message and (old_pod is None or _unschedulable_message(old_pod) != message):
             yield "PodUnschedulable", {"pod": str(event.key), "message": message}
         return
     fields = {"pod": str(event.key), "node": node}
@@ -63,11 +63,11 @@ def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
         if not is_terminal(event.obj):
             yield "PodDeleted", fields
         return
-    if previous is None or not bound_node(previous):
+    if old_pod is None or not bound_node(old_pod):
         yield "PodBound", fields
-    if _is_being_preempted(event.obj) and not (previous is not None and _is_being_preempted(previous)):
+    if _is_being_preempted(event.obj) and not (old_pod is not None and _is_being_preempted(old_pod)):
         yield "PodPreempted", fields
-    if is_terminal(event.obj) and not (previous is not None and is_terminal(previous)):
+    if is_terminal(event.obj) and not (old_pod is not None and is_terminal(old_pod)):
         reason = (event.obj.get("status") or {}).get("reason")
         yield f"Pod{phase(event.obj)}", {**fields, **({"reason": reason} if reason else {})}
 
@@ -161,10 +161,10 @@ class EventLog:
 
     def final(self, reader: Reader, at: Instant | None = None) -> None:
         """Emit the last log record: the Workloads that are pending and that have quota at the end of the run."""
-        unfinished = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]
-        pending = [str(key_of(obj)) for obj in unfinished if not has_quota_reservation(obj)]
-        admitted = [str(key_of(obj)) for obj in unfinished if has_quota_reservation(obj)]
-        self._emit("Final", {"pending": pending, "admitted": admitted}, at)
+        unfinished_workloads = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]
+        pending_names = [str(key_of(obj)) for obj in unfinished_workloads if not has_quota_reservation(obj)]
+        admitted_names = [str(key_of(obj)) for obj in unfinished_workloads if has_quota_reservation(obj)]
+        self._emit("Final", {"pending": pending_names, "admitted": admitted_names}, at)
 
     def _observe_workload(self, event: WatchEvent) -> None:
         view = workload_view(event.obj)
@@ -175,27 +175,27 @@ class EventLog:
         if event.old is None:
             self._key_by_uid[view.uid] = view.key
             self._emit("Created", {"workload": view.key})
-        previous = workload_view(event.old) if event.old is not None else None
-        if view.quota_reserved and not (previous and previous.quota_reserved):
+        old_view = workload_view(event.old) if event.old is not None else None
+        if view.quota_reserved and not (old_view and old_view.quota_reserved):
             self._emit("QuotaReserved", _reservation_fields(view))
-        if view.admitted and not (previous and previous.admitted):
+        if view.admitted and not (old_view and old_view.admitted):
             self._emit("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
-        if view.evicted and view.quota_reserved and not (previous and previous.evicted):
+        if view.evicted and view.quota_reserved and not (old_view and old_view.evicted):
             self._emit_eviction(event.obj, view)
-        if view.finished and not (previous and previous.finished):
+        if view.finished and not (old_view and old_view.finished):
             self._emit("Finished", {"workload": view.key})
 
     def _emit_eviction(self, obj: Obj, view: WorkloadView) -> None:
         status = obj["status"]
-        evicted = find_condition(status, "Evicted")
-        assert evicted is not None
-        preempted = find_condition(status, "Preempted")
-        if evicted["reason"] != "Preempted" or preempted is None:
-            self._emit("Evicted", {"workload": view.key, "reason": evicted["reason"]})
+        eviction = find_condition(status, "Evicted")
+        assert eviction is not None
+        preemption = find_condition(status, "Preempted")
+        if eviction["reason"] != "Preempted" or preemption is None:
+            self._emit("Evicted", {"workload": view.key, "reason": eviction["reason"]})
             return
-        uid = parse_preemptor_uid(preempted["message"])
+        uid = parse_preemptor_uid(preemption["message"])
         preemptor = self._key_by_uid.get(uid, uid)
-        self._emit("Preempted", {"workload": view.key, "reason": preempted["reason"], "by": preemptor})
+        self._emit("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
 
     def _emit(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
         self.last = self._now() if at is None else at

@@ -142,9 +142,9 @@ class Forecast:
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by the outcomes of earlier forecasts."""
-        raw = self.waits_by_level
-        moved = correct_waits(calibration, tracker_names_for(self.basis, raw, self.forks), raw)
-        return self if moved == raw else replace(self, moved=moved)
+        fork_waits = self.waits_by_level
+        corrected_waits = correct_waits(calibration, tracker_names_for(self.basis, fork_waits, self.forks), fork_waits)
+        return self if corrected_waits == fork_waits else replace(self, moved=corrected_waits)
 
     @property
     def waits_by_level(self) -> Waits:
@@ -187,8 +187,8 @@ def forecasts(
 def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE_SIZE) -> list[ForecastRecord]:
     """Return the forecasts of a sample of pending Workloads, chosen by hashes of the instant and their names."""
     pending_keys = [view.key for views in pending_order_of(state, queues_of(state)).waiting.values() for view in views]
-    sampled = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
-    forecast_by_name = forecasts(state, sampled, options)
+    sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
+    forecast_by_name = forecasts(state, sampled_names, options)
     return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()]
 
 
@@ -230,7 +230,7 @@ class _ForkRunTimes:
         draws = self._draws_by_history.get(id(history))
         if draws is None:
             draws = self._draws_by_history[id(history)] = history.draws_for_fork(self._seed)
-        return estimate.limit_run_time(draws.next(age), age)
+        return estimate.limit_run_time(draws.next_run_time(age), age)
 
 
 class ForecastRunner:
@@ -250,9 +250,9 @@ class ForecastRunner:
         pending_names = [name for name, view in views.items() if not view.admitted]
         forecasts_by_name = {name: self._started_forecast(name) for name, view in views.items() if view.admitted}
         if pending_names:
-            reduced = reduce_to_quota(self._state, self._queues, self._pending_order, pending_names)
-            runs = self._run_forks(reduced, pending_names, self._arrivals(pending_names))
-            forecasts_by_name |= {name: self._forecast(name, reduced, runs) for name in pending_names}
+            quota_state = reduce_to_quota(self._state, self._queues, self._pending_order, pending_names)
+            runs = self._run_forks(quota_state, pending_names, self._arrivals(pending_names))
+            forecasts_by_name |= {name: self._forecast(name, quota_state, runs) for name in pending_names}
         return {name: forecasts_by_name[name] for name in views}
 
     def _workload_view(self, name: str) -> WorkloadView | None:
@@ -280,16 +280,17 @@ class ForecastRunner:
         return runs
 
     def _run_fork(
-        self, number: int, reduced: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
+        self, number: int, quota_state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
     ) -> _ForkRun:
         """Run one fork until all requested Workloads are admitted, or until the horizon or the step limit."""
         run, seed, options = _ForkRun(), self._options.seed * 1000 + number, self._options
         run_times = _ForkRunTimes(self._estimate, self._state.at, seed)
-        workloads = [standalone_workload(obj, run_times.run_time(name, obj)) for name, obj in reduced.workloads.items()]
+        workloads = quota_state.workloads
+        forked_workloads = [standalone_workload(obj, run_times.run_time(name, obj)) for name, obj in workloads.items()]
         steps = [] if arrivals is None else arrivals.steps(run_times.new_run_time, options.horizon, seed)
         kueue = self._state.kueue.with_fair_sharing() if options.fair_sharing else self._state.kueue
         scenario = Scenario(steps, kueue=kueue)
-        not_started = dict.fromkeys(self._last_simulated(name, reduced) for name in names)
+        not_started = dict.fromkeys(self._last_simulated(name, quota_state) for name in names)
 
         def record_event(record: Record) -> None:
             if record["event"] == "Admitted":
@@ -298,21 +299,22 @@ class ForecastRunner:
                 run.admissions.append((record["clusterQueue"], name, at))
                 not_started.pop(name, None)
 
-        world = World(scenario, sink=record_event, seed=seed, state=make_state(self._state, reduced.objects, workloads))
+        state = make_state(self._state, quota_state.objects, forked_workloads)
+        world = World(scenario, sink=record_event, seed=seed, state=state)
         work_limit = max(1, options.work_max // FORKS_MIN)
-        until = self._state.at + options.horizon
+        horizon = self._state.at + options.horizon
         while not_started and not run.is_cut_short:
-            steps_done = world.kernel.run(until, steps_max=_STEPS_PER_SLICE)
-            run.work = world.kernel.steps + _HEAD_COST * len(reduced.last) * _cycles(world)
+            steps_done = world.kernel.run(horizon, steps_max=_STEPS_PER_SLICE)
+            run.work = world.kernel.steps + _HEAD_COST * len(quota_state.last) * _cycles(world)
             if steps_done < _STEPS_PER_SLICE:
                 break
             run.is_cut_short = run.work >= work_limit
         return run
 
-    def _last_simulated(self, name: str, reduced: QuotaOnlyState) -> str:
+    def _last_simulated(self, name: str, quota_state: QuotaOnlyState) -> str:
         """Return the Workload whose start ends a fork: the requested one, or the last simulated one of its queue."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
-        return name if name in reduced.workloads else reduced.last.get(queue, name)
+        return name if name in quota_state.workloads else quota_state.last.get(queue, name)
 
     def _estimate(self, name: str, obj: Obj) -> Estimate:
         estimate = self._estimates.get(name)
@@ -322,46 +324,46 @@ class ForecastRunner:
 
     # --- results ---
 
-    def _forecast(self, name: str, reduced: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
+    def _forecast(self, name: str, quota_state: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
         starts = [run.starts.get(name) for run in runs]
         queue, position = self._pending_order.positions.get(name, ("", 0))
-        is_beyond = name not in reduced.workloads
+        is_beyond = name not in quota_state.workloads
         pairs = zip(starts, runs, strict=True)
         is_extrapolated = [is_beyond or (start is None and run.is_cut_short) for start, run in pairs]
         if any(is_extrapolated):
-            extrapolated = [_extrapolate_start(run, queue, position) for run in runs]
-            candidates = zip(extrapolated, is_extrapolated, starts, strict=True)
+            extrapolated_starts = [_extrapolate_start(run, queue, position) for run in runs]
+            candidates = zip(extrapolated_starts, is_extrapolated, starts, strict=True)
             starts = [estimated if is_estimated else start for estimated, is_estimated, start in candidates]
-        waits = sorted(wait for wait in starts if wait is not None)
-        depends_on = self._depends_on(name, reduced, is_certain=len(waits) == len(runs))
+        sorted_waits = sorted(wait for wait in starts if wait is not None)
+        depends_on = self._depends_on(name, quota_state, is_certain=len(sorted_waits) == len(runs))
         if any(is_extrapolated):
-            ahead = f"{position} Workloads are ahead of it"
-            depends_on.append(f"{ahead}: its start is extrapolated from the starts of the first of them")
-        basis = self._basis(reduced)
-        forecast = Forecast(name, self._state.at, basis, waits, len(runs), self._options.seed, depends_on)
+            order_text = f"{position} Workloads are ahead of it"
+            depends_on.append(f"{order_text}: its start is extrapolated from the starts of the first of them")
+        basis = self._basis(quota_state)
+        forecast = Forecast(name, self._state.at, basis, sorted_waits, len(runs), self._options.seed, depends_on)
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
-    def _basis(self, reduced: QuotaOnlyState) -> Basis:
+    def _basis(self, quota_state: QuotaOnlyState) -> Basis:
         """Return the least reliable basis among the run times in the forks."""
-        bases = {self._estimate(name, obj).basis for name, obj in reduced.workloads.items()}
+        bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
         return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in bases), Basis.MANIFEST)
 
-    def _depends_on(self, name: str, reduced: QuotaOnlyState, *, is_certain: bool) -> list[str]:
+    def _depends_on(self, name: str, quota_state: QuotaOnlyState, *, is_certain: bool) -> list[str]:
         """Return texts about the unknown run times and conditions that the forecast depends on."""
-        unknown = [
+        unknown_views = [
             view
             for view in self._pending_order.holding
-            if view.key in reduced.workloads
-            and self._estimate(view.key, reduced.workloads[view.key]).basis is Basis.UNKNOWN
+            if view.key in quota_state.workloads
+            and self._estimate(view.key, quota_state.workloads[view.key]).basis is Basis.UNKNOWN
         ]
         may_see = self._options.may_see
-        names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown[:_NAMES_MAX]]
+        names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown_views[:_NAMES_MAX]]
         texts = [
             f"{name} holds {_describe_held_quota(view)} and its run time is unknown"
-            for name, view in zip(names, unknown, strict=False)
+            for name, view in zip(names, unknown_views, strict=False)
         ]
-        if len(unknown) > _NAMES_MAX:
-            texts.append(f"{len(unknown) - _NAMES_MAX} more running Workloads have unknown run times")
+        if len(unknown_views) > _NAMES_MAX:
+            texts.append(f"{len(unknown_views) - _NAMES_MAX} more running Workloads have unknown run times")
         pending_message = self._pending_message(name)
         if not is_certain and pending_message:
             texts.append(f"it waits because: {pending_message}")
@@ -410,6 +412,7 @@ def _describe_held_quota(view: WorkloadView) -> str:
 #: The limit of kernel steps for each of the two states; later effects are not considered.
 STEPS_MAX: Final = 20_000
 _SHOWN_NAMES_MAX: Final = 3
+_LOST_ADMISSION: Final = "would be admitted at once without the change, and not with it"
 
 
 @dataclass(slots=True)
@@ -423,22 +426,21 @@ class _ImmediateEffects:
     over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
 
 
-def dry_run_warnings(current: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
+def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str], bool]) -> list[str]:
     """Return warnings about the effects of storing a changed object; only visible namespaces' Workloads are named."""
-    numbered = with_metadata(changed, resourceVersion=str(current.revision + 1))
-    before = _simulate_instant(current)
-    state = replace(current, revision=current.revision + 1, objects={**current.objects, key_of(changed): numbered})
-    after = _simulate_instant(state)
+    stored = with_metadata(new_object, resourceVersion=str(old_state.revision + 1))
+    old_effects = _simulate_instant(old_state)
+    objects = {**old_state.objects, key_of(new_object): stored}
+    new_state = replace(old_state, revision=old_state.revision + 1, objects=objects)
+    new_effects = _simulate_instant(new_state)
     warnings = [
-        *_new_names_text("would be admitted at once", before.admitted, after.admitted, may_see),
-        *_new_names_text("would be preempted at once", before.preempted, after.preempted, may_see),
-        *_new_names_text("would be evicted at once", before.evicted, after.evicted, may_see),
-        *_new_names_text(
-            "would be admitted at once without the change, and not with it", after.admitted, before.admitted, may_see
-        ),
+        *_new_names_text("would be admitted at once", old_effects.admitted, new_effects.admitted, may_see),
+        *_new_names_text("would be preempted at once", old_effects.preempted, new_effects.preempted, may_see),
+        *_new_names_text("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
+        *_new_names_text(_LOST_ADMISSION, new_effects.admitted, old_effects.admitted, may_see),
     ]
-    for quota_key, (amount, names) in after.over.items():
-        if amount > before.over.get(quota_key, (0, ()))[0]:
+    for quota_key, (amount, names) in new_effects.over.items():
+        if amount > old_effects.over.get(quota_key, (0, ()))[0]:
             queue, flavor, resource = quota_key
             shown_names = _shorten_names(names, may_see)
             excess_text = f"{format_amount(resource, amount)} {resource} of flavor {flavor} more than its quota allows"
@@ -446,13 +448,13 @@ def dry_run_warnings(current: State, changed: Obj, may_see: Callable[[str], bool
                 f"ClusterQueue {queue} would use {excess_text}: "
                 f"{shown_names} would no longer fit; it admits no other Workload"
             )
-    return [*warnings, *_quota_above_nodes(state, changed)]
+    return [*warnings, *_quota_above_nodes(new_state, new_object)]
 
 
 def _simulate_instant(state: State) -> _ImmediateEffects:
     """Simulate a state for one instant; return the immediate effects."""
     queues = queues_of(state)
-    reduced = reduce_to_quota(state, queues, pending_order_of(state, queues), None)
+    quota_state = reduce_to_quota(state, queues, pending_order_of(state, queues), None)
     effects = _ImmediateEffects()
     tables = {"Admitted": effects.admitted, "Preempted": effects.preempted, "Evicted": effects.evicted}
 
@@ -461,9 +463,9 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
         if table is not None:
             table[record["workload"]] = None
 
-    workloads = [standalone_workload(obj, None) for obj in reduced.workloads.values()]
+    workloads = [standalone_workload(obj, None) for obj in quota_state.workloads.values()]
     scenario = Scenario((), kueue=state.kueue)
-    world = World(scenario, sink=record_event, state=make_state(state, reduced.objects, workloads))
+    world = World(scenario, sink=record_event, state=make_state(state, quota_state.objects, workloads))
     world.kernel.run(state.at, steps_max=STEPS_MAX)
     snapshot = world.platform.index.snapshot
     snapshot.settle()
@@ -479,41 +481,41 @@ def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, 
         excess = min(used, -available(queue.node, fr)) if used > 0 else 0
         if excess <= 0:
             continue
-        names, remaining = [], excess
+        names, remaining_excess = [], excess
         for admitted_workload in queue.ranked():
             amount = dict(admitted_workload.usage).get(fr, 0)
-            if amount and remaining > 0:
+            if amount and remaining_excess > 0:
                 names.append(admitted_workload.key)
-                remaining -= amount
+                remaining_excess -= amount
         excess_by_resource[queue.name, *snapshot.names[fr]] = excess, names
     return excess_by_resource
 
 
 def _new_names_text(
-    what: str, before: Mapping[str, None], after: Mapping[str, None], may_see: Callable[[str], bool]
+    text: str, old_names: Mapping[str, None], new_names: Mapping[str, None], may_see: Callable[[str], bool]
 ) -> Iterator[str]:
-    names = [name for name in after if name not in before]
+    names = [name for name in new_names if name not in old_names]
     if names:
-        yield f"{_shorten_names(names, may_see)} {what}"
+        yield f"{_shorten_names(names, may_see)} {text}"
 
 
 def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
     """Return the first visible Workload names and the number of all others, as a text."""
-    visible = [name for name in names if may_see(name.partition("/")[0])][:_SHOWN_NAMES_MAX]
-    hidden_count = len(names) - len(visible)
-    if not visible:
+    visible_names = [name for name in names if may_see(name.partition("/")[0])][:_SHOWN_NAMES_MAX]
+    hidden_count = len(names) - len(visible_names)
+    if not visible_names:
         return f"{hidden_count} Workload{'s' * (hidden_count > 1)}"
-    return ", ".join(visible) + (f" and {hidden_count} more" if hidden_count else "")
+    return ", ".join(visible_names) + (f" and {hidden_count} more" if hidden_count else "")
 
 
-def _quota_above_nodes(state: State, changed: Obj) -> Iterator[str]:
+def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
     """Yield a warning for each flavor and resource whose total quota exceeds the capacity of the nodes, if any."""
-    if key_of(changed).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
+    if key_of(new_object).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
         return
     nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]
     flavors = {flavor["metadata"]["name"]: flavor_view(flavor) for flavor in state.of_kind(scheme.RESOURCE_FLAVOR)}
     snapshot = trees_of(state)
-    name, is_queue = changed["metadata"]["name"], key_of(changed).kind == scheme.CLUSTER_QUEUE
+    name, is_queue = new_object["metadata"]["name"], key_of(new_object).kind == scheme.CLUSTER_QUEUE
     changed_node = snapshot.queues[name].node if is_queue else snapshot.cohorts[name]
     for fr in changed_node.nominal if nodes else ():
         flavor, resource = snapshot.names[fr]
@@ -569,9 +571,9 @@ class ForecastAnswers:
         options = ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration)
         return sample_forecasts(self._state(list_kind, at, FORECAST_KINDS), options)
 
-    def warnings_for(self, list_kind: KindLister, at: Instant, changed: Obj, may_see: MaySee) -> Sequence[str]:
+    def warnings_for(self, list_kind: KindLister, at: Instant, new_object: Obj, may_see: MaySee) -> Sequence[str]:
         """Return the dry-run warnings about a changed object."""
-        return dry_run_warnings(self._state(list_kind, at, (*FORECAST_KINDS, scheme.NODE)), changed, may_see)
+        return dry_run_warnings(self._state(list_kind, at, (*FORECAST_KINDS, scheme.NODE)), new_object, may_see)
 
     def _state(self, list_kind: KindLister, at: Instant, kinds: Sequence[str]) -> State:
         objects = {key_of(obj): obj for kind in kinds for obj in list_kind(kind)}

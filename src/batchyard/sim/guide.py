@@ -144,11 +144,11 @@ def guide_steps() -> tuple[GuideStep, ...]:
     return _load_guide_file().steps
 
 
-def played_steps(last: str | None = None) -> tuple[GuideStep, ...]:
+def played_steps(last_name: str | None = None) -> tuple[GuideStep, ...]:
     """Return the steps of the guide up to and including a step name; None: all steps."""
     steps = guide_steps()
     names = [step.name for step in steps]
-    return tuple(steps if last is None else steps[: names.index(last) + 1])
+    return tuple(steps if last_name is None else steps[: names.index(last_name) + 1])
 
 
 def examples_folder() -> Path | None:
@@ -211,10 +211,10 @@ class Guide:
         """Run until all Jobs have ended and the additional nodes are removed, or until the time limits."""
         world = self.world
         world.run_until(step.starts_at)
-        while self.unfinished() and world.now() < RUN_LENGTH_MAX:
+        while self.unfinished_jobs() and world.now() < RUN_LENGTH_MAX:
             world.run_until(world.now() + MINUTE)
-        latest = world.now() + SHRINKING_MAX
-        while len(world.objects(scheme.NODE)) > sum(self.initial.values()) and world.now() < latest:
+        deadline = world.now() + SHRINKING_MAX
+        while len(world.objects(scheme.NODE)) > sum(self.initial.values()) and world.now() < deadline:
             world.run_until(world.now() + MINUTE)
 
     def objects(self, kind: str) -> Sequence[Obj]:
@@ -230,7 +230,7 @@ class Guide:
         """The start time of the simulated world."""
         return EPOCH
 
-    def unfinished(self) -> Sequence[Obj]:
+    def unfinished_jobs(self) -> Sequence[Obj]:
         """Return the stored Jobs that have not completed."""
         return unfinished_of(self.objects(scheme.JOB))
 
@@ -254,9 +254,9 @@ class _GuidePlan:
         self._folder = folder
         self._unread: list[FileFault] = []
         self._manifests = Manifests()
-        self._read(cluster_file(platform or folder), 0)
+        self._read_file(cluster_file(platform or folder), 0)
         if platform and (platform / CONFIGURATION_FILE).is_file():
-            self._read(platform / CONFIGURATION_FILE, 0)
+            self._read_file(platform / CONFIGURATION_FILE, 0)
         #: The files of the platform (BEFORE) and of each step, in order.
         self.files: dict[str, list[AppliedFile]] = {
             PLATFORM_FILES: [
@@ -265,7 +265,7 @@ class _GuidePlan:
             ]
         }
         for applied in self.files[PLATFORM_FILES]:
-            self._read(*applied)
+            self._read_file(*applied)
         if platform:
             self._manifests.odd.clear()  #  no warnings: a rendered platform contains kinds that are not simulated
 
@@ -282,9 +282,9 @@ class _GuidePlan:
                 at += BETWEEN_APPLIES
             at += BETWEEN_ROUNDS
         for applied in setup_files:
-            self._read(*applied)
+            self._read_file(*applied)
         for applied in job_files:
-            self._read(*applied, step.runtime)
+            self._read_file(*applied, step.runtime)
         self.files[step.name] = [*setup_files, *job_files]
 
     def _cluster(self) -> Obj | None:
@@ -314,7 +314,7 @@ class _GuidePlan:
             self._unread.append(FileFault(str(folder), FieldError("", "the folder contains no manifests", remedy)))
         return paths
 
-    def _read(self, path: Path, at: Duration, runtime: str | None = None) -> None:
+    def _read_file(self, path: Path, at: Duration, runtime: str | None = None) -> None:
         """Read a file that is applied at a time; `runtime` is the run time of Jobs and JobSets without one."""
         manifests, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
         for manifest in manifests.objects:

@@ -153,10 +153,10 @@ def _queue_of_cluster(
     spec["preemption"] = {"withinClusterQueue": plan.dice.choose(["Never", "LowerPriority"])}
     if checks:
         spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": check} for check in checks]}
-    local = make_object(KUEUE, "LocalQueue", name, spec={"clusterQueue": name})
-    local["metadata"]["namespace"] = NAMESPACE
+    local_queue = make_object(KUEUE, "LocalQueue", name, spec={"clusterQueue": name})
+    local_queue["metadata"]["namespace"] = NAMESPACE
     plan.objects.append(make_object(KUEUE, "ResourceFlavor", name, spec=flavor))
-    plan.objects += [make_object(KUEUE, "ClusterQueue", name, spec=spec), local]
+    plan.objects += [make_object(KUEUE, "ClusterQueue", name, spec=spec), local_queue]
 
 
 def _cluster(plan: ClusterWorldPlan) -> ObjectDict:

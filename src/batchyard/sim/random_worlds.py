@@ -29,7 +29,7 @@ _FUNGIBILITY_POLICIES: Final = ("MayStopSearch", "TryNextFlavor")
 class RandomSource(Protocol):
     """A source of random numbers."""
 
-    def below(self, bound: int) -> int:
+    def draw_below(self, stop: int) -> int:
         """Return a random integer from 0 up to, not including, the bound."""
 
 
@@ -40,11 +40,11 @@ class SeededDraws:
         self._seed = seed
         self._drawn = 0
 
-    def below(self, bound: int) -> int:
+    def draw_below(self, stop: int) -> int:
         """Return a random integer from 0 up to, not including, the bound."""
         self._drawn += 1
         digest = hashlib.blake2b(f"{self._seed}/{self._drawn}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest) % bound
+        return int.from_bytes(digest) % stop
 
 
 class RandomChoices:
@@ -53,21 +53,21 @@ class RandomChoices:
     def __init__(self, draws: RandomSource) -> None:
         self._draws = draws
 
-    def draw_integer(self, low: int, high: int) -> int:
+    def draw_integer(self, minimum: int, maximum: int) -> int:
         """Return a random integer between two bounds, both included."""
-        return low + self._draws.below(high - low + 1)
+        return minimum + self._draws.draw_below(maximum - minimum + 1)
 
     def choose(self, choices: Sequence[T]) -> T:
         """Return a random one of several choices."""
-        return choices[self._draws.below(len(choices))]
+        return choices[self._draws.draw_below(len(choices))]
 
     def draw_count(self, maximum: int) -> int:
         """Return a random integer from 1 to a maximum; larger integers are more likely."""
-        return 1 + max(self._draws.below(maximum), self._draws.below(maximum))
+        return 1 + max(self._draws.draw_below(maximum), self._draws.draw_below(maximum))
 
     def draw_bool(self, percent: int) -> bool:
         """Return True with the given probability in percent, else False."""
-        return self._draws.below(100) >= 100 - percent
+        return self._draws.draw_below(100) >= 100 - percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ def scenario_of(objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = Fa
     manifests = Manifests()
     config = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "random"}}
     for number, manifest in enumerate([{**config, "spec": {"fairSharing": fair_sharing}}, *objects]):
-        decoded = decode(manifest)
-        invariant(decoded.obj is not None, f"the random manifest is invalid: {decoded.faults}")
-        assert decoded.obj is not None
-        manifests.objects.append(Manifest(decoded.obj, "random", number))
+        decoded_object = decode(manifest)
+        invariant(decoded_object.obj is not None, f"the random manifest is invalid: {decoded_object.faults}")
+        assert decoded_object.obj is not None
+        manifests.objects.append(Manifest(decoded_object.obj, "random", number))
     return make_scenario(manifests)
 
 
@@ -177,9 +177,9 @@ def _resource_groups(
     """Return random resource groups; with `limits_lending`, no lending limit exceeds the nominal quota."""
     dice, groups = plan.dice, []
     for resources, names in plan.groups:
-        chosen = [name for name in names if not dice.draw_bool(25)] or names[:1]
+        chosen_names = [name for name in names if not dice.draw_bool(25)] or names[:1]
         if dice.draw_bool(20):
-            chosen.reverse()
+            chosen_names.reverse()
         flavors = [
             {
                 "name": name,
@@ -188,7 +188,7 @@ def _resource_groups(
                     for r in resources
                 ],
             }
-            for name in chosen
+            for name in chosen_names
         ]
         groups.append({"coveredResources": resources, "flavors": flavors})
     return groups
@@ -316,11 +316,11 @@ def _job(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
 
 def _job_set(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
     dice = plan.dice
-    replicated = [
+    replicated_jobs = [
         {"name": f"r{n}", "replicas": dice.draw_integer(1, 2), "template": {"spec": _job_spec(plan)}}
         for n in range(dice.draw_integer(1, 2))
     ]
-    job_set = make_object("jobset.x-k8s.io/v1alpha2", "JobSet", name, spec={"replicatedJobs": replicated})
+    job_set = make_object("jobset.x-k8s.io/v1alpha2", "JobSet", name, spec={"replicatedJobs": replicated_jobs})
     job_set["metadata"]["labels"] = _labels(dice, queue)
     return job_set
 

@@ -135,9 +135,9 @@ class RecoveryTracker:
         self._gangs[view.uid] = gang
         self._full_counts[gang] = _full_pod_count(view)
         if _became_true(event, "Preempted", HOTSWAP):
-            preempted = find_condition(event.obj, "Preempted")
-            assert preempted is not None
-            self._record_preemption(gang, self._gangs.get(parse_preemptor_uid(preempted["message"]), ""), now)
+            condition = find_condition(event.obj, "Preempted")
+            assert condition is not None
+            self._record_preemption(gang, self._gangs.get(parse_preemptor_uid(condition["message"]), ""), now)
         if gang in self._open_losses:
             self._open_losses[gang].full_count = self._full_counts[gang]
             self._close_if_recovered(gang, now)
@@ -148,20 +148,20 @@ class RecoveryTracker:
             self._record_pod_preemption(event, gang, now)
         if not gang:
             return
-        nominated = (pod.get("status") or {}).get("nominatedNodeName")
-        if nominated:
-            self._nominated_gangs[nominated] = gang
+        node_name = (pod.get("status") or {}).get("nominatedNodeName")
+        if node_name:
+            self._nominated_gangs[node_name] = gang
         is_ending = event.type is EventType.DELETED or is_terminating(pod)
         self._record_run(gang, uid, None if is_ending else self._run_of(pod), now, is_done=phase(pod) == SUCCEEDED)
         self._close_if_recovered(gang, now)
 
     def _run_of(self, pod: Obj) -> _RunningPod | None:
-        since = running_since(pod)
-        if since is None:
+        start_time = running_since(pod)
+        if start_time is None:
             return None
         owners = (label(pod, well_known.CONTROLLER_UID), label(pod, well_known.JOB_SET_UID))
         interval = checkpoint_interval([pod, *[self._checkpointed_jobs.get(uid or "") for uid in owners]])
-        return _RunningPod(bound_node(pod), since, interval)
+        return _RunningPod(bound_node(pod), start_time, interval)
 
     def _record_run(self, gang: str, uid: str, run: _RunningPod | None, now: Instant, *, is_done: bool) -> None:
         """Record that a pod runs, or that it stopped (`run` is None); a restarted pod counts as stopped first."""
@@ -215,22 +215,22 @@ class RecoveryTracker:
     def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
         """Open a loss of a gang, with the work at risk; return the loss if none was open."""
         runs, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
-        current = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(runs)))
-        self._open_losses[gang] = current
+        open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(runs)))
+        self._open_losses[gang] = open_loss
         for uid, run in runs.items():
-            current.at_risk.setdefault(uid, lost_work(run.since, run.interval, now))
-        return current.loss if known_loss is None else None
+            open_loss.at_risk.setdefault(uid, lost_work(run.since, run.interval, now))
+        return open_loss.loss if known_loss is None else None
 
     def _close_if_recovered(self, gang: str, now: Instant) -> None:
         """Close the loss of a gang if the gang runs in full again."""
-        current = self._open_losses.get(gang)
-        if current is None:
+        open_loss = self._open_losses.get(gang)
+        if open_loss is None:
             return
         intact_runs = [run for run in self._running_pods.get(gang, {}).values() if not run.is_lost]
-        if len(intact_runs) < max(1, current.full_count):
-            current.has_begun = True
-        elif current.has_begun:
-            current.loss.recovered_at = now
+        if len(intact_runs) < max(1, open_loss.full_count):
+            open_loss.has_begun = True
+        elif open_loss.has_begun:
+            open_loss.loss.recovered_at = now
             del self._open_losses[gang]
 
 
@@ -287,10 +287,10 @@ class RunAccounting:
         self.recoveries = RecoveryTracker()
         client.subscribe(self._observe)
 
-    def recall(self, shown: Sequence[WatchEvent]) -> None:
+    def recall(self, events: Sequence[WatchEvent]) -> None:
         """Add the objects of an initial state, given as ADDED events; their costs count from now on."""
         for kind in _RECALLED_KINDS:
-            self._observe([event for event in shown if event.key.kind == kind])
+            self._observe([event for event in events if event.key.kind == kind])
 
     def statement(self, now: Instant) -> Statement:
         """Return the statement of the costs until now."""

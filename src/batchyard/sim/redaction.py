@@ -128,8 +128,8 @@ class Redaction:
     def _redact_value(self, field: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             if field == "annotations":
-                kept = {key: text for key, text in value.items() if key.startswith(_KEPT_ANNOTATION_PREFIXES)}
-                return {key: self._redact_annotation(key, text) for key, text in kept.items()}
+                kept_fields = {key: text for key, text in value.items() if key.startswith(_KEPT_ANNOTATION_PREFIXES)}
+                return {key: self._redact_annotation(key, text) for key, text in kept_fields.items()}
             if field in _NAME_MAPPINGS or (
                 field == "selector" and all(isinstance(each, str) for each in value.values())
             ):
@@ -138,8 +138,8 @@ class Redaction:
                 return {key: text if key in _PUBLIC_DETAILS else self._hash_text(text) for key, text in value.items()}
             if field == "individual" and "roots" in value:
                 return {"roots": [self.hash_name(text) for text in _full_domain_names(value)]}
-            kept = {key: each for key, each in value.items() if not _is_removed(key, each)}
-            return {key: self._redact_field(key, each, value) for key, each in kept.items()}
+            kept_fields = {key: each for key, each in value.items() if not _is_removed(key, each)}
+            return {key: self._redact_field(key, each, value) for key, each in kept_fields.items()}
         if isinstance(value, list):
             return [self._redact_value(field, each) for each in value]
         return self._hash_text(value) if field in _NAME_FIELDS else value
@@ -184,14 +184,14 @@ def _annotate_sleeping_time(obj: Obj) -> Obj:
     if pod_spec is None or annotation(obj, well_known.RUNTIME) is not None:
         return obj
     first_container: Mapping[str, Any] = (pod_spec.get("containers") or [{}])[0]
-    sleeping = sleep_time_of_command(
+    sleep_time = sleep_time_of_command(
         first_container.get("image") or "",
         tuple(first_container.get("command") or ()),
         tuple(first_container.get("args") or ()),
     )
-    if sleeping is None:
+    if sleep_time is None:
         return obj
-    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: format_duration(sleeping)}
+    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: format_duration(sleep_time)}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
 

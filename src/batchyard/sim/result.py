@@ -203,7 +203,7 @@ def _local_queue_row(obj: Obj) -> LocalQueueRow:
     )
 
 
-def _workload_row(obj: Obj, waits: WaitTracker, now: Instant) -> WorkloadResult:
+def _workload_row(obj: Obj, wait_tracker: WaitTracker, now: Instant) -> WorkloadResult:
     view, state = workload_view(obj), status_of(obj)
     return WorkloadResult(
         namespace=view.namespace,
@@ -213,8 +213,8 @@ def _workload_row(obj: Obj, waits: WaitTracker, now: Instant) -> WorkloadResult:
         cluster_queue=view.cluster_queue,
         status=state.value,
         priority=view.priority,
-        waited=duration_seconds(waits.waited(obj, now)),
-        preemptions=waits.preempted(obj),
+        waited=duration_seconds(wait_tracker.wait_time(obj, now)),
+        preemptions=wait_tracker.preemption_count(obj),
         why=_pending_message(obj) if state is Status.PENDING else "",
         obj=obj,
     )

@@ -352,19 +352,19 @@ def _cluster_deletion_faults(cluster: Obj) -> Iterator[FieldError]:
 
 
 def _removed_pools(
-    cluster: Obj | None, applied: Mapping[Duration, Sequence[Obj]]
+    cluster: Obj | None, objects_by_time: Mapping[Duration, Sequence[Obj]]
 ) -> Iterator[tuple[Duration, list[Key]]]:
     """Yield the node pools that a changed Cluster no longer lists, with the time of their deletion.
 
     A Cluster without a list of pools keeps all pools.
     """
-    previous = cluster
-    for at in sorted(applied):
-        clusters = [obj for obj in applied[at] if group_kind(obj) == scheme.CLUSTER]
-        for changed in (obj for obj in clusters if "nodePools" in obj["spec"]):
-            kept_keys = _pool_keys(changed)
-            yield at, [key for key in _pool_keys(previous) if key not in kept_keys]
-            previous = changed
+    old_cluster = cluster
+    for at in sorted(objects_by_time):
+        clusters = [obj for obj in objects_by_time[at] if group_kind(obj) == scheme.CLUSTER]
+        for new_cluster in (obj for obj in clusters if "nodePools" in obj["spec"]):
+            kept_keys = _pool_keys(new_cluster)
+            yield at, [key for key in _pool_keys(old_cluster) if key not in kept_keys]
+            old_cluster = new_cluster
 
 
 def _pool_keys(cluster: Obj | None) -> list[Key]:
@@ -497,10 +497,10 @@ def ends_of(path: Path) -> Sequence[str]:
     """Return the beginning and the end of a file as texts; () if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            beginning = file.read(_END_BYTES)
+            first_bytes = file.read(_END_BYTES)
             file.seek(0, SEEK_END)
             file.seek(max(0, file.tell() - _END_BYTES))
-            return beginning.decode(errors="replace"), file.read().decode(errors="replace")
+            return first_bytes.decode(errors="replace"), file.read().decode(errors="replace")
     except (OSError, ValueError):
         return ()
 

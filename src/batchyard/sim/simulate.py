@@ -152,10 +152,10 @@ class Simulation:
             return None
         accounting = RunAccounting(self.world.client, self.world.kernel)
         if state is not None:
-            accounting.recall(state.shown())
+            accounting.recall(state.added_events())
         return accounting
 
-    def _make_result(self, ending: RunEnding) -> Result:
+    def _make_result(self, run_ending: RunEnding) -> Result:
         world, accounting = self.world, self._accounting
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
@@ -164,7 +164,7 @@ class Simulation:
         return Result(
             scenario=self.scenario.name,
             duration=duration_seconds(now - self._start),
-            ending=ending,
+            ending=run_ending,
             events=(),
             loops=tuple(world.loops),
             refused=tuple(rejected_write(*refused) for refused in world.refused),
@@ -217,7 +217,8 @@ def _last_change(obj: Obj) -> Instant:
     return max(map(parse_time, [*times, obj["metadata"]["creationTimestamp"]]))
 
 
-def _counts(workloads: Sequence[Obj], waits: WaitTracker) -> WorkloadCounts:
+def _counts(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
     finished = sum(map(is_finished, workloads))
     admitted = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
-    return WorkloadCounts(finished, admitted, len(workloads) - finished - admitted, waits.preemptions, waits.evictions)
+    pending = len(workloads) - finished - admitted
+    return WorkloadCounts(finished, admitted, pending, tracker.preemptions, tracker.evictions)

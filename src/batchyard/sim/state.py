@@ -50,11 +50,11 @@ class State:
         """Return all objects of a kind, in no particular order."""
         return [obj for key, obj in self.objects.items() if key.kind == kind]
 
-    def recovered(self) -> RecoveredStore:
+    def recovered_store(self) -> RecoveredStore:
         """Return the objects and the revision from which a store starts."""
         return RecoveredStore(self.revision, self.objects, ())
 
-    def shown(self) -> list[WatchEvent]:
+    def added_events(self) -> list[WatchEvent]:
         """Return the objects as ADDED events in order of revision, as a controller receives them after a restart."""
         return as_added(sorted(self.objects.values(), key=lambda obj: int(obj["metadata"]["resourceVersion"])))
 

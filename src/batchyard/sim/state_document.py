@@ -79,11 +79,13 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
         sorted_keys = sorted(objects_by_key, key=lambda key: (revisions[key] or len(objects_by_key), key))
         revisions = {key: number for number, key in enumerate(sorted_keys, 1)}
-    completed = {key: _complete_metadata(key, objects_by_key[key], revisions[key], time) for key in objects_by_key}
+    completed_objects = {
+        key: _complete_metadata(key, obj, revisions[key], time) for key, obj in objects_by_key.items()
+    }
     configuration = configurations[0] if configurations else None
     kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
-    applied = _applied_manifests(completed)
-    return State(time, max(revisions.values(), default=0), completed, applied, unread, configuration, kueue)
+    applied = _applied_manifests(completed_objects)
+    return State(time, max(revisions.values(), default=0), completed_objects, applied, unread, configuration, kueue)
 
 
 def document_of(state: State) -> dict[str, Any]:
@@ -115,8 +117,8 @@ def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
     items = value.get("items")
     if not isinstance(items, list):
         return (value,), None
-    recorded = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT_ANNOTATION)
-    return [item for item in items if isinstance(item, Mapping)], None if recorded is None else parse_time(recorded)
+    taken_at = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT_ANNOTATION)
+    return [item for item in items if isinstance(item, Mapping)], None if taken_at is None else parse_time(taken_at)
 
 
 def _known_object(obj: Obj, location: str, faults: list[FileFault]) -> Sequence[Obj]:
@@ -127,9 +129,9 @@ def _known_object(obj: Obj, location: str, faults: list[FileFault]) -> Sequence[
     metadata = obj.get("metadata")
     if isinstance(metadata, Mapping) and metadata.get("name") and metadata.get("resourceVersion"):
         return (to_storage_version(kind_info, _version_of(obj), obj),)
-    decoded = decode(obj)
-    faults += [FileFault(location, fault) for fault in decoded.faults]
-    return () if decoded.obj is None else (decoded.obj,)
+    decoded_object = decode(obj)
+    faults += [FileFault(location, fault) for fault in decoded_object.faults]
+    return () if decoded_object.obj is None else (decoded_object.obj,)
 
 
 def _version_of(obj: Obj) -> str:
@@ -144,8 +146,8 @@ def _revision_of(obj: Obj) -> int:
 def _complete_metadata(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
     metadata = obj["metadata"]
     defaults = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at)}
-    completed = {**defaults, **metadata, "resourceVersion": str(revision)}
-    return {**obj, "metadata": completed}
+    new_metadata = {**defaults, **metadata, "resourceVersion": str(revision)}
+    return {**obj, "metadata": new_metadata}
 
 
 def _applied_manifests(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
@@ -154,9 +156,9 @@ def _applied_manifests(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
     for key, obj in objects.items():
         text = annotation(obj, LAST_APPLIED)
         documents = [] if text is None else list(read_documents(text))
-        decoded = decode(documents[0].value) if len(documents) == 1 else None
-        if decoded is not None and decoded.obj is not None and key_of(decoded.obj) == key:
-            manifests[key] = decoded.obj
+        decoded_object = decode(documents[0].value) if len(documents) == 1 else None
+        if decoded_object is not None and decoded_object.obj is not None and key_of(decoded_object.obj) == key:
+            manifests[key] = decoded_object.obj
     return manifests
 
 
@@ -254,27 +256,27 @@ def _run_times(state: State) -> Mapping[str, Duration]:
     run_time_by_uid: dict[str, Duration] = {}
     for workload in state.of_kind(scheme.WORKLOAD):
         conditions = {each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()}
-        finished, admitted = conditions.get("Finished"), conditions.get("Admitted")
-        if finished is None or admitted is None or not workload_view(workload).finished:
+        completion, admission = conditions.get("Finished"), conditions.get("Admitted")
+        if completion is None or admission is None or not workload_view(workload).finished:
             continue
         job = owner_of(workload, state.objects) or workload
-        run_time = parse_time(finished["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
+        run_time = parse_time(completion["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
         run_time_by_uid[job["metadata"]["uid"]] = max(1, run_time // rounds_of(job))
     return run_time_by_uid
 
 
 def _manifest_of(obj: Obj, first_created: Instant, run_times: Mapping[str, Duration]) -> Obj:
     kind, metadata = group_kind(obj), obj["metadata"]
-    kept = {field: metadata[field] for field in _KEPT_METADATA if metadata.get(field)}
+    fields = {field: metadata[field] for field in _KEPT_METADATA if metadata.get(field)}
     manifest = {field: value for field, value in obj.items() if field != "status" or kind == scheme.NODE}
-    annotations = {name: text for name, text in (kept.get("annotations") or {}).items() if name != LAST_APPLIED}
+    annotations = {name: text for name, text in (fields.get("annotations") or {}).items() if name != LAST_APPLIED}
     if kind in _WORK_KINDS:
         annotations[well_known.SUBMIT_AT] = format_duration(max(0, _created_at(obj) - first_created))
         if metadata["uid"] in run_times and annotation(obj, well_known.RUNTIME) is None:
             annotations[well_known.RUNTIME] = format_duration(run_times[metadata["uid"]])
     if kind == scheme.JOB:
         manifest["spec"] = _user_job_spec(obj["spec"])
-    return {**manifest, "metadata": {**kept, **({"annotations": annotations} if annotations else {})}}
+    return {**manifest, "metadata": {**fields, **({"annotations": annotations} if annotations else {})}}
 
 
 def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from batchyard.base.instant import Instant
 class Gauge:
     """A number that changes over time, its time-weighted mean and its peak."""
 
-    __slots__ = ("_begun", "_changed_at", "_integral", "_value", "peak", "peak_at")
+    __slots__ = ("_start_time", "_changed_at", "_integral", "_value", "peak", "peak_at")
 
-    def __init__(self, begun: Instant) -> None:
-        self._begun = self._changed_at = begun
+    def __init__(self, start_time: Instant) -> None:
+        self._start_time = self._changed_at = start_time
         self._value: float = 0
         self._integral: float = 0
         self.peak: float = 0
-        self.peak_at = begun
+        self.peak_at = start_time
         """The start of its first peak."""
 
     @property
@@ -43,17 +43,17 @@ class Gauge:
     def mean(self, now: Instant) -> float:
         """Return the time-weighted mean from the begin to an instant."""
         self.set(self._value, now)
-        return self._integral / (now - self._begun) if now > self._begun else self._value
+        return self._integral / (now - self._start_time) if now > self._start_time else self._value
 
 
 class Curve:
     """A number that changes over time, with all its changes. A value replaced within the same instant is not kept."""
 
-    __slots__ = ("_begun", "_points")
+    __slots__ = ("_start_time", "_points")
 
-    def __init__(self, begun: Instant) -> None:
-        self._begun = begun
-        self._points: list[tuple[Instant, int]] = [(begun, 0)]
+    def __init__(self, start_time: Instant) -> None:
+        self._start_time = start_time
+        self._points: list[tuple[Instant, int]] = [(start_time, 0)]
 
     @property
     def value(self) -> int:
@@ -71,7 +71,7 @@ class Curve:
             self._points.append((now, value + amount))
 
     @classmethod
-    def sum_of(cls, curves: "Iterable[Curve]", begun: Instant) -> "Curve":
+    def sum_of(cls, curves: "Iterable[Curve]", start_time: Instant) -> "Curve":
         """Return the sum of several curves that begin at the same instant."""
         changes: dict[Instant, int] = {}
         for curve in curves:
@@ -79,21 +79,21 @@ class Curve:
             for at, value in curve._points:
                 changes[at] = changes.get(at, 0) + value - previous_value
                 previous_value = value
-        total = cls(begun)
+        total = cls(start_time)
         for at in sorted(changes):
             total.add(changes[at], at)
         return total
 
     def mean_and_peak(self, end: Instant) -> tuple[float, float]:
         """Return the mean and the peak from the begin to an end; a change at the end itself counts for neither."""
-        gauge = Gauge(self._begun)
+        gauge = Gauge(self._start_time)
         for at, value in self._points:
             gauge.set(value, min(at, end))
         return gauge.mean(end), gauge.peak
 
     def means(self, end: Instant, count: int) -> Sequence[float]:
         """Return the mean of each of `count` equal intervals from the begin to an end."""
-        boundaries = [self._begun + (end - self._begun) * number // count for number in range(count + 1)]
+        boundaries = [self._start_time + (end - self._start_time) * number // count for number in range(count + 1)]
         means_by_part, index = [], 0
         for interval_begin, interval_end in pairwise(boundaries):
             integral, at = 0, interval_begin

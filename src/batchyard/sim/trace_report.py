@@ -190,15 +190,15 @@ class TraceWatch:
         if not self._changed:
             return
         for name in self._changed:
-            free, unusable = self._free_by_node.pop(name, (0, 0))
-            self._free_sum -= free
+            free_gpus, unusable = self._free_by_node.pop(name, (0, 0))
+            self._free_sum -= free_gpus
             self._unusable_sum -= unusable
             node = self._nodes.get(name)
             if node is not None:
                 free_resources = _free_resources_of(node)
-                free, unusable = sum(free_resources.gpus), self._mix.unusable_gpu_sum(free_resources)
-                self._free_by_node[name] = free, unusable
-                self._free_sum += free
+                free_gpus, unusable = sum(free_resources.gpus), self._mix.unusable_gpu_sum(free_resources)
+                self._free_by_node[name] = free_gpus, unusable
+                self._free_sum += free_gpus
                 self._unusable_sum += unusable
         self._changed = {}
         total_free = self._free_sum * self._mix.pods
@@ -379,20 +379,20 @@ def _with_api_names(value: Any) -> Any:
 
 
 def _api_name(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
+    first_part, *rest = name.split("_")
+    return first_part + "".join(map(str.capitalize, rest))
 
 
 def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
     bound_or_deleted = [*watch.bound_at, *watch.unplaced]
-    waiting = sum(pod.namespace == NAMESPACE for pod in watch.waiting.values())
+    waiting_count = sum(pod.namespace == NAMESPACE for pod in watch.waiting.values())
     return PodCounts(
         total=len(pods),
         placed_here=len(watch.bound_at),
         placed_there=sum(pod.scheduled is not None and pod.scheduled <= length for pod in pods),
         placed_in_both=len(_waits_in_both(pods, watch)),
-        waiting=waiting,
-        not_created=len(pods) - len(bound_or_deleted) - waiting,
+        waiting=waiting_count,
+        not_created=len(pods) - len(bound_or_deleted) - waiting_count,
     )
 
 
@@ -428,11 +428,11 @@ def _waits_in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[D
 
 def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
     """Return the statistics of durations in seconds; all values are 0 without durations."""
-    ranked = sorted(amounts)
-    if not ranked:
+    ranks = sorted(amounts)
+    if not ranks:
         return DurationStatistics(0, 0, 0, 0, 0)
-    at = [duration_seconds(ranked[-(-len(ranked) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
-    return DurationStatistics(sum(ranked) / len(ranked) / SECOND, *at)
+    at = [duration_seconds(ranks[-(-len(ranks) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
+    return DurationStatistics(sum(ranks) / len(ranks) / SECOND, *at)
 
 
 def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:

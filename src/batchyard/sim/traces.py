@@ -88,11 +88,11 @@ def _unusable_gpus(shape: TracedPodShape, free_resources: FreeNodeResources) -> 
     return sum([free for free in free_resources.gpus if free < needed_per_gpu])
 
 
-def _fits(shape: TracedPodShape, free: FreeNodeResources) -> bool:
+def _fits(shape: TracedPodShape, node: FreeNodeResources) -> bool:
     """Report whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
-    if not shape.gpu_milli or shape.cpu > free.cpu or shape.memory > free.memory:
+    if not shape.gpu_milli or shape.cpu > node.cpu or shape.memory > node.memory:
         return False
-    return (not shape.models or free.model in shape.models) and bool(choose_gpus(shape.gpu_milli, free.gpus))
+    return (not shape.models or node.model in shape.models) and bool(choose_gpus(shape.gpu_milli, node.gpus))
 
 
 GPU: Final = well_known.GPU_MILLI
@@ -153,15 +153,15 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
     converted_pods = [_convert_row(partial(_traced_pod, load), *row, faults) for row in pods]
     if faults:
         raise InvalidScenario(faults)
-    traced = [converted[0] for converted in converted_pods if converted is not None]
+    traced_pods = [converted[0] for converted in converted_pods if converted is not None]
     known_nodes = [converted for converted in node_objects if converted is not None]
     applied: dict[Duration, list[Obj]] = {0: [_namespace(), *known_nodes]}
     for converted in converted_pods:
         if converted is not None:
             applied.setdefault(converted[0].created, []).append(converted[1])
-    counts = {"Node": len(known_nodes), "Pod": len(traced)}
-    scenario = Scenario(_trace_steps(applied, traced), name=folder.name, counts=counts)
-    return Trace(traced, scenario, load)
+    counts = {"Node": len(known_nodes), "Pod": len(traced_pods)}
+    scenario = Scenario(_trace_steps(applied, traced_pods), name=folder.name, counts=counts)
+    return Trace(traced_pods, scenario, load)
 
 
 def add_manifests(trace: Trace, scenario: Scenario) -> Scenario:
@@ -176,14 +176,14 @@ def add_manifests(trace: Trace, scenario: Scenario) -> Scenario:
     return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=counts)
 
 
-def _trace_steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
+def _trace_steps(objects_by_time: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
     """Return the steps that create all objects, and delete the pods that were never scheduled."""
     deleted: dict[Duration, list[Key]] = {}
     for pod in pods:
         if pod.scheduled is None:
             deleted.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
-    moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
-    return [ScenarioStep(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
+    moments = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted)})
+    return [ScenarioStep(at, objects_by_time.get(at, ()), deleted.get(at, ())) for at in moments]
 
 
 _TraceRows: TypeAlias = list[tuple[str, TraceRow]]
@@ -287,14 +287,14 @@ def _node_object(row: TraceRow) -> dict[str, Any]:
 
 
 def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any]]:
-    created, scheduled, deleted = _pod_times(row, load)
-    runs_from = created if scheduled is None else scheduled
+    creation_time, scheduling_time, deletion_time = _pod_times(row, load)
+    runs_from = creation_time if scheduling_time is None else scheduling_time
     gpus = _gpu_request(row)
     models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
     shape = TracedPodShape(_whole_number(row, "cpu_milli"), _whole_number(row, "memory_mib") * _MIB, gpus, models)
     gpu_resources = {GPU: str(gpus)} if gpus else {}
     requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **gpu_resources}
-    annotations = {well_known.RUNTIME: f"{(deleted - runs_from) // SECOND}s"}
+    annotations = {well_known.RUNTIME: f"{(deletion_time - runs_from) // SECOND}s"}
     if row["pod_phase"] == "Failed":
         annotations[well_known.EXIT_CODE] = "1"
     spec: dict[str, Any] = {
@@ -306,18 +306,18 @@ def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any
     if models:
         spec["affinity"] = _model_affinity(models)
     metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
-    traced = TracedPod(row["name"], created, deleted, scheduled, shape, row.get("qos") or "")
-    return traced, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    traced_pod = TracedPod(row["name"], creation_time, deletion_time, scheduling_time, shape, row.get("qos") or "")
+    return traced_pod, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
     """Return the times of a pod's creation, scheduling (or None) and deletion, moved forward by the load factor."""
-    created, deleted = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
-    scheduled = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
-    if not created <= (created if scheduled is None else scheduled) <= deleted:
+    creation, deletion = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
+    scheduling = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+    if not creation <= (creation if scheduling is None else scheduling) <= deletion:
         raise ValueError("creation_time, scheduled_time and deletion_time are not in ascending order")
-    time_shift = created - created * load.denominator // load.numerator
-    return created - time_shift, None if scheduled is None else scheduled - time_shift, deleted - time_shift
+    time_shift = creation - creation * load.denominator // load.numerator
+    return creation - time_shift, None if scheduling is None else scheduling - time_shift, deletion - time_shift
 
 
 def _gpu_request(row: TraceRow) -> int:

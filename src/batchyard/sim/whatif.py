@@ -97,7 +97,7 @@ class Comparison:
 
 
 def read_change(
-    sources: Iterable[Source], deleted: Sequence[Key], run_start: RunStart
+    sources: Iterable[Source], deleted_keys: Sequence[Key], run_start: RunStart
 ) -> tuple[PlannedChange, Sequence[str]]:
     """Return the change that manifests and the keys of objects to delete describe, with the warnings.
 
@@ -110,15 +110,15 @@ def read_change(
     kueue = scenario.kueue if scheme.CONFIGURATION in kinds else None
     if kueue is None and scheme.SCENARIO in kinds:
         kueue = replace(run_start.scenario.kueue, policy=scenario.kueue.policy)
-    steps = [*([ScenarioStep(0, (), deleted)] if deleted else ()), *scenario.steps]
+    steps = [*([ScenarioStep(0, (), deleted_keys)] if deleted_keys else ()), *scenario.steps]
     return PlannedChange(_merge_steps(steps), kueue), manifests.warnings
 
 
-def compare(start: RunStart, change: PlannedChange, until: Duration | None = None, seed: int = 0) -> Comparison:
-    """Simulate a start with and without a change; `until` is the time after the change at which both runs end."""
+def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = None, seed: int = 0) -> Comparison:
+    """Simulate a start with and without a change; `horizon` is the time after the change at which both runs end."""
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _start_at_moment(start, seed)
-    return Comparison(simulate_start(start, None, until, seed), simulate_start(start, change, until, seed))
+    return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
 
 
 def run_to_end(simulation: Simulation) -> None:
@@ -129,7 +129,7 @@ def run_to_end(simulation: Simulation) -> None:
 def simulate_start(
     start: RunStart,
     change: PlannedChange | None,
-    until: Duration | None = None,
+    run_length: Duration | None = None,
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
@@ -140,7 +140,7 @@ def simulate_start(
         kueue = scenario.kueue if change.kueue is None else change.kueue
         scenario = replace(scenario, steps=_merge_steps([*scenario.steps, *later_steps]), kueue=kueue)
     log: list[Record] = []
-    horizon = None if until is None else start.at + until
+    horizon = None if run_length is None else start.at + run_length
     simulation = Simulation(scenario, SimulationOptions(horizon, seed, sink=log.append, state=start.state))
     finish(simulation)
     result = simulation.result()
@@ -157,8 +157,8 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
     """Return the steps in order of time, with the steps of the same time merged."""
     by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
-        merged = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
-        by_moment[step.at] = ScenarioStep(step.at, (*merged.apply, *step.apply), (*merged.delete, *step.delete))
+        old = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
+        by_moment[step.at] = ScenarioStep(step.at, (*old.apply, *step.apply), (*old.delete, *step.delete))
     return [by_moment[at] for at in sorted(by_moment)]
 
 
@@ -342,17 +342,17 @@ class WorkloadDifference:
     @property
     def effect(self) -> str:
         """Return the effect of the change on the Workload, as a short text."""
-        without, changed = self.without, self.changed
-        if without is None:
+        without_change, with_change = self.without, self.changed
+        if without_change is None:
             return "new"
-        if changed is None or (without.is_there and not changed.is_there):
+        if with_change is None or (without_change.is_there and not with_change.is_there):
             return "gone"
-        if without.starts is None and changed.starts is not None:
+        if without_change.starts is None and with_change.starts is not None:
             return "starts"
-        if without.starts is not None and changed.starts is None:
+        if without_change.starts is not None and with_change.starts is None:
             return "does not start"
-        if changed.preemptions != without.preemptions:
-            return "preempted" if changed.preemptions > without.preemptions else "not preempted"
+        if with_change.preemptions != without_change.preemptions:
+            return "preempted" if with_change.preemptions > without_change.preemptions else "not preempted"
         if self.sooner:
             return "sooner" if self.sooner > 0 else "later"
         return "other end"
@@ -486,8 +486,8 @@ def _waits_by_queue(timelines: Mapping[str, WorkloadTimeline], lasts: float) -> 
         if timeline.queue and timeline.is_there:
             by_queue.setdefault(timeline.queue, []).append(timeline)
     for queue, queue_timelines in by_queue.items():
-        waited = [(lasts if each.starts is None else each.starts) - each.since for each in queue_timelines]
-        positive_waits = [each for each in waited if each > 0]
+        waits = [(lasts if each.starts is None else each.starts) - each.since for each in queue_timelines]
+        positive_waits = [each for each in waits if each > 0]
         yield queue, (sum(positive_waits) / len(queue_timelines), sum(each.starts is None for each in queue_timelines))
 
 

@@ -74,14 +74,14 @@ class WaitTracker:
             self.preemptions += 1
             self._waits_after_eviction(record.regarding, at).preemptions += 1
 
-    def waited(self, workload: Obj, now: Instant) -> Duration:
+    def wait_time(self, workload: Obj, now: Instant) -> Duration:
         """Return the total time that a Workload has been without quota since its creation."""
-        waits = self._waits_of(_workload_key(workload), workload)
-        if waits.since is None or _needs_no_quota(workload):
-            return waits.waited
-        return waits.waited + max(0, now - waits.since)
+        record = self._waits_of(_workload_key(workload), workload)
+        if record.since is None or _needs_no_quota(workload):
+            return record.waited
+        return record.waited + max(0, now - record.since)
 
-    def preempted(self, workload: Obj) -> int:
+    def preemption_count(self, workload: Obj) -> int:
         """Return the number of preemptions of a Workload."""
         return self._waits_of(_workload_key(workload), workload).preemptions
 
@@ -90,15 +90,15 @@ class WaitTracker:
         workload = self._reader.get(key)
         if workload is None:
             return
-        waits = self._waits[key] = self._waits_of(key, workload)
-        if waits.since is not None:
-            waits.waited += max(0, at - waits.since)
-        waits.since = None
+        record = self._waits[key] = self._waits_of(key, workload)
+        if record.since is not None:
+            record.waited += max(0, at - record.since)
+        record.since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
         """Return the waits of a Workload; new ones if the record belongs to a deleted Workload of the same name."""
-        created, waits = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
-        return waits if waits is not None and waits.created >= created else _WorkloadWaits(created, created)
+        created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
+        return record if record is not None and record.created >= created else _WorkloadWaits(created, created)
 
     def _waits_after_eviction(self, key: Key, at: Instant) -> _WorkloadWaits:
         """Return the waits of a Workload that lost its quota; a Workload without a record waits from now on."""
@@ -123,14 +123,14 @@ def _needs_no_quota(workload: Obj) -> bool:
 # of the new manifest is written, and no field is removed.
 
 
-def merge_applied(stored: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
+def merge_applied(stored_object: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
     """Return the stored object with the changes from the last manifest to the new one.
 
     Mappings are merged by key. Lists are replaced as a whole, even if kubectl merges them by the names of their items.
     Unlike with kubectl, a field that is equal in both manifests keeps its stored value, because these manifests contain
     all defaults.
     """
-    result = {field: value for field, value in stored.items() if field in new or field not in last_applied}
+    result = {field: value for field, value in stored_object.items() if field in new or field not in last_applied}
     for field, value in new.items():
         last, old = last_applied.get(field), result.get(field)
         if field in last_applied and last == value:
@@ -178,7 +178,7 @@ class World:
         #: The start time of the world.
         self.start = EPOCH if state is None else state.at
         self.kernel = VirtualEventLoop(self.start)
-        self.store = Store(contents=None if state is None else state.recovered())
+        self.store = Store(contents=None if state is None else state.recovered_store())
         self._seed = seed
         self._settings = _settings_of(scenario, state)
         namespaces = self._settings.kueue.managed_namespaces
@@ -220,7 +220,7 @@ class World:
 
     def _load_state(self, state: State) -> None:
         """Pass the initial objects as watch events to all components that depend on them."""
-        events = state.shown()
+        events = state.added_events()
         self.log.recall(state.of_kind(scheme.WORKLOAD))
         self.client.recall(events)
         self.platform.runner.observe(events)
@@ -229,13 +229,13 @@ class World:
         """Return the time since the start of the world."""
         return self.kernel.now() - self.start
 
-    def run_until(self, until: Duration | None) -> None:
+    def run_until(self, end_time: Duration | None) -> None:
         """Run up to and including a time, and set the clock to it; None: until no more events are scheduled."""
-        if until is None:
+        if end_time is None:
             self.kernel.run()
             return
-        self.kernel.call_at(self.start + until, do_nothing)
-        self.kernel.run(self.start + until)
+        self.kernel.call_at(self.start + end_time, do_nothing)
+        self.kernel.run(self.start + end_time)
 
     def settle(self) -> None:
         """Flush the batched writes of controllers.
@@ -262,7 +262,7 @@ class World:
         self.platform.runner.stop()
         self.kernel.call_soon(self._restart)
 
-    def note_missed(self, fault: ScheduledFault) -> None:
+    def record_missed_fault(self, fault: ScheduledFault) -> None:
         """Record a fault of the scenario whose target did not exist at its time."""
         self.missed.append(fault)
 
@@ -297,31 +297,31 @@ class World:
             self.submit(Create(obj))
             return
         key = key_of(obj)
-        stored, last_applied = self.client.get(key), self._applied.get(key)
-        if stored is None:
+        stored_object, last_applied = self.client.get(key), self._applied.get(key)
+        if stored_object is None:
             self._applied[key] = obj
             self.submit(Create(obj))
         elif obj != last_applied:
-            self._update(stored, last_applied or {}, obj)
+            self._update(stored_object, last_applied or {}, obj)
 
-    def _update(self, stored: Obj, last_applied: Obj, obj: Obj) -> None:
+    def _update(self, stored_object: Obj, last_applied: Obj, obj: Obj) -> None:
         """Update a stored object with the changes since the last applied manifest; an invalid update is rejected."""
-        updated = merge_applied(stored, last_applied, obj)
-        faults = validate_update(updated, stored)
+        new_object = merge_applied(stored_object, last_applied, obj)
+        faults = validate_update(new_object, stored_object)
         if faults:
-            self.refused.append((Update(updated), InvalidObject(faults)))
+            self.refused.append((Update(new_object), InvalidObject(faults)))
         else:
             self._applied[key_of(obj)] = obj
-            self.submit(Update(updated))
+            self.submit(Update(new_object))
 
     def submit(self, write: Write) -> None:
         """Submit a write as a user; a rejected write is recorded in `refused`."""
 
-        def done(result: WriteResult) -> None:
+        def on_result(result: WriteResult) -> None:
             if result.error is not None:
                 self.refused.append((write, result.error))
 
-        self.client.submit([write], done)
+        self.client.submit([write], on_result)
 
     def _on_loop(self, loop: PreemptionLoop) -> None:
         self.loops.append(loop)

@@ -21,8 +21,8 @@ def test_backoff_doubles_up_to_half_hour() -> None:
     known, now, minutes = None, make.NOW, []
     for _ in range(5):
         known = after_failure(known, STOCKOUT, now)
-        minutes.append((known.until - now) // MINUTE)
-        now = known.until
+        minutes.append((known.end - now) // MINUTE)
+        now = known.end
     assert minutes == [5, 10, 20, 30, 30]
 
 
@@ -39,7 +39,7 @@ def test_backoff_resets_after_three_hours() -> None:
 
 def test_backoff_of_future_reservation_ends_half_hour_before_start() -> None:
     known = after_failure(None, ScaleUpFailure("RESERVATION_NOT_READY", "", make.at(7200)), make.NOW)
-    assert known.until == make.at(5400)
+    assert known.end == make.at(5400)
 
 
 def test_backoffs_round_trip() -> None:

@@ -18,7 +18,7 @@ SMALL, LARGE, GPU = (
 
 def option(group: NodeGroup, **pods: Any) -> ScaleUpOption:
     packed = pack(views("a", "b", tolerations=[{"operator": "Exists"}], **pods), group, 10, ClusterSnapshot())
-    return ScaleUpOption([group], packed.nodes, packed.remaining)
+    return ScaleUpOption([group], packed.nodes, packed.unplaced_pods)
 
 
 def best(options: list[ScaleUpOption], **autoscaling: Any) -> NodeGroup:
@@ -56,6 +56,6 @@ def test_expander_selects_first_of_equal_options() -> None:
 
 def test_price_expander_doubles_cost_of_new_pool() -> None:
     there, new = option(LARGE, cpu="3"), option(SMALL, cpu="3")
-    dear = ScaleUpOption(new.groups, new.nodes, new.remaining, is_new_pool=True)
+    dear = ScaleUpOption(new.groups, new.nodes, new.unplaced_pods, is_new_pool=True)
     assert best([there, new], expander="price") is SMALL
     assert best([there, dear], expander="price") is LARGE

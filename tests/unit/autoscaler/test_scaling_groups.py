@@ -70,7 +70,7 @@ def test_group_obstacles_match_upstream_messages() -> None:
 
 def test_used_resources_count_all_machines() -> None:
     found = groups(pool("l4", "g2-standard-24", zones=[A]), pool("cpu", zones=[A]))
-    assert fleet(found, {A: 2}).used() == {"cpu": 56, "memory": 2 * (96 + 16) << 30, "nvidia-l4": 4}
+    assert fleet(found, {A: 2}).usage() == {"cpu": 56, "memory": 2 * (96 + 16) << 30, "nvidia-l4": 4}
 
 
 def test_known_room_respects_capacity_and_quotas() -> None:

@@ -26,7 +26,7 @@ def made(*names: str, scale_up: ScaleUp | None = None, **fields: Any) -> list[Ob
     """The pools created for pods."""
     maker = scale_up or scaled()
     for unit in units_of(views(*names, **fields)):
-        maker.help(unit)
+        maker.plan(unit)
     return maker.pools
 
 
@@ -83,7 +83,7 @@ def test_new_pool_grows_in_selected_zones() -> None:
     zones = {name: {"topology.kubernetes.io/zone": zone} for name, zone in (("b", B), ("c", C))}
     pods = [pod for name, zone in zones.items() for pod in views(name, cpu="3", nodeSelector=zone)]
     (unit,) = units_of(pods)
-    assert scale_up.help(unit)
+    assert scale_up.plan(unit)
     assert len(scale_up.pools) == 1
     assert [(group.name.zone, count) for group, count in scale_up.increases.items()] == [(B, 1), (C, 1)]
 
@@ -116,7 +116,7 @@ def test_new_pool_grows_in_selected_zones() -> None:
 def test_rejected_new_pool_reports_reason(fields: dict[str, Any], why: str) -> None:
     scale_up = scaled()
     assert made("a", scale_up=scale_up, **fields) == []
-    assert scale_up.refused["uid-a"] == why
+    assert scale_up.refusal_by_pod["uid-a"] == why
 
 
 def test_placement_group_pool_has_group_name_and_single_zone() -> None:
@@ -185,7 +185,7 @@ def test_invalid_max_run_duration_is_rejected() -> None:
 def test_new_pools_respect_resource_limits() -> None:
     scale_up = scaled()
     made(*[f"p{n}" for n in range(20)], gpu=1, cpu="3", nodeSelector=gpu(), scale_up=scale_up)
-    assert (sum(grown(scale_up).values()), len(scale_up.refused)) == (16, 4)
+    assert (sum(grown(scale_up).values()), len(scale_up.refusal_by_pod)) == (16, 4)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def shown(packed: BinpackingEstimate) -> list[list[str]]:
 
 def test_pack_fills_nodes_sequentially() -> None:
     packed = pack(views("a", "b", "c", "d", "e", cpu="1500m"), GROUP, 10, ClusterSnapshot())
-    assert (shown(packed), packed.remaining) == ([["a", "b"], ["c", "d"], ["e"]], [])
+    assert (shown(packed), packed.unplaced_pods) == ([["a", "b"], ["c", "d"], ["e"]], [])
 
 
 def test_pack_places_large_pods_first() -> None:
@@ -43,7 +43,7 @@ def test_packing_order_compares_priority_before_size() -> None:
 
 def test_pack_respects_maximum_of_nodes() -> None:
     packed = pack(views("a", "b", "c", cpu="3"), GROUP, 2, ClusterSnapshot())
-    assert (len(packed.nodes), [pod.name for pod in packed.remaining]) == (2, ["c"])
+    assert (len(packed.nodes), [pod.name for pod in packed.unplaced_pods]) == (2, ["c"])
 
 
 def test_pack_separates_pods_with_anti_affinity() -> None:
@@ -54,12 +54,12 @@ def test_pack_separates_pods_with_anti_affinity() -> None:
 def test_pack_places_affinity_target_before_dependent_pod() -> None:
     pods = [*views("a", cpu="2", affinity=TOGETHER), *views("lead", cpu="1", labels={"app": "lead"})]
     packed = pack(pods, GROUP, 10, ClusterSnapshot())
-    assert (shown(packed), packed.remaining) == ([["lead", "a"]], [])
+    assert (shown(packed), packed.unplaced_pods) == ([["lead", "a"]], [])
 
 
 def test_pack_adds_no_node_for_pod_that_never_fits() -> None:
     packed = pack(views("a", cpu="5"), GROUP, 10, ClusterSnapshot())
-    assert (packed.nodes, [pod.name for pod in packed.remaining]) == ([], ["a"])
+    assert (packed.nodes, [pod.name for pod in packed.unplaced_pods]) == ([], ["a"])
 
 
 def test_misfit_reports_reasons_like_kube_scheduler() -> None:

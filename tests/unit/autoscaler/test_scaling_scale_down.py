@@ -26,7 +26,7 @@ class ScaleDownBench:
         self.names = names
         self.settings = settings_of(cluster(autoscaling=autoscaling))
         self.fleet: NodeGroupsState = fleet([group], {A: len(names)})
-        self.limits = ClusterLimits(self.settings.limits, self.fleet.used())
+        self.limits = ClusterLimits(self.settings.limits, self.fleet.usage())
         self.drains: dict[str, PodDrainability] = {}
         for name in names:
             self.nodes.set_node(group.node(name))
@@ -60,19 +60,19 @@ def going(removals: Removals) -> Sequence[str]:
 
 def test_scale_down_deletes_empty_nodes_in_batches() -> None:
     removals = ScaleDownBench(*[f"n{number:02}" for number in range(12)]).removals()
-    assert (len(removals.unneeded), len(removals.removed_pods)) == (12, 10)
-    assert removals.requeue_at_time == NOW + 10 * 1_000_000
+    assert (len(removals.unneeded_nodes), len(removals.removed_pods)) == (12, 10)
+    assert removals.requeue_at == NOW + 10 * 1_000_000
 
 
 def test_scale_down_keeps_node_until_unneeded_time_has_passed() -> None:
     removals = ScaleDownBench("a", "b").removals({"a": NOW - 1, "b": None})
-    assert (list(removals.unneeded), going(removals)) == (["a", "b"], [])
-    assert removals.requeue_at_time == NOW - 1 + 600 * 1_000_000
+    assert (list(removals.unneeded_nodes), going(removals)) == (["a", "b"], [])
+    assert removals.requeue_at == NOW - 1 + 600 * 1_000_000
 
 
 def test_scale_down_waits_after_nodes_were_added() -> None:
     removals = ScaleDownBench("a").removals(added=NOW - 599_000_000)
-    assert (list(removals.unneeded), going(removals), removals.requeue_at_time) == (["a"], [], NOW + 1_000_000)
+    assert (list(removals.unneeded_nodes), going(removals), removals.requeue_at) == (["a"], [], NOW + 1_000_000)
 
 
 def test_optimize_utilization_profile_scales_down_faster() -> None:
@@ -85,7 +85,7 @@ def test_node_at_half_utilization_is_needed() -> None:
     world.run("a", "p", cpu="2")
     world.run("b", "q", cpu="1900m")
     removals = world.removals()
-    assert list(removals.unneeded) == ["b"]
+    assert list(removals.unneeded_nodes) == ["b"]
 
 
 def test_utilization_of_gpu_node_counts_gpus_only() -> None:
@@ -93,16 +93,16 @@ def test_utilization_of_gpu_node_counts_gpus_only() -> None:
     tolerations = [{"operator": "Exists"}]
     world.run("a", "p", gpu=1, cpu="20", tolerations=tolerations)
     world.run("b", "q", gpu=2, tolerations=tolerations)
-    assert list(world.removals().unneeded) == []
+    assert list(world.removals().unneeded_nodes) == []
     world.nodes.set_node(world.group.node("c"))
-    assert list(world.removals().unneeded) == ["a"]
+    assert list(world.removals().unneeded_nodes) == ["a"]
 
 
 def test_node_is_needed_if_its_pods_fit_no_other_node() -> None:
     world = ScaleDownBench("a", "b")
     world.run("a", "p", cpu="1900m")
     world.run("b", "q", "r", cpu="1900m")
-    assert list(world.removals().unneeded) == []
+    assert list(world.removals().unneeded_nodes) == []
 
 
 def test_scale_down_keeps_destination_of_moved_pods() -> None:
@@ -110,7 +110,7 @@ def test_scale_down_keeps_destination_of_moved_pods() -> None:
     world.run("a", "p")
     world.run("b", "q")
     removals = world.removals()
-    assert (list(removals.unneeded), going(removals)) == (["a"], ["a"])
+    assert (list(removals.unneeded_nodes), going(removals)) == (["a"], ["a"])
     assert [pod.name for pod in removals.removed_pods["a"]] == ["p"]
 
 
@@ -119,14 +119,14 @@ def test_blocking_pod_keeps_node_and_daemon_pod_does_not() -> None:
     world.run("a", "p", drain=PodDrainability.BLOCKS)
     world.run("b", "q", drain=PodDrainability.STAYS)
     removals = world.removals()
-    assert (list(removals.unneeded), removals.removed_pods) == (["b"], {"b": []})
+    assert (list(removals.unneeded_nodes), removals.removed_pods) == (["b"], {"b": []})
 
 
 def test_scale_down_waits_for_on_completion_pods() -> None:
     world = ScaleDownBench("a", "b", "c")
     world.run("a", "p", drain=PodDrainability.WAITS)
     removals = world.removals()
-    assert (list(removals.unneeded), going(removals)) == (["b", "c", "a"], ["b", "c"])
+    assert (list(removals.unneeded_nodes), going(removals)) == (["b", "c", "a"], ["b", "c"])
 
 
 def test_scale_down_drains_single_node_at_once() -> None:
@@ -135,8 +135,8 @@ def test_scale_down_drains_single_node_at_once() -> None:
     world.run("b", "q", cpu="500m")
     world.run("full", "r", cpu="2500m")
     removals = world.removals()
-    assert (sorted(removals.unneeded), sorted(going(removals))) == (["a", "b", "c"], ["a", "c"])
-    assert removals.requeue_at_time == NOW + 10_000_000
+    assert (sorted(removals.unneeded_nodes), sorted(going(removals))) == (["a", "b", "c"], ["a", "c"])
+    assert removals.requeue_at == NOW + 10_000_000
 
 
 def test_scale_down_starts_no_drain_during_another_drain() -> None:
@@ -146,14 +146,14 @@ def test_scale_down_starts_no_drain_during_another_drain() -> None:
 
 
 def test_nodes_awaited_by_pods_are_needed() -> None:
-    assert list(ScaleDownBench("a", "b").removals(awaited={"a": None}).unneeded) == ["b"]
+    assert list(ScaleDownBench("a", "b").removals(awaited={"a": None}).unneeded_nodes) == ["b"]
 
 
 def test_scale_down_moves_no_pod_to_upcoming_node() -> None:
     world = ScaleDownBench("a")
     world.run("a", "p")
     world.nodes.set_node(GROUP.node("new"))
-    assert list(world.removals(upcoming=["new"]).unneeded) == []
+    assert list(world.removals(upcoming=["new"]).unneeded_nodes) == []
 
 
 def test_scale_down_respects_pool_minimum() -> None:
@@ -169,7 +169,7 @@ def test_scale_down_respects_cluster_minimum() -> None:
 
 def test_scale_down_keeps_not_ready_node_for_twenty_minutes() -> None:
     removals = ScaleDownBench("a", "b").removals({"a": NOW - 1200_000_000, "b": NOW - 1199_000_000}, ready=False)
-    assert (going(removals), removals.requeue_at_time) == (["a"], NOW + 1_000_000)
+    assert (going(removals), removals.requeue_at) == (["a"], NOW + 1_000_000)
 
 
 def test_scale_down_deletes_complete_slice_only() -> None:
@@ -189,8 +189,8 @@ def test_scale_down_respects_disruption_budgets() -> None:
         "status": {"disruptionsAllowed": 1},
     }
     world.nodes.budgets.set(budget)
-    assert list(world.removals({"c": None}, awaited={"c": None}).unneeded) == ["a"]
+    assert list(world.removals({"c": None}, awaited={"c": None}).unneeded_nodes) == ["a"]
     world = ScaleDownBench("a", "b")
     world.run("a", "p", cpu="1", labels={"app": "web"})
     world.nodes.budgets.set({**budget, "status": {"disruptionsAllowed": 0}})
-    assert list(world.removals().unneeded) == ["b"]
+    assert list(world.removals().unneeded_nodes) == ["b"]

@@ -29,7 +29,7 @@ class NoPools:
 
 
 def help_all(scale_up: ScaleUp, *names: str, gang: str = "", **fields: object) -> bool:
-    return all(list(map(scale_up.help, units_of(views(*names, gang=gang, **fields)))))
+    return all(list(map(scale_up.plan, units_of(views(*names, gang=gang, **fields)))))
 
 
 def test_pending_units_sort_gangs_first_then_by_priority() -> None:
@@ -48,7 +48,7 @@ def test_scale_up_uses_free_capacity_first() -> None:
 def test_scale_up_reuses_new_node_for_later_units() -> None:
     scale_up = planner(groups(pool(zones=[A])))
     for unit in units_of([*views("a", cpu="2", gang="g"), *views("b", cpu="1", gang="h")]):
-        assert scale_up.help(unit)
+        assert scale_up.plan(unit)
     assert grown(scale_up) == {"pool": 1}
 
 
@@ -57,20 +57,20 @@ def test_scale_up_grows_nothing_for_gang_that_does_not_fit() -> None:
     scale_up = planner(groups(pool(most=2, zones=[A])), nodes)
     assert not help_all(scale_up, "a", "b", "c", cpu="3", gang="g")
     assert (grown(scale_up), scale_up.node_by_pod, len(nodes)) == ({}, {}, 0)
-    assert scale_up.refused["uid-a"] == f"1 {NOT_ALL}"
+    assert scale_up.refusal_by_pod["uid-a"] == f"1 {NOT_ALL}"
     assert help_all(scale_up, "d", "e", cpu="3", gang="h")
 
 
 def test_scale_up_grows_to_maximum_for_single_pods() -> None:
     scale_up = planner(groups(pool(most=2, zones=[A])))
     assert not help_all(scale_up, "a", "b", "c", cpu="3")
-    assert (grown(scale_up), scale_up.refused) == ({"pool": 2}, {"uid-c": "1 max node group size reached"})
+    assert (grown(scale_up), scale_up.refusal_by_pod) == ({"pool": 2}, {"uid-c": "1 max node group size reached"})
 
 
 def test_scale_up_selects_group_that_fits_all_pods_of_gang() -> None:
     scale_up = planner(groups(pool("small", most=1, zones=[A]), pool("large", "e2-standard-16", zones=[A])))
     gang = PendingUnit([*views("a", cpu="3", gang="g"), *views("b", cpu="10", gang="g")], is_gang=True)
-    assert scale_up.help(gang)
+    assert scale_up.plan(gang)
     assert grown(scale_up) == {"large": 1}
 
 
@@ -100,16 +100,16 @@ def test_scale_up_respects_cluster_limits() -> None:
     scale_up = planner(groups(pool(zones=[A])), autoscaling={"autoProvisioning": {"limits": limits}})
     assert not help_all(scale_up, "a", "b", "c", cpu="3")
     assert grown(scale_up) == {"pool": 2}
-    assert scale_up.refused == {"uid-c": '1 exceeded quota: "cluster-wide", resources: cpu'}
+    assert scale_up.refusal_by_pod == {"uid-c": '1 exceeded quota: "cluster-wide", resources: cpu'}
 
 
 def test_scale_up_refusal_counts_reasons_over_groups() -> None:
     found = groups(pool("one"), pool("large", "e2-standard-8", zones=[A]))
     scale_up = planner(found)
     assert not help_all(scale_up, "a", cpu="20", nodeSelector={"x": "y"})
-    assert scale_up.refused == {"uid-a": "4 node(s) didn't match Pod's node affinity/selector"}
+    assert scale_up.refusal_by_pod == {"uid-a": "4 node(s) didn't match Pod's node affinity/selector"}
     assert not help_all(scale_up, "b", cpu="20")
-    assert scale_up.refused["uid-b"] == "4 Insufficient cpu"
+    assert scale_up.refusal_by_pod["uid-b"] == "4 Insufficient cpu"
 
 
 def test_format_increase_shows_old_and_new_size() -> None:
@@ -117,7 +117,7 @@ def test_format_increase_shows_old_and_new_size() -> None:
     scale_up = planner([group])
     scale_up.fleet.grow(group, 3)
     help_all(scale_up, "a", "b", cpu="3")
-    assert scale_up.format_increase(scale_up.helped["uid-a"]) == f"[{{{group.id} 3->5 (max: 10)}}]"
+    assert scale_up.format_increase(scale_up.groups_by_pod["uid-a"]) == f"[{{{group.id} 3->5 (max: 10)}}]"
 
 
 def test_scale_up_balances_similar_groups() -> None:
@@ -142,10 +142,10 @@ def test_scale_up_reuses_failure_of_identical_gang() -> None:
     scale_up = planner(groups(pool(most=1, zones=[A])), new_pools=no_pools)
     for gang in ("g", "h"):
         assert not help_all(scale_up, f"{gang}1", f"{gang}2", cpu="3", gang=gang)
-    assert (no_pools.calls, scale_up.refused["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
+    assert (no_pools.calls, scale_up.refusal_by_pod["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
 
 
 def test_fitting_returns_shapes_that_fit() -> None:
     found: list[NodeGroup] = groups(pool(zones=[A]))
     scale_up, (pod, large) = planner(found), [*views("a"), *views("b", cpu="9")]
-    assert scale_up.fitting({pod.shape: [pod], large.shape: [large]}, found[0]) == [pod.shape]
+    assert scale_up.fitting_kinds({pod.shape: [pod], large.shape: [large]}, found[0]) == [pod.shape]

@@ -9,7 +9,7 @@ from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import BURST, EventRecorder
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.housekeeping.controllers import BATCH_MAX, FIRST, KEPT_MAX, EventExpiry
+from batchyard.housekeeping.controllers import BATCH_MAX, EVENTS_KEY, KEPT_MAX, EventExpiry
 from batchyard.interfaces.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.store.memory import Store
@@ -100,15 +100,17 @@ def test_event_expires_hour_after_last_occurrence() -> None:
     recorder.record("told")
     (event,) = recorder.reported
     key = key_of(event)
-    assert expiry.keys_for(added(event), make.at(0)) == (FIRST,)
+    assert expiry.keys_for(added(event), make.at(0)) == (EVENTS_KEY,)
     recorder.record("told", at=60)
-    assert expiry.reconcile(FIRST, recorder.client, make.at(1)).requeue_at == make.at(3600)
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).requeue_at == make.at(3660)
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3660)).writes == [Delete(key)]
-    assert not expiry.reconcile(FIRST, recorder.client, make.at(3661)).writes
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3720)).writes == [Delete(key)]  # the first deletion failed
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(1)).requeue_at == make.at(3600)
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3600)).requeue_at == make.at(3660)
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3660)).writes == [Delete(key)]
+    assert not expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3661)).writes
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3720)).writes == [
+        Delete(key)
+    ]  # the first deletion failed
     recorder.client.submit([Delete(key)], ignore)
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3780)) == ReconcileResult(independent=True)
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3780)) == ReconcileResult(independent=True)
 
 
 @pytest.mark.parametrize("reported", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
@@ -120,9 +122,9 @@ def test_event_with_implausible_time_expires_hour_after_creation(reported: str) 
         [Update({**event, "lastTimestamp": reported, "eventTime": reported, "series": None})], ignore
     )
     (event,) = recorder.reported
-    assert expiry.keys_for(added(event), make.at(0)) == (FIRST,)
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3599)).requeue_at == make.at(3600)
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).writes == [Delete(key_of(event))]
+    assert expiry.keys_for(added(event), make.at(0)) == (EVENTS_KEY,)
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3599)).requeue_at == make.at(3600)
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3600)).writes == [Delete(key_of(event))]
 
 
 def test_event_expiry_deletes_in_batches() -> None:
@@ -130,13 +132,13 @@ def test_event_expiry_deletes_in_batches() -> None:
     for number in range(BATCH_MAX + 1):
         recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
     wanted = [key for event in recorder.reported for key in expiry.keys_for(added(event), make.at(1))]
-    assert wanted[0] == FIRST
+    assert wanted[0] == EVENTS_KEY
     assert len(wanted) < BATCH_MAX
-    outcome = expiry.reconcile(FIRST, recorder.client, make.at(3610))
+    outcome = expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3610))
     assert len(outcome.writes) == BATCH_MAX
     assert outcome.requeue_at is not None
     assert outcome.requeue_at <= make.at(3610)
-    assert len(expiry.reconcile(FIRST, recorder.client, make.at(3610)).writes) == 1
+    assert len(expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3610)).writes) == 1
 
 
 class EventSurplus:
@@ -151,7 +153,7 @@ class EventSurplus:
 
     def reconcile(self, at: float) -> ReconcileResult:
         """Reconcile at a second and apply the deletions."""
-        outcome = self.expiry.reconcile(FIRST, self.recorder.client, make.at(at))
+        outcome = self.expiry.reconcile(EVENTS_KEY, self.recorder.client, make.at(at))
         self.recorder.client.submit(outcome.writes, ignore)
         return outcome
 

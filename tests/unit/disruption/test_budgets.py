@@ -70,10 +70,10 @@ def test_disrupted_pod_counts_as_unhealthy_for_two_minutes() -> None:
 def test_allowed_eviction_decrements_disruptions_allowed() -> None:
     judged = eviction_decision(web(), [budget(status={"disruptionsAllowed": 1})], make.NOW)
     assert judged.refusal is None
-    assert judged.spent is not None
-    assert judged.spent["status"]["disruptedPods"] == {"pod": make.stamp()}
-    assert judged.spent["status"]["disruptionsAllowed"] == 0
-    assert judged.spent["status"]["conditions"][0]["reason"] == "InsufficientPods"
+    assert judged.new_budget is not None
+    assert judged.new_budget["status"]["disruptedPods"] == {"pod": make.stamp()}
+    assert judged.new_budget["status"]["disruptionsAllowed"] == 0
+    assert judged.new_budget["status"]["conditions"][0]["reason"] == "InsufficientPods"
 
 
 def test_exhausted_budget_reports_desired_and_current_healthy_pods() -> None:

@@ -13,7 +13,7 @@ from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import BURST, EventRecorder
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.housekeeping.controllers import FIRST, EventExpiry
+from batchyard.housekeeping.controllers import EVENTS_KEY, EventExpiry
 from batchyard.interfaces.client import Create, EventType, WatchEvent
 from batchyard.interfaces.controller import EventRecord
 from batchyard.store.memory import Store
@@ -103,7 +103,7 @@ def test_event_series_expires_one_hour_after_last_observation() -> None:
     key = Key(scheme.EVENT, "team", event["metadata"]["name"])
     expiry.keys_for(WatchEvent(EventType.ADDED, key, event, None, 2), make.at(0))
     recorder.record(at=60)
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).requeue_at == make.at(3660)
+    assert expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3600)).requeue_at == make.at(3660)
 
 
 def test_event_series_is_printed_with_count_and_times() -> None:

@@ -49,9 +49,9 @@ def test_resumed_heartbeats_keep_conditions_of_other_writers() -> None:
 
 
 def test_node_that_shuts_down_is_not_ready() -> None:
-    closing = conditions.shutting_down(node(), make.at(5))
+    closing = conditions.with_shutdown(node(), make.at(5))
     assert stated(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
-    assert conditions.shutting_down(closing, make.at(6)) is closing
+    assert conditions.with_shutdown(closing, make.at(6)) is closing
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_cordoned_node_is_tainted_and_can_be_uncordoned() -> None:
 def test_drain_evicts_controlled_and_ended_pods() -> None:
     job, ended = pod("a", metadata={"ownerReferences": owner("Job", "j")}), pod("b", status={"phase": "Failed"})
     drain = conditions.drain([job, ended], conditions.DrainOptions())
-    assert (names(drain.evicted), drain.refused) == (["a", "b"], [])
+    assert (names(drain.evicted_pods), drain.refusals) == (["a", "b"], [])
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_drain_evicts_controlled_and_ended_pods() -> None:
     ],
 )
 def test_drain_refuses_pods_that_would_lose_data(spec: Any, words: str) -> None:
-    (refused,) = conditions.drain([pod(**spec)], conditions.DrainOptions()).refused
+    (refused,) = conditions.drain([pod(**spec)], conditions.DrainOptions()).refusals
     assert refused[1] == words
-    assert conditions.drain([pod(**spec)], EVERYTHING).refused == []
+    assert conditions.drain([pod(**spec)], EVERYTHING).refusals == []
 
 
 def test_drain_skips_daemonset_pods_and_mirror_pods() -> None:
     daemon = pod("d", metadata={"ownerReferences": owner("DaemonSet", "d")})
     mirror = pod("m", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
-    assert names(conditions.drain([daemon, mirror, pod("bare")], EVERYTHING).evicted) == ["bare"]
+    assert names(conditions.drain([daemon, mirror, pod("bare")], EVERYTHING).evicted_pods) == ["bare"]

@@ -12,7 +12,7 @@ from yard import workload
 
 def blocked_queue() -> ShadowHarness:
     """Return a queue of 4 CPUs: the Pods of an admitted Workload are not ready, and another Workload is pending."""
-    terms = ShadowSettings(held_back=BlockedPeriods())
+    terms = ShadowSettings(blocked_periods=BlockedPeriods())
     harness = ShadowHarness(*open_queue(), holding("starts", 1), terms=terms)
     harness.at(1, workload("waits", 1, created=1))
     return harness
@@ -31,7 +31,7 @@ def test_admission_after_all_pods_are_ready_agrees() -> None:
     harness.at(40, ready_workload())
     harness.at(41, admitted("waits", 1, created=1))
     assert harness.end() == []
-    assert harness.follower.counts.agreed == {"admission": 1}
+    assert harness.follower.counts.agreements == {"admission": 1}
 
 
 def test_workload_not_admitted_after_all_pods_are_ready_is_reported() -> None:

@@ -69,7 +69,7 @@ def test_new_workload_within_batch_period_may_precede_inadmissible_workload() ->
     harness.at(10.4, workload("new", 2, created=10))
     harness.at(10.5, admitted("new", 2, created=10))
     assert harness.end() == []
-    assert harness.follower.counts.agreed == {"admission": 1}
+    assert harness.follower.counts.agreements == {"admission": 1}
 
 
 def test_new_workload_after_batch_period_may_not_precede_older_workload() -> None:
@@ -108,7 +108,7 @@ def test_deactivation_of_pending_workload_agrees() -> None:
     harness.at(2, inactive)
     harness.at(2.1, evictions.deactivate(inactive, make.NOW))
     assert harness.end() == []
-    assert harness.follower.counts.agreed == {"eviction": 1}
+    assert harness.follower.counts.agreements == {"eviction": 1}
 
 
 def test_other_eviction_of_pending_workload_is_reported() -> None:
@@ -129,7 +129,7 @@ def test_eviction_written_after_victim_finished_is_ignored() -> None:
     harness.at(1.1, with_path(evicted, ("status", "conditions"), [*evicted["status"]["conditions"], preempted]))
     harness.at(1.3, admitted("waits", 2, priority=9))
     assert harness.end() == []
-    assert harness.follower.counts.agreed == {"admission": 1}
+    assert harness.follower.counts.agreements == {"admission": 1}
 
 
 def pending_workload(name: str, why: str, message: str, **fields: Any) -> Obj:

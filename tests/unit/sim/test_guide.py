@@ -69,7 +69,7 @@ def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
 @folders
 def test_all_work_of_guide_completes(folder: Path) -> None:
     guide, steps = played(folder)
-    assert guide.unfinished() == []
+    assert guide.unfinished_jobs() == []
     assert set(steps["all-completed"].rows.values()) == {GuideRow()}
     assert guide.world.refused == []
 

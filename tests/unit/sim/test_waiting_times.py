@@ -46,7 +46,7 @@ class Stage:
 
     def waited(self, seconds: float) -> float:
         """Seconds waited until this time."""
-        return self.waits.waited(self.workload, make.at(seconds)) / SECOND
+        return self.waits.wait_time(self.workload, make.at(seconds)) / SECOND
 
 
 def ignore(result: WriteResult) -> None:
@@ -63,7 +63,7 @@ def test_waiting_time_counts_all_periods_without_quota() -> None:
     stage.observe(1000, "EvictedDueToClusterQueueStopped")
     assert stage.waited(1001) == 31
     assert (stage.waits.admissions, stage.waits.evictions, stage.waits.preemptions) == (2, 2, 1)
-    assert stage.waits.preempted(stage.workload) == 1
+    assert stage.waits.preemption_count(stage.workload) == 1
 
 
 def test_other_events_do_not_change_waiting_time() -> None:
@@ -85,7 +85,7 @@ def test_recreated_workload_starts_with_zero_waiting_time() -> None:
     stage.preempt(20)
     stage.client.submit([Delete(KEY)], ignore)
     stage.create(100)
-    assert (stage.waited(101), stage.waits.preempted(stage.workload)) == (1, 0)
+    assert (stage.waited(101), stage.waits.preemption_count(stage.workload)) == (1, 0)
     stage.observe(103, "QuotaReserved")
     assert stage.waited(200) == 3
 

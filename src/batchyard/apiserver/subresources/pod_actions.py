@@ -224,8 +224,8 @@ class EvictionHandler:
         decision = eviction_decision(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
         if decision.refusal is not None:
             raise _refusal_error(decision.refusal)
-        if decision.spent is not None:
-            self._write(UpdateStatus(decision.spent), name, dry_run=options.dry_run)
+        if decision.new_budget is not None:
+            self._write(UpdateStatus(decision.new_budget), name, dry_run=options.dry_run)
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
             marked_pod = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
             self._write(UpdateStatus(marked_pod), name, dry_run=options.dry_run)

@@ -93,7 +93,7 @@ def drain_node(folder: Path, name: str) -> None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
         owner.patch(f"{_NODES_PATH}/{quote(name)}", {"spec": {"unschedulable": True}})
         pod_list = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
-        pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted
+        pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
         rejections = {_pod_key(pod): message for pod in pods if (message := _evict(owner, pod))}
     for pod, message in rejections.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")

@@ -65,15 +65,15 @@ def shadow(config: ShadowConfig, output_format: ProgressFormat) -> None:
     else:
         output.write(_encode(counts.document()).decode() + "\n")
         output.report_line(f"batchyard: {summary(counts)}")
-    if counts.divergences:
+    if counts.divergence_count:
         raise SystemExit(1)
 
 
 def summary(counts: ComparisonCounts) -> str:
     """Return the result of shadow mode in one line."""
-    agreements = sum(counts.agreed.values())
-    divergences_by_kind = ", ".join(f"{count} {name}" for name, count in sorted(counts.parted.items()))
-    message = f"{agreements} decisions of Kueue as predicted, {counts.divergences} divergences"
+    agreements = sum(counts.agreements.values())
+    divergences_by_kind = ", ".join(f"{count} {name}" for name, count in sorted(counts.divergences.items()))
+    message = f"{agreements} decisions of Kueue as predicted, {counts.divergence_count} divergences"
     return f"{message}: {divergences_by_kind}" if divergences_by_kind else message
 
 

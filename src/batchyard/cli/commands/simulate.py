@@ -164,7 +164,7 @@ def run(request: SimulateRequest) -> None:
     scenario, state = read_scenario_and_state(request)
     with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
-        shown_before = () if state is None else state.shown()
+        shown_before = () if state is None else state.added_events()
         reporter = None if request.report is None else Reporter(simulation.world, shown_before)
         result = run_to_end(simulation)
     if reporter is not None and request.report is not None:

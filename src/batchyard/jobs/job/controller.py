@@ -19,6 +19,7 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.plan import JobPlan, NewPod, plan_job
 from batchyard.jobs.job.spec import (
     NO_INDEX,
+    failures_since_success,
     finished_at,
     is_finished,
     is_ours,
@@ -26,7 +27,6 @@ from batchyard.jobs.job.spec import (
     job_pods,
     job_spec,
     remove_tracking,
-    since_success,
     with_selector,
 )
 
@@ -72,11 +72,11 @@ def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
     finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
-    common = {field: metadata[field] for field in ("labels", "annotations") if metadata.get(field)}
-    common |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [meta.controller_reference(job)]}
+    fields = {field: metadata[field] for field in ("labels", "annotations") if metadata.get(field)}
+    fields |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [meta.controller_reference(job)]}
     if job["metadata"].get("namespace"):
-        common["namespace"] = job["metadata"]["namespace"]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": common, "spec": _with_index_env(spec) if indexed else spec}
+        fields["namespace"] = job["metadata"]["namespace"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": fields, "spec": _with_index_env(spec) if indexed else spec}
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -111,10 +111,10 @@ def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: New
     """Return the pod for a completion index."""
     index = {well_known.COMPLETION_INDEX: str(pod.index)}
     annotations = dict(index)
-    if pod.failures is not None:
-        annotations[well_known.INDEX_FAILURES] = str(pod.failures)
-    if pod.ignored:
-        annotations[well_known.INDEX_IGNORED_FAILURES] = str(pod.ignored)
+    if pod.failure_count is not None:
+        annotations[well_known.INDEX_FAILURES] = str(pod.failure_count)
+    if pod.ignored_count:
+        annotations[well_known.INDEX_IGNORED_FAILURES] = str(pod.ignored_count)
     metadata["labels"] = {**metadata.get("labels", {}), **index}
     metadata["annotations"] = {**metadata.get("annotations", {}), **annotations}
     hostname = f"{job['metadata']['name']}-{pod.index}"
@@ -144,7 +144,7 @@ _SUCCEEDED: Final = 16
 
 
 class RelevantPods:
-    """The relevant pods of one Job, and the time of its next reconcile."""
+    """The pods of one Job that have not ended or still have its finalizer, and the time of its next reconcile."""
 
     __slots__ = (
         "_active",
@@ -186,9 +186,9 @@ class RelevantPods:
         """The keys of the relevant pods."""
         return self._flags
 
-    def add_existing(self, owned: Iterable[meta.Obj]) -> None:
+    def add_existing(self, owned_objects: Iterable[meta.Obj]) -> None:
         """Add the pods that existed before this controller started."""
-        for obj in owned:
+        for obj in owned_objects:
             if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags:
                 self._set_flags(meta.key_of(obj), 0, _flags(obj))
         self.is_complete = True
@@ -217,40 +217,40 @@ class RelevantPods:
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Process a change of a pod; return whether the change is relevant."""
-        before = self._flags.get(event.key, 0)
-        after = 0 if event.type is _DELETED else _flags(event.obj)
-        if before == after and not self._has_missing_pods and (before == 0 or _has_same_containers(event)):
+        old_flags = self._flags.get(event.key, 0)
+        new_flags = 0 if event.type is _DELETED else _flags(event.obj)
+        if old_flags == new_flags and not self._has_missing_pods and (old_flags == 0 or _has_same_containers(event)):
             return False
-        self._set_flags(event.key, before, after)
-        if before & ~after & _TRACKED:
+        self._set_flags(event.key, old_flags, new_flags)
+        if old_flags & ~new_flags & _TRACKED:
             self._record_end(event.obj)
-        self.schedule_reconcile(now if self._cannot_wait(before, after) else now + _BATCH_PERIOD)
+        self.schedule_reconcile(now if self._cannot_wait(old_flags, new_flags) else now + _BATCH_PERIOD)
         return True
 
-    def _set_flags(self, pod: meta.Key, before: int, after: int) -> None:
-        self._active += bool(after & _ACTIVE) - bool(before & _ACTIVE)
-        self._ready += bool(after & _READY) - bool(before & _READY)
-        self.pod_count += bool(after and not before)
-        if after:
-            self._flags[pod] = after
+    def _set_flags(self, pod: meta.Key, old_flags: int, new_flags: int) -> None:
+        self._active += bool(new_flags & _ACTIVE) - bool(old_flags & _ACTIVE)
+        self._ready += bool(new_flags & _READY) - bool(old_flags & _READY)
+        self.pod_count += bool(new_flags and not old_flags)
+        if new_flags:
+            self._flags[pod] = new_flags
         else:
             self._flags.pop(pod, None)
 
-    def _cannot_wait(self, before: int, after: int) -> bool:
+    def _cannot_wait(self, old_flags: int, new_flags: int) -> bool:
         """Report whether the Job must be reconciled for this change without delay."""
-        lost_flags = before & ~after
+        lost_flags = old_flags & ~new_flags
         if self._has_missing_pods or not self.is_complete or lost_flags & (_TRACKED | _TERMINATING):
             return True
         if lost_flags & _ACTIVE:
-            return not after & _SUCCEEDED or self._needs_successes or self._active == 0
-        return bool(after & ~before & _READY) and self._ready == self._active
+            return not new_flags & _SUCCEEDED or self._needs_successes or self._active == 0
+        return bool(new_flags & ~old_flags & _READY) and self._ready == self._active
 
     def _record_end(self, pod: meta.Obj) -> None:
         """Record the end of an untracked pod for the backoff; surplus pods, released while active, do not count."""
         if phase(pod) == SUCCEEDED:
-            self.failures = since_success(self.failures, [finished_at(pod)])
+            self.failures = failures_since_success(self.failures, [finished_at(pod)])
         elif is_terminal(pod) or is_terminating(pod):
-            self.failures = since_success([*self.failures, finished_at(pod)], ())
+            self.failures = failures_since_success([*self.failures, finished_at(pod)], ())
 
 
 class PodIndex:
@@ -299,12 +299,12 @@ def _job_key(job: meta.Obj) -> tuple[str, str]:
 
 def _flags(pod: meta.Obj) -> int:
     """Return the flags of a pod; 0 if it is not relevant."""
-    tracked = _TRACKED if is_tracked(pod) else 0
+    tracking_flag = _TRACKED if is_tracked(pod) else 0
     if is_terminal(pod):
-        return tracked | _SUCCEEDED if tracked and phase(pod) == SUCCEEDED else tracked
+        return tracking_flag | _SUCCEEDED if tracking_flag and phase(pod) == SUCCEEDED else tracking_flag
     if is_terminating(pod):
-        return tracked | _TERMINATING
-    return tracked | _ACTIVE | (_READY if is_ready(pod) else 0)
+        return tracking_flag | _TERMINATING
+    return tracking_flag | _ACTIVE | (_READY if is_ready(pod) else 0)
 
 
 def _has_same_containers(event: WatchEvent) -> bool:
@@ -502,8 +502,8 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
 
     A rejected pod does not block the others.
     """
-    release = [Update(remove_tracking(pod.obj)) for pod in plan.release]
-    outcome = ReconcileResult([*release], requeue_at=plan.wake_at, independent=True)
+    finalizer_removals = [Update(remove_tracking(pod.obj)) for pod in plan.pods_to_release]
+    outcome = ReconcileResult([*finalizer_removals], requeue_at=plan.wake_at, independent=True)
     change, writes = plan.change, outcome.writes
     for pod in change.dismiss:
         if pod.tracked:
@@ -517,7 +517,7 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
         outcome.event_if_rejected = partial(_rejection_event, key)
     if plan.status is not None and plan.status != job.get("status"):
         writes.append(UpdateStatus({**job, "status": plan.status}))
-    outcome.events += [EventRecord(key, *each) for each in plan.reported]
+    outcome.events += [EventRecord(key, *each) for each in plan.events]
     return outcome
 
 
@@ -528,5 +528,5 @@ def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventReco
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
 
 
-def _pod_event(key: meta.Key, reason: str, done: str, pod: meta.Obj) -> EventRecord:
-    return EventRecord(key, "Normal", reason, f"{done} pod: {pod['metadata']['name']}")
+def _pod_event(key: meta.Key, reason: str, verb: str, pod: meta.Obj) -> EventRecord:
+    return EventRecord(key, "Normal", reason, f"{verb} pod: {pod['metadata']['name']}")

@@ -10,7 +10,7 @@ from batchyard.api.schema import semantic_equality
 from batchyard.api.views.node import pods_running_at_once
 from batchyard.interfaces.client import Update, UpdateStatus, Write
 from batchyard.jobframework import workloads
-from batchyard.jobs.job.spec import parse_indexes, total, union
+from batchyard.jobs.job.spec import index_count, index_union, parse_indexes
 
 POD_SET: Final = "main"
 
@@ -35,11 +35,11 @@ class JobIntegration:
     def pods_ready(self, job: Obj) -> bool:
         """Report whether the number of ready and succeeded pods reaches the number of pods that run at once."""
         status = job.get("status") or {}
-        uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
-        done = status.get("succeeded", 0) + len(uncounted)
-        return bool(status.get("ready", 0) + done >= pods_running_at_once(job["spec"]))
+        uncounted_uids = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
+        succeeded_count = status.get("succeeded", 0) + len(uncounted_uids)
+        return bool(status.get("ready", 0) + succeeded_count >= pods_running_at_once(job["spec"]))
 
-    def ending(self, job: Obj) -> workloads.JobCompletion | None:
+    def completion(self, job: Obj) -> workloads.JobCompletion | None:
         """Return the outcome from the Complete or Failed condition; None before the Job has ended."""
         condition = workloads.condition_true(job, "Complete", "Failed")
         if condition is None:
@@ -66,21 +66,21 @@ class JobIntegration:
         """Return how many pods of the parallelism the remaining completions no longer need."""
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
-        ended = _ended_pods(job, completions)
-        reclaimable = parallelism - max(completions - ended, 0)
-        if parallelism <= 1 or ended == 0 or reclaimable <= 0:
+        ended_count = _ended_pods(job, completions)
+        reclaimable_count = parallelism - max(completions - ended_count, 0)
+        if parallelism <= 1 or ended_count == 0 or reclaimable_count <= 0:
             return []
-        return [{"name": POD_SET, "count": reclaimable}]
+        return [{"name": POD_SET, "count": reclaimable_count}]
 
-    def started(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
+    def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
         """Return the unsuspended Job; with partial admission its parallelism is the admitted count."""
         if len(injections) != 1:
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
-        started: Obj = with_path(job, ("spec", "suspend"), False)
-        started = _with_parallelism(started, injections[0].count)
-        return with_path(started, _TEMPLATE, workloads.inject(job["spec"]["template"], injections[0]))
+        started_job: Obj = with_path(job, ("spec", "suspend"), False)
+        started_job = _with_parallelism(started_job, injections[0].count)
+        return with_path(started_job, _TEMPLATE, workloads.inject(job["spec"]["template"], injections[0]))
 
-    def stop(self, job: Obj, originals: Sequence[workloads.PodSetInfo]) -> Write | None:
+    def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the next write that stops the Job: suspend it, clear its start time, then restore its template.
 
         An annotation marks a Job that is being stopped, so that the stop continues after a restart.
@@ -90,8 +90,8 @@ class JobIntegration:
             return Update(with_metadata(with_path(job, ("spec", "suspend"), True), annotations=annotations))
         if (job.get("status") or {}).get("startTime"):
             return UpdateStatus(with_path(job, ("status", "startTime"), None))
-        restored = _restore_template(job, originals)
-        return None if restored == job else Update(restored)
+        restored_job = _restore_template(job, infos)
+        return None if restored_job == job else Update(restored_job)
 
 
 def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -117,28 +117,28 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     return job
 
 
-def _restore_template(job: Obj, originals: Sequence[workloads.PodSetInfo]) -> Obj:
+def _restore_template(job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Obj:
     if annotation(job, well_known.STOPPING) is not None:
         job = with_path(job, ("metadata", "annotations", well_known.STOPPING), None)
         if not job["metadata"]["annotations"]:
             job = with_path(job, ("metadata", "annotations"), None)
-    if not originals:
+    if not infos:
         return job
-    template, original = job["spec"]["template"], originals[0]
+    template, original = job["spec"]["template"], infos[0]
     labels = (template.get("metadata") or {}).get("labels") or {}
     controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
-    restored = workloads.restore(template, replace(original, labels={**original.labels, **controller_labels}))
+    restored_template = workloads.restore(template, replace(original, labels={**original.labels, **controller_labels}))
     job = _with_parallelism(job, original.count)
-    if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored, template):
+    if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored_template, template):
         return job
-    return with_path(job, _TEMPLATE, restored)
+    return with_path(job, _TEMPLATE, restored_template)
 
 
 def _ended_pods(job: Obj, completions: int) -> int:
     """Return the number of terminated pods or indexes that need no further pods."""
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":
-        ended: int = status.get("succeeded", 0)
-        return ended
-    done, failed = (parse_indexes(status.get(name), completions) for name in ("completedIndexes", "failedIndexes"))
-    return total(union(done, failed))
+        succeeded_count: int = status.get("succeeded", 0)
+        return succeeded_count
+    succeeded, failed = (parse_indexes(status.get(name), completions) for name in ("completedIndexes", "failedIndexes"))
+    return index_count(index_union(succeeded, failed))

@@ -22,32 +22,32 @@ from batchyard.jobs.job.spec import (
     Rule,
     Spans,
     annotation_count,
+    backoff_end,
     contains,
     count_common,
-    due_after,
+    failures_since_success,
     finished_at,
-    first_missing,
     format_indexes,
     has_failed,
-    index_due_after,
+    index_backoff_end,
+    index_count,
+    index_union,
     is_counted,
     observe_job,
     parse_indexes,
     policy_decision,
-    since_success,
-    total,
-    union,
+    unused_indexes,
     with_indexes,
 )
 
 # Evaluates a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
 
 
-def matching_rule(spec: JobSpec, succeeded: Spans) -> int | None:
+def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
     """Return the number of the first success policy rule that the succeeded indexes meet, or None."""
-    if succeeded:
+    if succeeded_indexes:
         for number, rule in enumerate(spec.success_rules):
-            if _is_met(rule, succeeded, spec.completions or 0):
+            if _is_met(rule, succeeded_indexes, spec.completions or 0):
                 return number
     return None
 
@@ -58,14 +58,14 @@ def matching_rule(spec: JobSpec, succeeded: Spans) -> int | None:
 # or Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
 
 
-def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:
+def _is_met(rule: Rule, succeeded_indexes: Spans, completions: int) -> bool:
     """Report whether all indexes of a rule, or its required number of them, succeeded."""
     count, text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if text is None:
-        return count is not None and total(succeeded) >= count
+        return count is not None and index_count(succeeded_indexes) >= count
     rule_indexes = _parse_indexes(text, completions)
-    matched = count_common(rule_indexes, succeeded)
-    return bool(rule_indexes) and (matched == total(rule_indexes) or (count is not None and matched >= count))
+    met_count = count_common(rule_indexes, succeeded_indexes)
+    return bool(rule_indexes) and (met_count == index_count(rule_indexes) or (count is not None and met_count >= count))
 
 
 @lru_cache(maxsize=64)
@@ -86,12 +86,12 @@ class JobOutcome(NamedTuple):
     message: str
 
     @property
-    def interim(self) -> str:
+    def interim_condition(self) -> str:
         """The type of the interim condition that records the outcome."""
         return SUCCESS_CRITERIA_MET if self.succeeded else FAILURE_TARGET
 
     @property
-    def final(self) -> str:
+    def final_condition(self) -> str:
         """The type of the terminal condition of the Job."""
         return "Complete" if self.succeeded else "Failed"
 
@@ -105,67 +105,67 @@ _TOO_MANY_INDEXES: Final = JobOutcome(
 _FAILED_INDEXES: Final = JobOutcome(False, "FailedIndexes", "Job has failed indexes")
 
 
-def recorded_outcome(observed: ObservedJob) -> JobOutcome | None:
+def recorded_outcome(job: ObservedJob) -> JobOutcome | None:
     """Return the outcome that an interim condition records; it never changes. None if there is none."""
     for succeeded, kind in ((True, SUCCESS_CRITERIA_MET), (False, FAILURE_TARGET)):
-        condition = find_condition(observed.status, kind)
+        condition = find_condition(job.status, kind)
         if condition is not None and condition["status"] == "True":
             return JobOutcome(succeeded, condition.get("reason", ""), condition.get("message", ""))
     return None
 
 
-def new_outcome(observed: ObservedJob, started: Instant | None, now: Instant) -> JobOutcome | None:
+def new_outcome(job: ObservedJob, active_since: Instant | None, now: Instant) -> JobOutcome | None:
     """Return the outcome if the Job must end now, except completion, which is checked after its pods."""
-    spec = observed.spec
-    message = _failing_message(observed)
+    spec = job.spec
+    message = _failing_message(job)
     if message is not None:
         return JobOutcome(False, "PodFailurePolicy", message)
-    if observed.failed > spec.backoff_limit or _restarted_too_often(observed):
+    if job.failed_count > spec.backoff_limit or _restarted_too_often(job):
         return _TOO_MANY_FAILURES
-    deadline_at = deadline(observed, started)
+    deadline_at = deadline(job, active_since)
     if deadline_at is not None and deadline_at <= now:
         return _TOO_LATE
-    return _index_outcome(observed) if spec.indexed else None
+    return _index_outcome(job) if spec.indexed else None
 
 
-def deadline(observed: ObservedJob, started: Instant | None) -> Instant | None:
+def deadline(job: ObservedJob, active_since: Instant | None) -> Instant | None:
     """Return when the active deadline of the Job expires, or None."""
-    spec = observed.spec
-    if spec.active_deadline is None or started is None or spec.suspended:
+    spec = job.spec
+    if spec.active_deadline is None or active_since is None or spec.suspended:
         return None
-    return started + spec.active_deadline
+    return active_since + spec.active_deadline
 
 
-def _failing_message(observed: ObservedJob) -> str | None:
+def _failing_message(job: ObservedJob) -> str | None:
     """Return the failure policy's message for the first pod that fails the whole Job, or None."""
-    rules = observed.spec.failure_rules
-    for pod in observed.pods if rules else ():
-        if has_failed(pod, observed.spec) and (message := policy_decision(rules, pod.obj).message) is not None:
+    rules = job.spec.failure_rules
+    for pod in job.pods if rules else ():
+        if has_failed(pod, job.spec) and (message := policy_decision(rules, pod.obj).message) is not None:
             return message
     return None
 
 
-def _restarted_too_often(observed: ObservedJob) -> bool:
+def _restarted_too_often(job: ObservedJob) -> bool:
     """Report whether container restarts within pods have reached the backoff limit."""
-    if not observed.spec.restarts_in_place:
+    if not job.spec.restarts_in_place:
         return False
-    restarts = 0
-    for pod in observed.pods:
+    restart_count = 0
+    for pod in job.pods:
         if pod.phase in {PENDING, RUNNING}:
             status = pod.obj.get("status") or {}
             for field in ("initContainerStatuses", "containerStatuses"):
-                restarts += sum(container.get("restartCount", 0) for container in status.get(field) or ())
-    return restarts >= max(observed.spec.backoff_limit, 1)
+                restart_count += sum(container.get("restartCount", 0) for container in status.get(field) or ())
+    return restart_count >= max(job.spec.backoff_limit, 1)
 
 
-def _index_outcome(observed: ObservedJob) -> JobOutcome | None:
+def _index_outcome(job: ObservedJob) -> JobOutcome | None:
     """Return the outcome that follows from the failed or succeeded indexes, or None."""
-    spec, failed = observed.spec, total(observed.failed_indexes)
-    if spec.max_failed_indexes is not None and failed > spec.max_failed_indexes:
+    spec, failed_count = job.spec, index_count(job.failed_indexes)
+    if spec.max_failed_indexes is not None and failed_count > spec.max_failed_indexes:
         return _TOO_MANY_INDEXES
-    if failed and failed + observed.succeeded >= (spec.completions or 0):
+    if failed_count and failed_count + job.succeeded_count >= (spec.completions or 0):
         return _FAILED_INDEXES
-    rule = matching_rule(spec, observed.succeeded_indexes)
+    rule = matching_rule(spec, job.succeeded_indexes)
     return None if rule is None else JobOutcome(True, "SuccessPolicy", f"Matched rules at index {rule}")
 
 
@@ -190,9 +190,9 @@ class JobConditions:
         #: The conditions by type, in the order of the status.
         self._conditions: dict[str, Condition] = {c["type"]: c for c in status.get("conditions") or ()}
         self._time = format_time(now)
-        self.reported: list[JobEvent] = []
+        self.events: list[JobEvent] = []
 
-    def listed(self) -> Sequence[Condition]:
+    def as_list(self) -> Sequence[Condition]:
         """Return all conditions as a list."""
         return list(self._conditions.values())
 
@@ -209,18 +209,18 @@ class JobConditions:
         """Set the Suspended condition; a Job that was never suspended gets none."""
         reason, message = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         if self.set("Suspended", suspended, reason, message):
-            self.reported.append(JobEvent("Normal", reason.removeprefix("Job"), message))
+            self.events.append(JobEvent("Normal", reason.removeprefix("Job"), message))
 
     def end(self, outcome: JobOutcome, *, too_many: bool) -> None:
         """Set the terminal condition of the Job; `too_many` means that more pods than needed succeeded."""
-        self.set(outcome.final, True, outcome.reason, outcome.message)
+        self.set(outcome.final_condition, True, outcome.reason, outcome.message)
         if not outcome.succeeded:
-            self.reported.append(JobEvent("Warning", outcome.reason, outcome.message))
+            self.events.append(JobEvent("Warning", outcome.reason, outcome.message))
             return
         if too_many:
             message = "Too many succeeded pods running after completion count reached"
-            self.reported.append(JobEvent("Warning", "TooManySucceededPods", message))
-        self.reported.append(JobEvent("Normal", "Completed", "Job completed"))
+            self.events.append(JobEvent("Warning", "TooManySucceededPods", message))
+        self.events.append(JobEvent("Normal", "Completed", "Job completed"))
 
 
 # Finalizer tracking counts each terminated pod exactly once, even if writes are lost.
@@ -254,62 +254,62 @@ _NOT_YET, _NOTHING, _SUCCESS, _FAILURE = (
 )  # enum attribute access is slow
 
 
-def releasable_pods(observed: ObservedJob, outcome: JobOutcome | None) -> list[JobPod]:
+def releasable_pods(job: ObservedJob, outcome: JobOutcome | None) -> list[JobPod]:
     """Return the tracked pods whose termination the status records, so that their finalizer may be removed."""
-    records = [(pod, _termination_record(pod, observed, outcome)) for pod in observed.pods if pod.tracked]
-    return [pod for pod, end in records if end is not _NOT_YET and _is_recorded(pod, end, observed)]
+    records = [(pod, _termination_record(pod, job, outcome)) for pod in job.pods if pod.tracked]
+    return [pod for pod, end in records if end is not _NOT_YET and _is_recorded(pod, end, job)]
 
 
-def termination_fields(observed: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
+def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
     """Return the status fields about terminated pods, with all pending terminations recorded."""
-    records = {pod.uid: _termination_record(pod, observed, outcome) for pod in observed.pods if pod.tracked}
-    spec, uncounted = observed.spec, observed.status.get("uncountedTerminatedPods") or {}
+    records = {pod.uid: _termination_record(pod, job, outcome) for pod in job.pods if pod.tracked}
+    spec, uncounted_uids = job.spec, job.status.get("uncountedTerminatedPods") or {}
     fields: dict[str, Any] = {}
-    listed: list[list[str]] = []
+    uid_lists: list[list[str]] = []
     for field, kind in (("succeeded", _SUCCESS), ("failed", _FAILURE)):
-        known_uids = dict.fromkeys(uncounted.get(field) or ())
+        known_uids = dict.fromkeys(uncounted_uids.get(field) or ())
         tracked_uids = [uid for uid in known_uids if uid in records]
-        fields[field] = observed.status.get(field, 0) + len(known_uids) - len(tracked_uids)
-        listed.append(tracked_uids + [uid for uid, end in records.items() if end is kind and uid not in known_uids])
+        fields[field] = job.status.get(field, 0) + len(known_uids) - len(tracked_uids)
+        uid_lists.append(tracked_uids + [uid for uid, end in records.items() if end is kind and uid not in known_uids])
     if spec.indexed:  # completedIndexes records the successes
-        listed[0] = []
-        fields |= {"succeeded": observed.succeeded, "completedIndexes": format_indexes(observed.succeeded_indexes)}
+        uid_lists[0] = []
+        fields |= {"succeeded": job.succeeded_count, "completedIndexes": format_indexes(job.succeeded_indexes)}
     if spec.backoff_limit_per_index is not None:
-        fields["failedIndexes"] = format_indexes(observed.failed_indexes)
-    return {**fields, "uncountedTerminatedPods": _limit_uids(*listed)}
+        fields["failedIndexes"] = format_indexes(job.failed_indexes)
+    return {**fields, "uncountedTerminatedPods": _limit_uids(*uid_lists)}
 
 
-def _termination_record(pod: JobPod, observed: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
+def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
     """Return how to record the termination of a tracked pod."""
-    spec = observed.spec
+    spec = job.spec
     has_valid_index = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:
-        return _SUCCESS if has_valid_index and pod.uid not in observed.uncounted_failed else _NOTHING
-    failed = has_failed(pod, spec)
-    if outcome is None and not observed.leaving:
-        predecessor = observed.predecessors.get(pod.index)
-        if not failed or (predecessor is not None and predecessor.uid == pod.uid):
+        return _SUCCESS if has_valid_index and pod.uid not in job.uncounted_failed else _NOTHING
+    is_failed = has_failed(pod, spec)
+    if outcome is None and not job.is_deleted:
+        predecessor = job.predecessors.get(pod.index)
+        if not is_failed or (predecessor is not None and predecessor.uid == pod.uid):
             return _NOT_YET
-    if failed or (outcome is not None and not outcome.succeeded):  # a failing Job terminates its pods
+    if is_failed or (outcome is not None and not outcome.succeeded):  # a failing Job terminates its pods
         return _FAILURE if has_valid_index and is_counted(spec.failure_rules, pod.obj) else _NOTHING
     return _NOTHING
 
 
-def _is_recorded(pod: JobPod, end: PodTerminationRecord, observed: ObservedJob) -> bool:
+def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) -> bool:
     """Report whether the status records this termination of a pod."""
-    if end is _FAILURE:
-        return pod.uid in observed.uncounted_failed
-    if end is _SUCCESS:
-        if observed.spec.indexed:
-            return contains(observed.recorded_indexes, pod.index)
-        return pod.uid in observed.uncounted_succeeded
+    if record is _FAILURE:
+        return pod.uid in job.uncounted_failed
+    if record is _SUCCESS:
+        if job.spec.indexed:
+            return contains(job.recorded_indexes, pod.index)
+        return pod.uid in job.uncounted_succeeded
     return True
 
 
-def _limit_uids(succeeded: Sequence[str], failed: Sequence[str]) -> dict[str, Sequence[str]]:
+def _limit_uids(successes: Sequence[str], failures: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return the uids for the status, up to the limit; pods beyond it stay tracked until space is free."""
-    listed = {"succeeded": succeeded[:UNCOUNTED_MAX], "failed": failed[: max(0, UNCOUNTED_MAX - len(succeeded))]}
-    return {field: uids for field, uids in listed.items() if uids}
+    lists = {"succeeded": successes[:UNCOUNTED_MAX], "failed": failures[: max(0, UNCOUNTED_MAX - len(successes))]}
+    return {field: uids for field, uids in lists.items() if uids}
 
 
 # Parallelism of a Job: the desired number of pods, the surplus pods, and the pods to create now.
@@ -331,8 +331,8 @@ class NewPod:
 
     index: int = NO_INDEX
     #: The counted and ignored failures of the index; None if they are not counted.
-    failures: int | None = None
-    ignored: int = 0
+    failure_count: int | None = None
+    ignored_count: int = 0
 
 
 class PodChanges(NamedTuple):
@@ -346,113 +346,114 @@ class PodChanges(NamedTuple):
     wake_at: Instant | None = None
 
 
-def plan_pod_changes(observed: ObservedJob, failures: Iterable[Instant], now: Instant) -> PodChanges:
-    """Return the pod changes of a Job that continues; `failures` are the failure times of untracked pods."""
-    if observed.spec.suspended:
-        return PodChanges(dismiss=observed.active)
-    desired = _desired_active(observed)
-    surplus = _surplus(observed, max(0, len(observed.active) - desired))
-    if surplus:
-        return PodChanges(dismiss=surplus)
-    missing = min(desired - len(observed.active) - len(_awaited_terminating(observed)), CREATED_MAX)
-    if missing <= 0:
+def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: Instant) -> PodChanges:
+    """Return the pod changes of a Job that continues; `failure_times` are the failure times of untracked pods."""
+    if job.spec.suspended:
+        return PodChanges(dismiss=job.active_pods)
+    desired_count = _desired_active(job)
+    surplus_pods = _surplus(job, max(0, len(job.active_pods) - desired_count))
+    if surplus_pods:
+        return PodChanges(dismiss=surplus_pods)
+    missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating(job)), CREATED_MAX)
+    if missing_count <= 0:
         return PodChanges()
-    if observed.spec.backoff_limit_per_index is not None:
-        return _pods_after_backoff(observed, _missing_indexes(observed, missing), now)
-    waits_until = due_after(_failures(observed, failures))
-    if waits_until > now:
-        return PodChanges(wake_at=waits_until)
-    indexes = _missing_indexes(observed, missing) if observed.spec.indexed else [NO_INDEX] * missing
+    if job.spec.backoff_limit_per_index is not None:
+        return _pods_after_backoff(job, _missing_indexes(job, missing_count), now)
+    retry_time = backoff_end(_failures(job, failure_times))
+    if retry_time > now:
+        return PodChanges(wake_at=retry_time)
+    indexes = _missing_indexes(job, missing_count) if job.spec.indexed else [NO_INDEX] * missing_count
     return PodChanges(create=[NewPod(index) for index in indexes])
 
 
-def _desired_active(observed: ObservedJob) -> int:
+def _desired_active(job: ObservedJob) -> int:
     """Return the desired number of active pods."""
-    spec = observed.spec
+    spec = job.spec
     if spec.completions is not None:
-        return max(0, min(spec.parallelism, spec.completions - observed.succeeded))
-    return len(observed.active) if observed.succeeded else spec.parallelism
+        return max(0, min(spec.parallelism, spec.completions - job.succeeded_count))
+    return len(job.active_pods) if job.succeeded_count else spec.parallelism
 
 
-def _surplus(observed: ObservedJob, count_min: int) -> list[JobPod]:
+def _surplus(job: ObservedJob, count_min: int) -> list[JobPod]:
     """Return the surplus pods: at least `count_min`, and every pod with an invalid or duplicate index."""
-    if not count_min and _have_distinct_indexes(observed):
+    if not count_min and _have_distinct_indexes(job):
         return []
-    candidates, surplus = sorted(observed.active, key=_deletion_order), []
-    if observed.spec.indexed:
-        best_by_index = {pod.index: pod for pod in candidates if observed.spec.has_index(pod.index)}
-        surplus = [pod for pod in candidates if best_by_index.get(pod.index) is not pod]
+    candidates, surplus_pods = sorted(job.active_pods, key=_deletion_order), []
+    if job.spec.indexed:
+        best_by_index = {pod.index: pod for pod in candidates if job.spec.has_index(pod.index)}
+        surplus_pods = [pod for pod in candidates if best_by_index.get(pod.index) is not pod]
         candidates = [pod for pod in candidates if best_by_index.get(pod.index) is pod]
-    return surplus + candidates[: max(0, count_min - len(surplus))]
+    return surplus_pods + candidates[: max(0, count_min - len(surplus_pods))]
 
 
-def _have_distinct_indexes(observed: ObservedJob) -> bool:
+def _have_distinct_indexes(job: ObservedJob) -> bool:
     """Report whether all active pods have valid and distinct indexes."""
-    if not observed.spec.indexed:
+    if not job.spec.indexed:
         return True
-    indexes = {pod.index for pod in observed.active if observed.spec.has_index(pod.index)}
-    return len(indexes) == len(observed.active)
+    indexes = {pod.index for pod in job.active_pods if job.spec.has_index(pod.index)}
+    return len(indexes) == len(job.active_pods)
 
 
 def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
     """Return the deletion order of a surplus pod: the least advanced first, then the newest."""
     status = pod.obj.get("status") or {}
-    ready = find_condition(status, READY) if pod.ready else None
-    restarts = max((c.get("restartCount", 0) for c in status.get("containerStatuses") or ()), default=0)
+    condition = find_condition(status, READY) if pod.ready else None
+    restart_count = max((c.get("restartCount", 0) for c in status.get("containerStatuses") or ()), default=0)
     return (
         bool(pod.obj["spec"].get("nodeName")),
         _PHASES.get(pod.phase, 1),
-        ready is not None,
-        -parse_time(ready["lastTransitionTime"]) if ready is not None else 0,
-        -restarts,
+        condition is not None,
+        -parse_time(condition["lastTransitionTime"]) if condition is not None else 0,
+        -restart_count,
         -parse_time(pod.obj["metadata"]["creationTimestamp"]),
     )
 
 
-def _missing_indexes(observed: ObservedJob, count: int) -> list[int]:
+def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
     """Return the first indexes that have neither succeeded, nor finally failed, nor an active pod."""
-    spec = observed.spec
-    taken = [pod.index for pod in (*observed.active, *_awaited_terminating(observed)) if spec.has_index(pod.index)]
-    used_indexes = with_indexes(observed.succeeded_indexes, taken)
-    return first_missing(union(used_indexes, observed.failed_indexes), count, spec.completions or 0)
+    spec = job.spec
+    pod_indexes = [pod.index for pod in (*job.active_pods, *_awaited_terminating(job)) if spec.has_index(pod.index)]
+    used_indexes = with_indexes(job.succeeded_indexes, pod_indexes)
+    return unused_indexes(index_union(used_indexes, job.failed_indexes), count, spec.completions or 0)
 
 
-def _awaited_terminating(observed: ObservedJob) -> list[JobPod]:
+def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
     """Return the terminating pods that may be replaced only after they have ended."""
-    return [pod for pod in observed.pods if pod.terminating] if observed.spec.replaces_after_end else []
+    return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 
-def _failures(observed: ObservedJob, failures: Iterable[Instant]) -> list[Instant]:
+def _failures(job: ObservedJob, failure_times: Iterable[Instant]) -> list[Instant]:
     """Return the failure times of pods since the last success."""
-    tracked = [pod for pod in observed.pods if pod.tracked and not pod.active]
-    if observed.spec.indexed:
-        tracked = [pod for pod in tracked if observed.spec.has_index(pod.index)]
-    failed = [finished_at(pod.obj) for pod in tracked if has_failed(pod, observed.spec)]
-    return since_success([*failures, *failed], [finished_at(p.obj) for p in tracked if p.phase == SUCCEEDED])
+    pods = [pod for pod in job.pods if pod.tracked and not pod.active]
+    if job.spec.indexed:
+        pods = [pod for pod in pods if job.spec.has_index(pod.index)]
+    new_times = [finished_at(pod.obj) for pod in pods if has_failed(pod, job.spec)]
+    successes = [finished_at(pod.obj) for pod in pods if pod.phase == SUCCEEDED]
+    return failures_since_success([*failure_times, *new_times], successes)
 
 
-def _pods_after_backoff(observed: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
+def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
     """Return new pods for the indexes whose backoff has ended, and when the next backoff ends."""
-    create: list[NewPod] = []
+    pods_to_create: list[NewPod] = []
     backoff_ends: list[Instant] = []
     for index in indexes:
-        predecessor = observed.predecessors.get(index)
-        due_at = 0 if predecessor is None else index_due_after(predecessor.obj)
+        predecessor = job.predecessors.get(index)
+        due_at = 0 if predecessor is None else index_backoff_end(predecessor.obj)
         if due_at <= now:
-            create.append(_successor(index, predecessor, observed))
+            pods_to_create.append(_successor(index, predecessor, job))
         else:
             backoff_ends.append(due_at)
-    return PodChanges(create=create, wake_at=min(backoff_ends, default=None))
+    return PodChanges(create=pods_to_create, wake_at=min(backoff_ends, default=None))
 
 
-def _successor(index: int, failed: JobPod | None, observed: ObservedJob) -> NewPod:
+def _successor(index: int, failed_pod: JobPod | None, job: ObservedJob) -> NewPod:
     """Return the next pod of an index, with the failure counts of its predecessors."""
-    if failed is None:
+    if failed_pod is None:
         return NewPod(index, 0)
-    counted = is_counted(observed.spec.failure_rules, failed.obj)
-    failures = annotation_count(failed.obj, well_known.INDEX_FAILURES) + counted
-    ignored = annotation_count(failed.obj, well_known.INDEX_IGNORED_FAILURES) + (not counted)
-    return NewPod(index, failures, ignored)
+    counts_failure = is_counted(job.spec.failure_rules, failed_pod.obj)
+    failure_count = annotation_count(failed_pod.obj, well_known.INDEX_FAILURES) + counts_failure
+    ignored_count = annotation_count(failed_pod.obj, well_known.INDEX_IGNORED_FAILURES) + (not counts_failure)
+    return NewPod(index, failure_count, ignored_count)
 
 
 #: Fields that stay in the status even if they are empty.
@@ -463,35 +464,35 @@ class JobPlan(NamedTuple):
     """The next changes of a Job: finalizers to remove, pod changes, status and Events."""
 
     #: Pods whose finalizer must be removed, because the status records their termination.
-    release: Sequence[JobPod] = ()
+    pods_to_release: Sequence[JobPod] = ()
     change: PodChanges = PodChanges()
     #: The desired status; None to leave it unchanged.
     status: Mapping[str, Any] | None = None
-    reported: Sequence[JobEvent] = ()
+    events: Sequence[JobEvent] = ()
     wake_at: Instant | None = None
 
 
-def plan_job(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Instant) -> JobPlan:
-    """Return the plan of an unfinished Job; `failures` are the failure times of untracked pods.
+def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant], now: Instant) -> JobPlan:
+    """Return the plan of an unfinished Job; `failure_times` are the failure times of untracked pods.
 
     A plan either releases pods or writes the status, never both. So a finalizer is removed only after the status that
     records the termination is known to be written. The release triggers the next reconcile.
     """
     state = observe_job(job, pods)
     outcome = recorded_outcome(state)
-    release = releasable_pods(state, outcome)
-    if release:
-        return JobPlan(release=release)
-    started = _active_since(state, now)
+    pods_to_release = releasable_pods(state, outcome)
+    if pods_to_release:
+        return JobPlan(pods_to_release=pods_to_release)
+    active_since = _active_since(state, now)
     if outcome is None:
-        outcome = new_outcome(state, started, now)
-    change = _plan_pods(state, outcome, failures, now)
+        outcome = new_outcome(state, active_since, now)
+    change = _plan_pods(state, outcome, failure_times, now)
     if outcome is None and _is_complete(state, change):
         outcome = COMPLETE
-    wake_times = (change.wake_at, deadline(state, started) if outcome is None else None)
+    wake_times = (change.wake_at, deadline(state, active_since) if outcome is None else None)
     wake_at = min((instant for instant in wake_times if instant is not None), default=None)
-    status, reported = _status(state, outcome, change, started, now)
-    return JobPlan(change=change, status=status, reported=reported, wake_at=wake_at)
+    status, events = _status(state, outcome, change, active_since, now)
+    return JobPlan(change=change, status=status, events=events, wake_at=wake_at)
 
 
 def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
@@ -505,61 +506,61 @@ def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
 def _plan_pods(state: ObservedJob, outcome: JobOutcome | None, failures: Iterable[Instant], now: Instant) -> PodChanges:
     """Return the pod changes; pods that a failing Job deletes count as failures."""
     if outcome is not None:
-        return PodChanges(dismiss=state.active) if outcome.succeeded else PodChanges(delete=state.active)
-    return PodChanges() if state.leaving else plan_pod_changes(state, failures, now)
+        return PodChanges(dismiss=state.active_pods) if outcome.succeeded else PodChanges(delete=state.active_pods)
+    return PodChanges() if state.is_deleted else plan_pod_changes(state, failures, now)
 
 
 def _is_complete(state: ObservedJob, change: PodChanges) -> bool:
     """Report whether enough pods have succeeded and none is active."""
-    if change.create or len(state.active) > len(change.dismiss):
+    if change.create or len(state.active_pods) > len(change.dismiss):
         return False
-    return state.succeeded >= (1 if state.spec.completions is None else state.spec.completions)
+    return state.succeeded_count >= (1 if state.spec.completions is None else state.spec.completions)
 
 
 def _status(
-    state: ObservedJob, outcome: JobOutcome | None, change: PodChanges, started: Instant | None, now: Instant
+    state: ObservedJob, outcome: JobOutcome | None, change: PodChanges, active_since: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
     """Return the status after the pod changes, and the Events about it."""
     conditions = JobConditions(state.status, now)
-    status = {**state.status, **termination_fields(state, outcome), **_counts(state, change, started)}
-    if started is not None:
-        status["startTime"] = format_time(started)
+    status = {**state.status, **termination_fields(state, outcome), **_counts(state, change, active_since)}
+    if active_since is not None:
+        status["startTime"] = format_time(active_since)
     if outcome is not None:
-        conditions.set(outcome.interim, True, outcome.reason, outcome.message)
+        conditions.set(outcome.interim_condition, True, outcome.reason, outcome.message)
         if _all_pods_counted(state):
-            conditions.end(outcome, too_many=state.succeeded > _maximum_successes(state))
+            conditions.end(outcome, too_many=state.succeeded_count > _maximum_successes(state))
             status["completionTime"] = format_time(now) if outcome.succeeded else None
-    elif not state.leaving:
+    elif not state.is_deleted:
         conditions.set_suspended(state.spec.suspended)
         if state.spec.suspended:
             status["startTime"] = None
-    status["conditions"] = conditions.listed()
-    return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN}, conditions.reported
+    status["conditions"] = conditions.as_list()
+    return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN}, conditions.events
 
 
-def _counts(state: ObservedJob, change: PodChanges, started: Instant | None) -> dict[str, Any]:
+def _counts(state: ObservedJob, change: PodChanges, active_since: Instant | None) -> dict[str, Any]:
     """Return the counts of active, ready and terminating pods.
 
     When a Job starts, the pods to create count as active in the same write. Later only existing pods count, because the
     creation of new pods may be rejected.
     """
     deleted_uids = {pod.uid for pod in (*change.dismiss, *change.delete)}
-    remaining = [pod for pod in state.active if pod.uid not in deleted_uids]
-    is_start = started is not None and state.status.get("startTime") != format_time(started)
-    terminating = sum(pod.terminating for pod in state.pods) + len(change.delete)
-    terminating += sum(
+    remaining_pods = [pod for pod in state.active_pods if pod.uid not in deleted_uids]
+    is_start = active_since is not None and state.status.get("startTime") != format_time(active_since)
+    terminating_count = sum(pod.terminating for pod in state.pods) + len(change.delete)
+    terminating_count += sum(
         bool(pod.obj["spec"].get("nodeName")) for pod in change.dismiss
     )  # unscheduled pods are removed at once
     return {
-        "active": len(remaining) + (len(change.create) if is_start else 0),
-        "ready": sum(pod.ready for pod in remaining),
-        "terminating": terminating,
+        "active": len(remaining_pods) + (len(change.create) if is_start else 0),
+        "ready": sum(pod.ready for pod in remaining_pods),
+        "terminating": terminating_count,
     }
 
 
 def _maximum_successes(state: ObservedJob) -> int:
     """Return how many pods may succeed."""
-    return state.succeeded if state.spec.completions is None else state.spec.completions
+    return state.succeeded_count if state.spec.completions is None else state.spec.completions
 
 
 def _all_pods_counted(state: ObservedJob) -> bool:

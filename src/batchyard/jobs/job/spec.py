@@ -120,7 +120,7 @@ def _generated_labels(name: str, uid: str) -> dict[str, str]:
 #: A set of indexes as sorted and disjoint pairs of first and last index.
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 
-NONE: Final[Spans] = ()
+NO_INDEXES: Final[Spans] = ()
 
 
 def parse_indexes(text: str | None, completions: int) -> Spans:
@@ -128,9 +128,9 @@ def parse_indexes(text: str | None, completions: int) -> Spans:
     spans = []
     for part in text.split(",") if text else ():
         start, dash, end = part.partition("-")
-        first, last = parse_integer(start), parse_integer(end if dash else start)
-        if first is not None and last is not None and first <= last and first < completions:
-            spans.append((first, min(last, completions - 1)))
+        low, high = parse_integer(start), parse_integer(end if dash else start)
+        if low is not None and high is not None and low <= high and low < completions:
+            spans.append((low, min(high, completions - 1)))
     return _merge_spans(spans)
 
 
@@ -147,16 +147,16 @@ def format_indexes(spans: Spans) -> str:
 
 def with_indexes(spans: Spans, indexes: Iterable[int]) -> Spans:
     """Return the set with further indexes."""
-    added = [(index, index) for index in indexes]
-    return _merge_spans([*spans, *added]) if added else spans
+    new_spans = [(index, index) for index in indexes]
+    return _merge_spans([*spans, *new_spans]) if new_spans else spans
 
 
-def union(first: Spans, second: Spans) -> Spans:
+def index_union(a: Spans, b: Spans) -> Spans:
     """Return the indexes in either set."""
-    return _merge_spans([*first, *second])
+    return _merge_spans([*a, *b])
 
 
-def total(spans: Spans) -> int:
+def index_count(spans: Spans) -> int:
     """Return the number of indexes in the set."""
     return sum(last - first + 1 for first, last in spans)
 
@@ -167,32 +167,32 @@ def contains(spans: Spans, index: int) -> bool:
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
 
-def count_common(first: Spans, second: Spans) -> int:
+def count_common(a: Spans, b: Spans) -> int:
     """Return the number of indexes in both sets."""
-    return total(first) + total(second) - total(union(first, second))
+    return index_count(a) + index_count(b) - index_count(index_union(a, b))
 
 
-def first_missing(spans: Spans, count: int, completions: int) -> list[int]:
+def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
     """Return the first `count` indexes below the completions that are not in the set."""
-    missing: list[int] = []
+    found_indexes: list[int] = []
     candidate = 0
     for first, last in (*spans, (completions, completions)):
-        missing += range(candidate, min(first, candidate + count - len(missing)))
-        if len(missing) == count:
+        found_indexes += range(candidate, min(first, candidate + count - len(found_indexes)))
+        if len(found_indexes) == count:
             break
         candidate = max(candidate, last + 1)
-    return missing
+    return found_indexes
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
     """Sort spans, and merge spans that touch or overlap."""
-    joined: list[tuple[int, int]] = []
+    merged_spans: list[tuple[int, int]] = []
     for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        if merged_spans and first <= merged_spans[-1][1] + 1:
+            merged_spans[-1] = (merged_spans[-1][0], max(last, merged_spans[-1][1]))
         else:
-            joined.append((first, last))
-    return tuple(joined)
+            merged_spans.append((first, last))
+    return tuple(merged_spans)
 
 
 # Pod failure policy of a Job: the action for a failed pod.
@@ -239,9 +239,10 @@ def _matching_exit(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj
     """Describe the first container that failed with a matching exit code, or return None."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
-            ended = (container.get("state") or {}).get("terminated")
-            if ended is not None and _matches_exit_code(codes, container["name"], ended.get("exitCode", 0)):
-                return f"Container {container['name']} for pod {_name(pod)} failed with exit code {ended['exitCode']}"
+            termination = (container.get("state") or {}).get("terminated")
+            if termination is not None and _matches_exit_code(codes, container["name"], termination.get("exitCode", 0)):
+                code = termination["exitCode"]
+                return f"Container {container['name']} for pod {_name(pod)} failed with exit code {code}"
     return None
 
 
@@ -368,41 +369,41 @@ _BACKOFF_MAX: Final = 10 * MINUTE
 FAILURES_MAX: Final = 7
 
 
-def since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
+def failures_since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
     """Return the sorted times of the failures since the last success that affect the backoff."""
     last_success = max(successes, default=-1)
     return sorted(instant for instant in failures if instant > last_success)[-FAILURES_MAX:]
 
 
-def due_after(failures: list[Instant]) -> Instant:
+def backoff_end(failures: list[Instant]) -> Instant:
     """Return when pods may be created after these failures."""
     return failures[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failures)) if failures else 0
 
 
-def index_due_after(failed: Obj) -> Instant:
+def index_backoff_end(failed_pod: Obj) -> Instant:
     """Return when the pod of an index may be replaced, from the failure counts in its annotations."""
-    ignored_count = annotation_count(failed, well_known.INDEX_IGNORED_FAILURES)
-    failure_count = annotation_count(failed, well_known.INDEX_FAILURES) + ignored_count
-    return finished_at(failed) + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
+    ignored_count = annotation_count(failed_pod, well_known.INDEX_IGNORED_FAILURES)
+    failure_count = annotation_count(failed_pod, well_known.INDEX_FAILURES) + ignored_count
+    return finished_at(failed_pod) + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
 
 
 def finished_at(pod: Obj) -> Instant:
     """Return when a pod ended, from its containers, its Ready condition, or its deletion time."""
     status = pod.get("status") or {}
     ends = [_container_end(container) for container in status.get("containerStatuses") or ()]
-    known = [end for end in ends if end is not None]
-    if known and len(known) == len(ends):
-        return max(map(parse_time, known))
-    ready = find_condition(status, READY)
-    if ready is not None and ready["status"] == "False" and ready.get("lastTransitionTime"):
-        return parse_time(ready["lastTransitionTime"])
-    deleted = deleted_at(pod)
-    return parse_time(pod["metadata"]["creationTimestamp"]) if deleted is None else deleted
+    known_ends = [end for end in ends if end is not None]
+    if known_ends and len(known_ends) == len(ends):
+        return max(map(parse_time, known_ends))
+    condition = find_condition(status, READY)
+    if condition is not None and condition["status"] == "False" and condition.get("lastTransitionTime"):
+        return parse_time(condition["lastTransitionTime"])
+    deletion_time = deleted_at(pod)
+    return parse_time(pod["metadata"]["creationTimestamp"]) if deletion_time is None else deletion_time
 
 
 def _container_end(container: Obj) -> str | None:
-    ended = (container.get("state") or {}).get("terminated") or {}
-    return ended.get("finishedAt") or None
+    termination = (container.get("state") or {}).get("terminated") or {}
+    return termination.get("finishedAt") or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,15 +413,15 @@ class ObservedJob:
     spec: JobSpec
     status: Mapping[str, Any]
     #: Whether the Job is being deleted.
-    leaving: bool
+    is_deleted: bool
     pods: Sequence[JobPod]
-    active: Sequence[JobPod]
+    active_pods: Sequence[JobPod]
     #: The uids of terminated pods that the status records but does not count yet.
     uncounted_succeeded: Collection[str]
     uncounted_failed: Collection[str]
     #: The numbers of succeeded pods (or indexes) and of failed pods, including unrecorded ones.
-    succeeded: int
-    failed: int
+    succeeded_count: int
+    failed_count: int
     #: The succeeded indexes in the status, all succeeded indexes, and the finally failed indexes.
     recorded_indexes: Spans
     succeeded_indexes: Spans
@@ -432,36 +433,38 @@ class ObservedJob:
 def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
     """Return the observed state of a Job with these pods."""
     spec, status = job_spec(job), job.get("status") or {}
-    uncounted = status.get("uncountedTerminatedPods") or {}
-    uncounted_succeeded, uncounted_failed = (frozenset(uncounted.get(f) or ()) for f in ("succeeded", "failed"))
+    uncounted_uids = status.get("uncountedTerminatedPods") or {}
+    uncounted_succeeded, uncounted_failed = (frozenset(uncounted_uids.get(f) or ()) for f in ("succeeded", "failed"))
     new_terminations = [pod for pod in pods if _is_new(pod, spec, uncounted_succeeded | uncounted_failed)]
-    succeeded = [pod for pod in new_terminations if pod.phase == SUCCEEDED]
-    failed = [pod for pod in new_terminations if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
-    active = [pod for pod in pods if pod.active]
-    recorded = parse_indexes(status.get("completedIndexes"), spec.completions or 0) if spec.indexed else NONE
-    all_succeeded = with_indexes(recorded, [pod.index for pod in succeeded]) if spec.indexed else NONE
-    final_failures = _failed_indexes(spec, status, pods)
-    successes = status.get("succeeded", 0) + len(uncounted_succeeded) + len(succeeded)
+    succeeded_pods = [pod for pod in new_terminations if pod.phase == SUCCEEDED]
+    failed_pods = [pod for pod in new_terminations if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
+    active_pods = [pod for pod in pods if pod.active]
+    recorded_indexes = succeeded_indexes = NO_INDEXES
+    if spec.indexed:
+        recorded_indexes = parse_indexes(status.get("completedIndexes"), spec.completions or 0)
+        succeeded_indexes = with_indexes(recorded_indexes, [pod.index for pod in succeeded_pods])
+    failed_indexes = _failed_indexes(spec, status, pods)
+    succeeded_count = status.get("succeeded", 0) + len(uncounted_succeeded) + len(succeeded_pods)
     return ObservedJob(
         spec=spec,
         status=status,
-        leaving="deletionTimestamp" in job["metadata"],
+        is_deleted="deletionTimestamp" in job["metadata"],
         pods=pods,
-        active=active,
+        active_pods=active_pods,
         uncounted_succeeded=uncounted_succeeded,
         uncounted_failed=uncounted_failed,
-        succeeded=total(all_succeeded) if spec.indexed else successes,
-        failed=status.get("failed", 0) + len(uncounted_failed) + len(failed),
-        recorded_indexes=recorded,
-        succeeded_indexes=all_succeeded,
-        failed_indexes=final_failures,
-        predecessors=_predecessors(spec, pods, active, (all_succeeded, final_failures)),
+        succeeded_count=index_count(succeeded_indexes) if spec.indexed else succeeded_count,
+        failed_count=status.get("failed", 0) + len(uncounted_failed) + len(failed_pods),
+        recorded_indexes=recorded_indexes,
+        succeeded_indexes=succeeded_indexes,
+        failed_indexes=failed_indexes,
+        predecessors=_predecessors(spec, pods, active_pods, (succeeded_indexes, failed_indexes)),
     )
 
 
-def _is_new(pod: JobPod, spec: JobSpec, uncounted: Collection[str]) -> bool:
+def _is_new(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
     """Report whether a pod with a valid index has ended or is ending and is not in the status yet."""
-    if not pod.tracked or pod.active or pod.uid in uncounted:
+    if not pod.tracked or pod.active or pod.uid in uncounted_uids:
         return False
     return not spec.indexed or spec.has_index(pod.index)
 
@@ -469,9 +472,10 @@ def _is_new(pod: JobPod, spec: JobSpec, uncounted: Collection[str]) -> bool:
 def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
     """Return the indexes that have finally failed."""
     if spec.backoff_limit_per_index is None:
-        return NONE
-    recorded = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
-    return with_indexes(recorded, [pod.index for pod in pods if _fails_index(pod, spec, spec.backoff_limit_per_index)])
+        return NO_INDEXES
+    old_indexes = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
+    limit = spec.backoff_limit_per_index
+    return with_indexes(old_indexes, [pod.index for pod in pods if _fails_index(pod, spec, limit)])
 
 
 def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
@@ -483,25 +487,25 @@ def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
 
 
 def _predecessors(
-    spec: JobSpec, pods: Sequence[JobPod], active: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
+    spec: JobSpec, pods: Sequence[JobPod], active_pods: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
     """Return the latest failed pod of each index that must be retried and has no active pod."""
     if spec.backoff_limit_per_index is None:
         return {}
-    active_indexes = {pod.index for pod in active}
-    latest: dict[int, JobPod] = {}
+    active_indexes = {pod.index for pod in active_pods}
+    latest_by_index: dict[int, JobPod] = {}
     for pod in pods:
         index = pod.index
         if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in active_indexes:
             continue
         if any(contains(spans, index) for spans in finished_indexes):
             continue
-        if index not in latest or _generation(pod) >= _generation(latest[index]):
-            latest[index] = pod
-    return latest
+        if index not in latest_by_index or _generation(pod) >= _generation(latest_by_index[index]):
+            latest_by_index[index] = pod
+    return latest_by_index
 
 
 def _generation(pod: JobPod) -> tuple[int, int]:
     """Return the number of failed pods of the index before this pod, and when this pod failed."""
-    before = annotation_count(pod.obj, well_known.INDEX_FAILURES)
-    return before + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)
+    counted_failures = annotation_count(pod.obj, well_known.INDEX_FAILURES)
+    return counted_failures + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

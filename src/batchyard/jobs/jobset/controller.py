@@ -20,7 +20,6 @@ from batchyard.interfaces import client
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.plan import CREATED_MAX
 from batchyard.jobs.jobset import policies, spec
-from batchyard.jobs.jobset import spec as r
 from batchyard.jobs.jobset.spec import (
     Children,
     group_of,
@@ -43,16 +42,16 @@ from batchyard.jobs.jobset.spec import (
 _TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
 
 
-def child_jobs(jobset: Obj, replicated: Mapping[str, Any], indexes: Iterable[int]) -> list[dict[str, Any]]:
+def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable[int]) -> list[dict[str, Any]]:
     """Return the Jobs of a replicated job with these indexes."""
-    template = replicated["template"]
+    template = replicated_job["template"]
     placement_annotations = _exclusive_annotations(jobset, template)
-    shared_labels = _shared_labels(jobset, replicated)
+    shared_labels = _shared_labels(jobset, replicated_job)
     jobs = []
     for index in indexes:
-        position_labels = {**shared_labels, **_index_labels(jobset, replicated, index)}
+        position_labels = {**shared_labels, **_index_labels(jobset, replicated_job, index)}
         metadata = {
-            "name": job_name(jobset, replicated, index),
+            "name": job_name(jobset, replicated_job, index),
             "namespace": jobset["metadata"].get("namespace", ""),
             "ownerReferences": [controller_reference(jobset)],
             **_labels_and_annotations(template.get("metadata") or {}, position_labels, placement_annotations),
@@ -105,8 +104,8 @@ def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
     spec = pod_template["spec"]
-    node = {well_known.NAMESPACED_JOB: f"{metadata['namespace']}_{metadata['name']}"}
-    selector = {**(spec.get("nodeSelector") or {}), **node}
+    node_labels = {well_known.NAMESPACED_JOB: f"{metadata['namespace']}_{metadata['name']}"}
+    selector = {**(spec.get("nodeSelector") or {}), **node_labels}
     tolerations = [*(spec.get("tolerations") or ()), _TOLERATION]
     return {**pod_template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
 
@@ -121,18 +120,18 @@ def _labels_and_annotations(
     }
 
 
-def _shared_labels(jobset: Obj, replicated: Mapping[str, Any]) -> dict[str, str]:
+def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, str]:
     """Return the position labels that all Jobs of a replicated job share."""
     metadata, all_jobs = jobset["metadata"], replicated_jobs(jobset)
     position_labels = {
         well_known.JOB_SET_NAME: metadata["name"],
         well_known.JOB_SET_UID: metadata["uid"],
-        well_known.REPLICATED_JOB_NAME: replicated["name"],
+        well_known.REPLICATED_JOB_NAME: replicated_job["name"],
         well_known.RESTART_ATTEMPT: str((jobset.get("status") or {}).get("restarts", 0)),
-        well_known.REPLICATED_JOB_REPLICAS: str(replicas_of(replicated)),
+        well_known.REPLICATED_JOB_REPLICAS: str(replicas_of(replicated_job)),
         well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, all_jobs))),
-        well_known.JOB_GROUP_NAME: group_of(replicated),
-        well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _group(jobset, replicated)))),
+        well_known.JOB_GROUP_NAME: group_of(replicated_job),
+        well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _group(jobset, replicated_job)))),
     }
     coordinator = jobset["spec"].get("coordinator")
     if coordinator is not None:
@@ -140,27 +139,27 @@ def _shared_labels(jobset: Obj, replicated: Mapping[str, Any]) -> dict[str, str]
     return position_labels
 
 
-def _index_labels(jobset: Obj, replicated: Mapping[str, Any], index: int) -> dict[str, str]:
+def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> dict[str, str]:
     """Return the position labels of the Job with this index."""
-    full_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated, index)}"
+    full_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated_job, index)}"
     return {
         well_known.JOB_INDEX: str(index),
         well_known.JOB_KEY: hashlib.sha1(full_name.encode(), usedforsecurity=False).hexdigest(),
-        well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated, replicated_jobs(jobset)) + index),
-        well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated, _group(jobset, replicated)) + index),
+        well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated_job, replicated_jobs(jobset)) + index),
+        well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _group(jobset, replicated_job)) + index),
     }
 
 
-def _group(jobset: Obj, replicated: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return the replicated jobs of the same group."""
-    group = group_of(replicated)
+    group = group_of(replicated_job)
     return [each for each in replicated_jobs(jobset) if group_of(each) == group]
 
 
-def _jobs_before(replicated: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
+def _jobs_before(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of Jobs in the replicated jobs that precede this one."""
     names = [each["name"] for each in group_jobs]
-    return sum(map(replicas_of, group_jobs[: names.index(replicated["name"])]))
+    return sum(map(replicas_of, group_jobs[: names.index(replicated_job["name"])]))
 
 
 def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
@@ -193,7 +192,7 @@ class _JobSetPass(NamedTuple):
         """Return the writes so far, then the status if it changed, and the Events."""
         if self.draft.is_changed:
             self.writes.append(client.UpdateStatus(self.draft.result()))
-        events = [EventRecord(self.key, *note) for note in self.draft.notes]
+        events = [EventRecord(self.key, *event) for event in self.draft.events]
         return ReconcileResult(self.writes, events, event_if_rejected=partial(_rejection_event, self.key))
 
 
@@ -226,17 +225,17 @@ class JobSetController:
             return ReconcileResult()
         jobset_pass = _JobSetPass(key, jobset, children, policies.JobSetStatusDraft(jobset, now), [])
         statuses = policies.replicated_statuses(jobset, children)
-        jobset_pass.draft.count(statuses)
+        jobset_pass.draft.set_counts(statuses)
         if spec.is_finished(jobset):
-            jobset_pass.writes.extend(_deletions(children.active))
+            jobset_pass.writes.extend(_deletions(children.active_jobs))
             return jobset_pass.outcome()
-        jobset_pass.writes.extend(_deletions(children.previous))
+        jobset_pass.writes.extend(_deletions(children.previous_jobs))
         if not spec.is_suspended(jobset) and policies.are_all_ready(jobset, statuses):
             jobset_pass.draft.end_restart()
-        if children.failed:
-            policies.apply_failure_policy(jobset_pass.draft, jobset, children.failed)
+        if children.failed_jobs:
+            policies.apply_failure_policy(jobset_pass.draft, jobset, children.failed_jobs)
             return jobset_pass.outcome()
-        if children.successful and policies.has_succeeded(jobset, children.successful):
+        if children.successful_jobs and policies.has_succeeded(jobset, children.successful_jobs):
             jobset_pass.draft.complete()
             return jobset_pass.outcome()
         return _create_and_resume(jobset_pass, policies.startup_decision(jobset, statuses), reader)
@@ -254,10 +253,10 @@ def _create_and_resume(
         if existing_keys:  # later replicated jobs must wait too
             return ReconcileResult(writes, [_creation_failed(jobset_pass.key, existing_keys)])
     if spec.is_suspended(jobset):
-        writes.extend(_suspensions(jobset_pass.children.active))
+        writes.extend(_suspensions(jobset_pass.children.active_jobs))
         draft.suspend()
         return jobset_pass.outcome()
-    writes.extend(_resumptions(jobset_pass.children.active, startup))
+    writes.extend(_resumptions(jobset_pass.children.active_jobs, startup))
     if startup.must_wait:
         draft.start_in_order()
         return jobset_pass.outcome()
@@ -288,8 +287,8 @@ def _missing_service(jobset: Obj, reader: client.Reader) -> list[client.Write]:
     """Return the creation of the headless Service unless a Service of this name exists."""
     if not spec.has_host_names(jobset):
         return []
-    existing = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
-    return [] if existing is not None else [client.Create(headless_service(jobset))]
+    service = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
+    return [] if service is not None else [client.Create(headless_service(jobset))]
 
 
 def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -> list[list[dict[str, Any]]]:
@@ -298,28 +297,28 @@ def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -
     At most CREATED_MAX Jobs are created at once; their events trigger the next reconcile.
     """
     jobset, children = jobset_pass.jobset, jobset_pass.children
-    if children.previous and spec.blocks_recreation(jobset):
+    if children.previous_jobs and spec.blocks_recreation(jobset):
         return []
-    names, remaining = children.names(), CREATED_MAX
-    missing: list[list[dict[str, Any]]] = []
-    for replicated in startup.replicated_jobs:
-        indexes = range(spec.replicas_of(replicated))
-        free = list(islice((i for i in indexes if spec.job_name(jobset, replicated, i) not in names), remaining))
-        if free:
-            missing.append(child_jobs(jobset, replicated, free))
-            remaining -= len(free)
-    return missing
+    names, count_max = children.names(), CREATED_MAX
+    missing_jobs: list[list[dict[str, Any]]] = []
+    for each in startup.replicated_jobs:
+        indexes = range(spec.replicas_of(each))
+        new_indexes = list(islice((i for i in indexes if spec.job_name(jobset, each, i) not in names), count_max))
+        if new_indexes:
+            missing_jobs.append(child_jobs(jobset, each, new_indexes))
+            count_max -= len(new_indexes)
+    return missing_jobs
 
 
 def _suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
     return [client.Update(with_path(job, ("spec", "suspend"), True)) for job in jobs if not job["spec"].get("suspend")]
 
 
-def _resumptions(active: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
+def _resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
     """Return the writes that resume the suspended Jobs which may start; first clear an earlier start time."""
     templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[client.Write] = []
-    for job in active:
+    for job in active_jobs:
         template = templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
         if template is None:
             continue
@@ -335,7 +334,7 @@ def _resumptions(active: Sequence[Obj], startup: policies.StartupDecision) -> li
 def _creation_failed(key: Key, used_names: Sequence[Key]) -> EventRecord:
     """Return an Event about Job names that other Jobs still use."""
     messages = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in used_names]
-    return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(messages))
+    return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, "\n".join(messages))
 
 
 def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRecord | None:
@@ -345,16 +344,17 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
     name, why = write.obj["metadata"]["name"], str(error)
     if isinstance(error, InvalidObject):
         kind = "Job.batch" if write.obj["kind"] == "Job" else "Service"
-        listed = ", ".join(map(str, error.faults))
-        why = f'{kind} "{name}" is invalid: {listed if len(error.faults) == 1 else f"[{listed}]"}'
+        faults_text = ", ".join(map(str, error.faults))
+        why = f'{kind} "{name}" is invalid: {faults_text if len(error.faults) == 1 else f"[{faults_text}]"}'
     if write.obj["kind"] == "Job":
-        return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {why}')
-    return EventRecord(key, "Warning", r.SERVICE_CREATION_FAILED, why)
+        return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {why}')
+    return EventRecord(key, "Warning", spec.SERVICE_CREATION_FAILED, why)
 
 
-def _is_relevant(event: client.WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
+def _is_relevant(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
     """Report whether a change affects fields that the controller reads."""
-    return event.type is not client.EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
+    old, new = event.old, event.obj
+    return event.type is not client.EventType.MODIFIED or old is None or fields_of(old) != fields_of(new)
 
 
 def _jobset_fields(jobset: Obj) -> tuple[Any, ...]:

@@ -56,16 +56,16 @@ def with_priority(pod: meta.Obj) -> meta.Obj:
     return meta.with_metadata(pod, labels=labels)
 
 
-def mutate_pod(pod: meta.Obj, find: PlacementReader) -> meta.Obj:
+def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
     """Return the pod as JobSet's mutating webhook does; raise Forbidden if the leader's domain is unknown."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority(pod)
     if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
         return pod
-    return _exclude_other_jobs(pod) if is_leader(pod) else _bind_to_leader_domain(pod, find)
+    return _exclude_other_jobs(pod) if is_leader(pod) else _bind_to_leader_domain(pod, reader)
 
 
-def validate_pod(pod: meta.Obj, find: PlacementReader) -> None:
+def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
     """Raise Forbidden, as JobSet's validating webhook does, for a follower whose leader is not scheduled."""
     annotations = pod["metadata"].get("annotations") or {}
     if not _is_handled(annotations):
@@ -77,14 +77,14 @@ def validate_pod(pod: meta.Obj, find: PlacementReader) -> None:
     if not selector:
         _deny(_VALIDATING, "follower pod node selector not set")
     if topology_key not in selector:
-        missing = f"missing selector: {topology_key}"
-        _deny(_VALIDATING, f"follower pod node selector for topology domain not found. {missing}")
-    leader = _leader_of(pod, find)
+        detail = f"missing selector: {topology_key}"
+        _deny(_VALIDATING, f"follower pod node selector for topology domain not found. {detail}")
+    leader = _leader_of(pod, reader)
     if isinstance(leader, str):
         _deny(_VALIDATING, leader)
     if not leader["spec"].get("nodeName"):
-        transient = "this is an expected, transient error"
-        _deny(_VALIDATING, f"leader pod not yet scheduled, not creating follower pod. {transient}")
+        transient_text = "this is an expected, transient error"
+        _deny(_VALIDATING, f"leader pod not yet scheduled, not creating follower pod. {transient_text}")
 
 
 def is_leader(pod: meta.Obj) -> bool:
@@ -122,14 +122,14 @@ def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> me
     return meta.with_path(pod, ("spec", "affinity", field, well_known.REQUIRED), [*terms, term])
 
 
-def _bind_to_leader_domain(follower: meta.Obj, find: PlacementReader) -> meta.Obj:
+def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
     """Return the follower bound to its leader's domain; unchanged if the leader is not scheduled."""
-    leader = _leader_of(follower, find)
+    leader = _leader_of(follower, reader)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
     topology_key = meta.annotation(follower, well_known.EXCLUSIVE_TOPOLOGY) or ""
     node_name = leader["spec"]["nodeName"]
-    node = find.get(meta.Key(scheme.NODE, "", node_name))
+    node = reader.get(meta.Key(scheme.NODE, "", node_name))
     if node is None:
         _deny(_MUTATING, f'nodes "{node_name}" not found')
     domain = meta.label(node, topology_key)
@@ -139,7 +139,7 @@ def _bind_to_leader_domain(follower: meta.Obj, find: PlacementReader) -> meta.Ob
     return meta.with_path(follower, ("spec", "nodeSelector"), selector)
 
 
-def _leader_of(follower: meta.Obj, find: PlacementReader) -> meta.Obj | str:
+def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
     """Return the active leader of the same Job, or the reason why none was found.
 
     Upstream searches the leader by name and then compares the owners. Here the pods of the owner are searched.
@@ -150,8 +150,8 @@ def _leader_of(follower: meta.Obj, find: PlacementReader) -> meta.Obj | str:
     owner = meta.controller_of(follower)
     if owner is None:
         return "follower pod has no owner reference"
-    owned = find.owned_by(owner["uid"], follower["metadata"].get("namespace", ""))
-    leaders = [pod for pod in _pods(owned) if is_leader(pod) and _is_active(pod)]
+    owned_objects = reader.owned_by(owner["uid"], follower["metadata"].get("namespace", ""))
+    leaders = [pod for pod in _pods(owned_objects) if is_leader(pod) and _is_active(pod)]
     if len(leaders) == 1:
         return leaders[0]
     parts = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
@@ -160,8 +160,8 @@ def _leader_of(follower: meta.Obj, find: PlacementReader) -> meta.Obj | str:
 
 
 def _is_active(pod: meta.Obj) -> bool:
-    ended = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
-    return not ended and "deletionTimestamp" not in pod["metadata"]
+    has_ended = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+    return not has_ended and "deletionTimestamp" not in pod["metadata"]
 
 
 def _pods(objects: Iterable[meta.Obj]) -> list[meta.Obj]:
@@ -181,17 +181,17 @@ def is_scheduled_leader(pod: meta.Obj) -> bool:
     return bool(pod["spec"].get("nodeName")) and "deletionTimestamp" not in metadata
 
 
-def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, owned: Iterable[meta.Obj]) -> list[meta.Obj]:
+def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, objects: Iterable[meta.Obj]) -> list[meta.Obj]:
     """Return the followers to delete: all if any is bound to another domain, none if the leader's domain is unknown.
 
-    `node` is the leader's node, and `owned` are the objects of the leader's Job. Followers that are being deleted are
+    `node` is the leader's node, and `objects` are the objects of the leader's Job. Followers that are being deleted are
     ignored; otherwise their replacements would be deleted too.
     """
     topology_key = meta.annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""
     domain = None if node is None else meta.label(node, topology_key)
     if domain is None:
         return []
-    followers = [pod for pod in _pods(owned) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
+    followers = [pod for pod in _pods(objects) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
     is_consistent = all((pod["spec"].get("nodeSelector") or {}).get(topology_key) == domain for pod in followers)
     return [] if is_consistent else followers
 

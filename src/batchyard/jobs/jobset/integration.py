@@ -25,11 +25,11 @@ class JobSetIntegration:
 
     def pods_ready(self, job: Obj) -> bool:
         """Report whether all Jobs of the JobSet are ready or have succeeded."""
-        replicas = sum(replicated.get("replicas", 1) for replicated in job["spec"].get("replicatedJobs") or ())
-        ready = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
-        return bool(ready == replicas)
+        replicas = sum(replicated_job.get("replicas", 1) for replicated_job in job["spec"].get("replicatedJobs") or ())
+        ready_count = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
+        return bool(ready_count == replicas)
 
-    def ending(self, job: Obj) -> workloads.JobCompletion | None:
+    def completion(self, job: Obj) -> workloads.JobCompletion | None:
         """Return the outcome from the Completed or Failed condition; None before the JobSet has ended."""
         condition = workloads.condition_true(job, "Completed", "Failed")
         if condition is None:
@@ -38,61 +38,61 @@ class JobSetIntegration:
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the pod template of each replicated job."""
-        return [_template(replicated) for replicated in job["spec"].get("replicatedJobs") or ()]
+        return [_template(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets, in the order of the replicated jobs."""
-        return [_pod_set(replicated) for replicated in job["spec"].get("replicatedJobs") or ()]
+        return [_pod_set(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pods of succeeded replicas, which no longer need quota."""
-        succeeded = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
+        succeeded_counts = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
-            {"name": replicated["name"], "count": done * pods_running_at_once(replicated["template"]["spec"])}
-            for replicated in job["spec"].get("replicatedJobs") or ()
-            if 0 < (done := succeeded.get(replicated["name"], 0)) <= replicated.get("replicas", 1)
+            {"name": each["name"], "count": count * pods_running_at_once(each["template"]["spec"])}
+            for each in job["spec"].get("replicatedJobs") or ()
+            if 0 < (count := succeeded_counts.get(each["name"], 0)) <= each.get("replicas", 1)
         ]
 
-    def started(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
+    def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
         """Return the unsuspended JobSet with the injected pod set settings."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
-            expected = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
-            raise workloads.InvalidPodSetInfo(f"invalid podset infos: {expected}")
+            count_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
+            raise workloads.InvalidPodSetInfo(f"invalid podset infos: {count_text}")
         templates = [workloads.inject(_template(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
-    def stop(self, job: Obj, originals: Sequence[workloads.PodSetInfo]) -> Write | None:
+    def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the write that suspends the JobSet and restores its original templates."""
         if self.is_suspended(job):
             return None
-        stopped: Obj = with_path(job, ("spec", "suspend"), True)
+        stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
-        if len(originals) == len(replicated_jobs):
-            templates = [workloads.restore(_template(r), i) for r, i in zip(replicated_jobs, originals, strict=True)]
-            stopped = _with_templates(stopped, templates)
-        return Update(stopped)
+        if len(infos) == len(replicated_jobs):
+            templates = [workloads.restore(_template(r), i) for r, i in zip(replicated_jobs, infos, strict=True)]
+            stopped_jobset = _with_templates(stopped_jobset, templates)
+        return Update(stopped_jobset)
 
 
 def _replicated_statuses(job: Obj) -> Sequence[Mapping[str, Any]]:
     return (job.get("status") or {}).get("replicatedJobsStatus") or ()
 
 
-def _template(replicated: Mapping[str, Any]) -> Mapping[str, Any]:
+def _template(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the pod template of a replicated job's Job template."""
-    template: Mapping[str, Any] = replicated["template"]["spec"]["template"]
+    template: Mapping[str, Any] = replicated_job["template"]["spec"]["template"]
     return template
 
 
 def _with_templates(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Obj:
     path = ("template", "spec", "template")
     replicated_jobs = job["spec"]["replicatedJobs"]
-    changed = [with_path(r, path, template) for r, template in zip(replicated_jobs, templates, strict=True)]
-    return with_path(job, ("spec", "replicatedJobs"), changed)
+    new_jobs = [with_path(r, path, template) for r, template in zip(replicated_jobs, templates, strict=True)]
+    return with_path(job, ("spec", "replicatedJobs"), new_jobs)
 
 
-def _pod_set(replicated: Mapping[str, Any]) -> dict[str, Any]:
-    template, replicas = _template(replicated), replicated.get("replicas", 1)
+def _pod_set(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
+    template, replicas = _template(replicated_job), replicated_job.get("replicas", 1)
     topology = workloads.topology_request(
         template,
         podIndexLabel=well_known.COMPLETION_INDEX,
@@ -100,8 +100,8 @@ def _pod_set(replicated: Mapping[str, Any]) -> dict[str, Any]:
         subGroupCount=replicas,
     )
     return {
-        "name": replicated["name"],
+        "name": replicated_job["name"],
         "template": workloads.without_duplicate_env(template),
-        "count": replicas * pods_running_at_once(replicated["template"]["spec"]),
+        "count": replicas * pods_running_at_once(replicated_job["template"]["spec"]),
         "topologyRequest": topology,
     }

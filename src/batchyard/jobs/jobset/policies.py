@@ -17,7 +17,7 @@ from batchyard.jobs.jobset import spec
 from batchyard.jobs.jobset.spec import (
     Children,
     ReasonMessage,
-    ending,
+    end_condition,
     is_suspended,
     replicas_of,
     replicated_job_name,
@@ -34,13 +34,13 @@ def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Replicated
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
     }
-    for job in children.active:
+    for job in children.active_jobs:
         job_counts = counts.get(replicated_job_name(job))
         if job_counts is not None:
             job_counts["ready"] += _is_ready(job)
             job_counts["active"] += (job.get("status") or {}).get("active", 0) > 0
             job_counts["suspended"] += bool(job["spec"].get("suspend"))
-    for field, jobs in (("succeeded", children.successful), ("failed", children.failed)):
+    for field, jobs in (("succeeded", children.successful_jobs), ("failed", children.failed_jobs)):
         for job in jobs:
             job_counts = counts.get(replicated_job_name(job))
             if job_counts is not None:
@@ -50,9 +50,9 @@ def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Replicated
 
 def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool:
     """Report whether all Jobs exist and are ready or have succeeded."""
-    expected = sum(map(replicas_of, replicated_jobs(jobset)))
+    expected_count = sum(map(replicas_of, replicated_jobs(jobset)))
     ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
-    return expected == ready_count
+    return expected_count == ready_count
 
 
 def _is_ready(job: Obj) -> bool:
@@ -79,7 +79,7 @@ class JobSetEvent(NamedTuple):
 class JobSetStatusDraft:
     """The status of a JobSet during a reconcile, and the Events of its changes."""
 
-    __slots__ = ("_conditions", "_jobset", "_status", "_time", "is_changed", "notes")
+    __slots__ = ("_conditions", "_jobset", "_status", "_time", "events", "is_changed")
 
     def __init__(self, jobset: Obj, now: Instant) -> None:
         self._jobset = jobset
@@ -87,7 +87,7 @@ class JobSetStatusDraft:
         self._status: dict[str, Any] = {"restarts": 0, **(jobset.get("status") or {})}
         self._conditions: list[Mapping[str, Any]] = list(self._status.get("conditions") or ())
         self.is_changed = False
-        self.notes: list[JobSetEvent] = []
+        self.events: list[JobSetEvent] = []
 
     def result(self) -> Obj:
         """Return the JobSet with the drafted status."""
@@ -95,7 +95,7 @@ class JobSetStatusDraft:
             self._status["conditions"] = self._conditions
         return {**self._jobset, "status": self._status}
 
-    def count(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
+    def set_counts(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
         """Set the counts of each replicated job, sorted by name in descending order as upstream."""
         entries = [statuses[name] for name in sorted(statuses, reverse=True)]
         if entries != (self._status.get("replicatedJobsStatus") or []):
@@ -121,7 +121,7 @@ class JobSetStatusDraft:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
         self.is_changed = True
         self._set(spec.RESTARTING, True, ReasonMessage(cause, action.message), WARNING)
-        self.notes.append(JobSetEvent(WARNING, *action))
+        self.events.append(JobSetEvent(WARNING, *action))
 
     def end_restart(self) -> None:
         """End a restart in progress because all Jobs are ready."""
@@ -147,20 +147,20 @@ class JobSetStatusDraft:
     def _set(self, kind: str, holds: bool, text: ReasonMessage, event_type: str = NORMAL) -> None:
         """Set a condition, and record an Event if it changed."""
         index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
-        changed = holds and self._end_excluded(kind)
+        is_changed = holds and self._end_excluded(kind)
         if index is None:
             if holds:
                 self._conditions.append(self._condition(kind, "True", self._time, text))
-                changed = True
+                is_changed = True
         else:
             old, status = self._conditions[index], "True" if holds else "False"
-            since = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
+            changed_at = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
             if (old["status"], old.get("reason"), old.get("message")) != (status, *text):
-                self._conditions[index] = self._condition(kind, status, since, text)
-                changed = True
-        if changed:
+                self._conditions[index] = self._condition(kind, status, changed_at, text)
+                is_changed = True
+        if is_changed:
             self.is_changed = True
-            self.notes.append(JobSetEvent(event_type, *text))
+            self.events.append(JobSetEvent(event_type, *text))
 
     def _end_excluded(self, kind: str) -> bool:
         """Set the condition that excludes this one to False; return whether it was True."""
@@ -170,9 +170,9 @@ class JobSetStatusDraft:
                 return True
         return False
 
-    def _condition(self, kind: str, status: str, since: str, text: ReasonMessage) -> dict[str, Any]:
+    def _condition(self, kind: str, status: str, changed_at: str, text: ReasonMessage) -> dict[str, Any]:
         reason, message = text
-        return {"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
+        return {"type": kind, "status": status, "lastTransitionTime": changed_at, "reason": reason, "message": message}
 
 
 class StartupDecision(NamedTuple):
@@ -184,22 +184,22 @@ class StartupDecision(NamedTuple):
 
 def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
     """Return the replicated jobs that may start, given the counts of Jobs of each."""
-    in_order = starts_in_order(jobset) and not is_suspended(jobset)
+    starts_one_by_one = starts_in_order(jobset) and not is_suspended(jobset)
     replicas: dict[str, int] = {}
-    startable: list[Mapping[str, Any]] = []
-    for replicated in replicated_jobs(jobset):
-        replicas[replicated["name"]] = replicas_of(replicated)
-        if not all(_is_dependency_met(each, replicas, statuses) for each in replicated.get("dependsOn") or ()):
+    startable_jobs: list[Mapping[str, Any]] = []
+    for replicated_job in replicated_jobs(jobset):
+        replicas[replicated_job["name"]] = replicas_of(replicated_job)
+        if not all(_is_dependency_met(each, replicas, statuses) for each in replicated_job.get("dependsOn") or ()):
             continue
-        if not in_order:
-            startable.append(replicated)
-        elif not _has_started(replicas_of(replicated), statuses[replicated["name"]]):
-            return StartupDecision([replicated], must_wait=True)
-    return StartupDecision(startable, must_wait=False)
+        if not starts_one_by_one:
+            startable_jobs.append(replicated_job)
+        elif not _has_started(replicas_of(replicated_job), statuses[replicated_job["name"]]):
+            return StartupDecision([replicated_job], must_wait=True)
+    return StartupDecision(startable_jobs, must_wait=False)
 
 
 def _is_dependency_met(
-    dependency: Mapping[str, Any], replicas: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
+    dependency: Mapping[str, Any], replica_counts: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
     """Report whether all Jobs of a dependency have the required status: ready or complete."""
     name = dependency["name"]
@@ -207,37 +207,37 @@ def _is_dependency_met(
     if counts is None:
         return False
     if dependency["status"] == "Complete":
-        succeeded: int = counts["succeeded"]
-        return replicas.get(name, 0) == succeeded
-    return _has_started(replicas.get(name, 0), counts)
+        succeeded_count: int = counts["succeeded"]
+        return replica_counts.get(name, 0) == succeeded_count
+    return _has_started(replica_counts.get(name, 0), counts)
 
 
-def _has_started(replicas: int, counts: ReplicatedJobCounts) -> bool:
+def _has_started(replica_count: int, counts: ReplicatedJobCounts) -> bool:
     """Report whether all Jobs of a replicated job are ready or have ended."""
-    return bool(replicas == counts["failed"] + counts["ready"] + counts["succeeded"])
+    return bool(replica_count == counts["failed"] + counts["ready"] + counts["succeeded"])
 
 
-def has_succeeded(jobset: Obj, successful: Sequence[Obj]) -> bool:
+def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
     """Report whether enough Jobs of the success policy's target replicated jobs succeeded: one or all."""
     policy = jobset["spec"].get("successPolicy") or {}
-    targets = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
+    target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
-        expected = 1
+        expected_count = 1
     else:
-        expected = sum(replicas_of(each) for each in replicated_jobs(jobset) if each["name"] in targets)
-    return sum(replicated_job_name(job) in targets for job in successful) >= expected
+        expected_count = sum(replicas_of(each) for each in replicated_jobs(jobset) if each["name"] in target_names)
+    return sum(replicated_job_name(job) in target_names for job in succeeded_jobs) >= expected_count
 
 
 Rule = Mapping[str, Any]
 
 
-def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed: Sequence[Obj]) -> None:
+def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Sequence[Obj]) -> None:
     """Apply the failure policy to one or more failed Jobs."""
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
-        draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed(failed)))
+        draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed(failed_jobs)))
         return
-    rule, job = _match(policy.get("rules") or (), failed)
+    rule, job = _match(policy.get("rules") or (), failed_jobs)
     cause = spec.BY_DEFAULT if rule is None else f"{spec.BY_RULE_PREFIX}{rule['name']}"
     match "RestartJobSet" if rule is None else rule["action"]:
         case "FailJobSet":
@@ -250,35 +250,35 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed: Sequence
             draft.restart(cause, _name_failed_job(spec.FREE_RESTART_ACTION, job), counts=False)
 
 
-def _match(rules: Sequence[Rule], failed: Sequence[Obj]) -> tuple[Rule | None, Obj]:
+def _match(rules: Sequence[Rule], failed_jobs: Sequence[Obj]) -> tuple[Rule | None, Obj]:
     """Return the first rule that matches a failed Job, and the first Job that failed; None if no rule matches."""
     for rule in rules:
-        matching = [job for job in failed if _matches(rule, job)]
-        if matching:
-            return rule, _first_failed(matching)
-    return None, _first_failed(failed)
+        matching_jobs = [job for job in failed_jobs if _matches(rule, job)]
+        if matching_jobs:
+            return rule, _first_failed(matching_jobs)
+    return None, _first_failed(failed_jobs)
 
 
 def _matches(rule: Rule, job: Obj) -> bool:
     """Report whether a rule matches a failed Job; fields that the rule omits match every Job."""
-    condition = ending(job) or {}
+    condition = end_condition(job) or {}
     reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if reasons and condition.get("reason", "") not in reasons:
         return False
     if patterns and not any(matches_anywhere(pattern, condition.get("message", "")) for pattern in patterns):
         return False
-    name, targets = replicated_job_name(job), rule.get("targetReplicatedJobs")
-    return bool(name) and (not targets or name in targets)
+    name, target_names = replicated_job_name(job), rule.get("targetReplicatedJobs")
+    return bool(name) and (not target_names or name in target_names)
 
 
-def _first_failed(failed: Sequence[Obj]) -> Obj:
+def _first_failed(failed_jobs: Sequence[Obj]) -> Obj:
     """Return the Job that failed first, or the first of Jobs that failed at the same time."""
-    return min(failed, key=_failed_at)
+    return min(failed_jobs, key=_failed_at)
 
 
 def _failed_at(job: Obj) -> Instant:
-    since = (ending(job) or {}).get("lastTransitionTime")
-    return parse_time(since) if since else 0
+    time_text = (end_condition(job) or {}).get("lastTransitionTime")
+    return parse_time(time_text) if time_text else 0
 
 
 def _restarts_counted(jobset: Obj) -> int:
@@ -303,8 +303,8 @@ def without_start_time(job: Obj) -> dict[str, Any]:
 
 def resume_job(job: Obj, template: Obj) -> dict[str, Any]:
     """Return the unsuspended Job, with its pod template merged with the template of the replicated job."""
-    merged = _merge_template(job["spec"]["template"], template)
-    return {**job, "spec": {**job["spec"], "template": merged, "suspend": False}}
+    merged_template = _merge_template(job["spec"]["template"], template)
+    return {**job, "spec": {**job["spec"], "template": merged_template, "suspend": False}}
 
 
 def _merge_template(template: Obj, addition: Obj) -> Obj:
@@ -314,8 +314,8 @@ def _merge_template(template: Obj, addition: Obj) -> Obj:
             old = (template.get(path[0]) or {}).get(path[1]) or {}
             template = with_path(template, path, {**old, **new})
     for field in ("tolerations", "schedulingGates"):
-        existing = (template.get("spec") or {}).get(field) or []
-        missing = [each for each in (addition.get("spec") or {}).get(field) or () if each not in existing]
-        if missing:
-            template = with_path(template, ("spec", field), [*existing, *missing])
+        old_items = (template.get("spec") or {}).get(field) or []
+        new_items = [each for each in (addition.get("spec") or {}).get(field) or () if each not in old_items]
+        if new_items:
+            template = with_path(template, ("spec", field), [*old_items, *new_items])
     return template

@@ -70,20 +70,20 @@ def replicated_jobs(jobset: Obj) -> Sequence[Mapping[str, Any]]:
     return jobset["spec"].get("replicatedJobs") or ()
 
 
-def replicas_of(replicated: Mapping[str, Any]) -> int:
+def replicas_of(replicated_job: Mapping[str, Any]) -> int:
     """Return the number of Jobs of a replicated job."""
-    replicas: int = replicated.get("replicas", 1)
+    replicas: int = replicated_job.get("replicas", 1)
     return replicas
 
 
-def group_of(replicated: Mapping[str, Any]) -> str:
+def group_of(replicated_job: Mapping[str, Any]) -> str:
     """Return the name of the group of a replicated job."""
-    return replicated.get("groupName") or DEFAULT_GROUP
+    return replicated_job.get("groupName") or DEFAULT_GROUP
 
 
-def job_name(jobset: Obj, replicated: Mapping[str, Any], index: int) -> str:
+def job_name(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> str:
     """Return the name of a Job of a replicated job."""
-    return f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
+    return f"{jobset['metadata']['name']}-{replicated_job['name']}-{index}"
 
 
 def is_suspended(jobset: Obj) -> bool:
@@ -124,10 +124,10 @@ def subdomain(jobset: Obj) -> str:
 class Children(NamedTuple):
     """The Jobs of the current restart attempt by state, and the Jobs of earlier attempts, which must be deleted."""
 
-    active: list[Obj]
-    successful: list[Obj]
-    failed: list[Obj]
-    previous: list[Obj]
+    active_jobs: list[Obj]
+    successful_jobs: list[Obj]
+    failed_jobs: list[Obj]
+    previous_jobs: list[Obj]
 
     def names(self) -> dict[str, None]:
         """Return the names of all existing Jobs."""
@@ -146,19 +146,19 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
         if not (attempt.isascii() and attempt.isdigit()):
             return None
         if int(attempt) < restarts:
-            children.previous.append(job)
+            children.previous_jobs.append(job)
             continue
-        end = ending(job)
+        end = end_condition(job)
         if end is None:
-            children.active.append(job)
+            children.active_jobs.append(job)
         elif end["type"] == "Failed":
-            children.failed.append(job)
+            children.failed_jobs.append(job)
         else:
-            children.successful.append(job)
+            children.successful_jobs.append(job)
     return children
 
 
-def ending(job: Obj) -> Condition | None:
+def end_condition(job: Obj) -> Condition | None:
     """Return the terminal condition of a Job; None if it has not ended."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["status"] == "True" and condition["type"] in {"Complete", "Failed"}:

@@ -352,7 +352,7 @@ def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
     """Return the node with the readiness that its kubelet reports; the same object if it is unchanged."""
     readiness = conditions.readiness(node)
     if instance is not None and shutdown_notice_time(instance) is not None:
-        return conditions.shutting_down(node, now) if readiness == "True" else node
+        return conditions.with_shutdown(node, now) if readiness == "True" else node
     is_unreported = readiness == "Unknown" or (not readiness and instance is None)
     if is_unreported and _machine_phase(instance) == "Running":
         return conditions.with_resumed_heartbeats(node, now)

@@ -52,7 +52,9 @@ class ShadowPage:
         self._index = SchedulerCache()
         self._timers = timers
         self._history = PlatformHistory(timers.now, self._index.cluster_queue_of)
-        self._comparison = ShadowComparison(lambda: sum(counts().agreed.values()), lambda: counts().divergences)
+        self._comparison = ShadowComparison(
+            lambda: sum(counts().agreements.values()), lambda: counts().divergence_count
+        )
         self._history.comparison = self._comparison
         self._hub = StreamHub()
         views = DashboardViews(client, self._index, self._history, PlatformTime(timers.now, 1.0))
@@ -190,7 +192,8 @@ class Shadow:
 
 def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
     """Return the HTTP server of a shadow for health, metrics and the dashboard."""
-    metrics = ShadowMetrics(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
+    followers = shadow.followers
+    metrics = ShadowMetrics(lambda: shadow.counts, lambda: followers.waiting_count, lambda: followers.reordered_count)
     informers = shadow.client.informers
     routes = health_routes(
         Exposition([("batchyard", metrics.texts)]),
@@ -250,7 +253,8 @@ def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSetti
     if settings is None:
         return terms
     by_creation = settings.requeuing_timestamp is RequeuingTimestamp.CREATION
-    return terms._replace(is_by_creation=by_creation, held_back=BlockedPeriods() if settings.block_admission else None)
+    blocked_periods = BlockedPeriods() if settings.block_admission else None
+    return terms._replace(is_by_creation=by_creation, blocked_periods=blocked_periods)
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

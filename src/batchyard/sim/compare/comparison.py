@@ -52,16 +52,16 @@ class WaitChanges:
 
 def changes_of(runs: ComparedRuns) -> WaitChanges:
     """Return the Workloads whose waits differ between both runs."""
-    effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.begun).workloads}
+    effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
     a, b = [{record.view.key: (run, record) for record in run.workload_records} for run in (runs.a, runs.b)]
     changes = []
     for name in sorted(a):
         if name in b:
             run_records = a[name], b[name]
-            waits = runs.waited_seconds(*run_records[0]), runs.waited_seconds(*run_records[1])
-            preempted = [run.result.waits.preempted(record.obj) for run, record in run_records]
+            wait_pair = runs.waited_seconds(*run_records[0]), runs.waited_seconds(*run_records[1])
+            counts = [run.result.waits.preemption_count(record.obj) for run, record in run_records]
             view = run_records[0][1].view
-            changes.append(WaitChange(name, view.queue, effects.get(name, ""), waits, (preempted[0], preempted[1])))
+            changes.append(WaitChange(name, view.queue, effects.get(name, ""), wait_pair, (counts[0], counts[1])))
     shorter = sorted((each for each in changes if each.longer < 0), key=lambda each: (each.longer, each.workload))
     longer = sorted((each for each in changes if each.longer > 0), key=lambda each: (-each.longer, each.workload))
     return WaitChanges(shorter, longer, len(changes) - len(shorter) - len(longer), len({**a, **b}) - len(changes))
@@ -90,17 +90,17 @@ def _wait_sentence(value_pair: ValuePair) -> list[str]:
     if not change or value_pair[0] is None or value_pair[1] is None:
         return []
     percentage = f" ({abs(change) / value_pair[0]:.0%})" if value_pair[0] else ""
-    before, after = _duration_text(value_pair[0]), _duration_text(value_pair[1])
-    return [f"the mean wait goes from {before} to {after}, {_more_text(change)}{percentage}"]
+    old_wait, new_wait = _duration_text(value_pair[0]), _duration_text(value_pair[1])
+    return [f"the mean wait goes from {old_wait} to {new_wait}, {_more_text(change)}{percentage}"]
 
 
 def _more_text(change: float) -> str:
     return f"{_duration_text(abs(change))} {'longer' if change > 0 else 'less'}"
 
 
-def _count_text(value_pair: ValuePair, what: str) -> list[str]:
+def _count_text(value_pair: ValuePair, title: str) -> list[str]:
     change = difference(value_pair)
-    return [f"{what}: {abs(change):.0f} {'more' if change > 0 else 'fewer'}"] if change else []
+    return [f"{title}: {abs(change):.0f} {'more' if change > 0 else 'fewer'}"] if change else []
 
 
 def _makespan_text(value_pair: ValuePair) -> list[str]:
@@ -215,7 +215,7 @@ class ConfigurationComparison:
     @property
     def lasts(self) -> float:
         """Return the time from the start to the later end of both runs, in seconds."""
-        return duration_seconds(self.runs.end - self.runs.a.begun)
+        return duration_seconds(self.runs.end - self.runs.a.start_time)
 
 
 def compare_configurations(
@@ -232,11 +232,11 @@ def compare_configurations(
         _overall_section(sections),
         *(_overall_section(sections_of(run_both(pair, settings.until, at, finish))) for at in further_seeds),
     ]
-    repeated = [
+    later_runs = [
         repeat_figure(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
         for figure in OVERALL_FIGURES
     ]
-    known_repeats = [overall for overall in repeated if overall is not None]
+    known_repeats = [overall for overall in later_runs if overall is not None]
     return ConfigurationComparison(
         names, runs, settings, sections, changes_of(runs), _make_lines(runs), known_repeats, pair.warnings
     )
@@ -275,7 +275,7 @@ def _overall_section(sections: Sequence[Section]) -> dict[str, ValuePair]:
 
 
 def _run_seconds(run: ComparedRun) -> float:
-    return duration_seconds(run.result.now - run.begun)
+    return duration_seconds(run.result.now - run.start_time)
 
 
 def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
@@ -286,7 +286,7 @@ def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
         _make_line("Workloads with quota", runs, a.watch.workload_records.running, b.watch.workload_records.running),
     ]
     used_by_run = [sum_curves(run, run.watch.workload_records.used, lambda at: at[2]) for run in (a, b)]
-    empty_curve = Curve(a.begun)
+    empty_curve = Curve(a.start_time)
     for name in sorted({**used_by_run[0], **used_by_run[1]}):
         line = _make_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))
         lines.append(

@@ -64,8 +64,8 @@ def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
 
 
 def _largest_fraction(integrals: Mapping[str, int], total: Mapping[str, int], duration: int) -> float:
-    limited = {name: integral for name, integral in integrals.items() if total.get(name)}
-    return max((integral / (total[name] * duration) for name, integral in limited.items()), default=0.0)
+    integral_by_name = {name: integral for name, integral in integrals.items() if total.get(name)}
+    return max((integral / (total[name] * duration) for name, integral in integral_by_name.items()), default=0.0)
 
 
 def _total_quota(run: ComparedRun) -> dict[str, int]:
@@ -193,7 +193,7 @@ _POOLS: Final = (
 def sections_of(runs: ComparedRuns) -> list[sections.Section]:
     """Return all nonempty tables of a comparison."""
     size = _size_by_workload(runs)
-    found = [
+    sections_found = [
         _overall_section(runs),
         _waits_section(runs, "team", "team", _team_of),
         _waits_section(
@@ -208,7 +208,7 @@ def sections_of(runs: ComparedRuns) -> list[sections.Section]:
         _pools_section(runs),
         _teams_section(runs),
     ]
-    return [section for section in found if section.rows]
+    return [section for section in sections_found if section.rows]
 
 
 def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
@@ -223,7 +223,7 @@ def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
         "finished": len(finish_times),
         "admitted": sum(record.since is not None for record in run.workload_records),
         "pending": sum(record.waits and record.deleted is None for record in run.workload_records),
-        "makespan": duration_seconds(max(finish_times) - run.begun) if finish_times else None,
+        "makespan": duration_seconds(max(finish_times) - run.start_time) if finish_times else None,
         "teamSpread": max(team_means) - min(team_means) if team_means else None,
         "fairness": jain_index([each.used_of_due for each in fractions.values() if each.used_of_due is not None]),
         "service": jain_index(
@@ -264,19 +264,19 @@ def _waits_section(
 
 
 def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> Figures:
-    statistics = duration_statistics([runs.waited(run, workload_record) for workload_record in records_of_group])
+    statistics = duration_statistics([runs.wait_time(run, workload_record) for workload_record in records_of_group])
     counts: Figures = {
         "workloads": len(records_of_group),
         "neverAdmitted": sum(workload_record.started is None for workload_record in records_of_group),
     }
     names = ("meanWait", "p50Wait", "p90Wait", "maxWait")
     amounts = (statistics.mean, statistics.p50, statistics.p90, statistics.max)
-    waits = zip(names, amounts, strict=True)
-    return {**counts, **{name: wait if records_of_group else None for name, wait in waits}}
+    wait_by_name = zip(names, amounts, strict=True)
+    return {**counts, **{name: wait if records_of_group else None for name, wait in wait_by_name}}
 
 
 def _mean_wait(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> float:
-    return duration_statistics([runs.waited(run, workload_record) for workload_record in records_of_group]).mean
+    return duration_statistics([runs.wait_time(run, workload_record) for workload_record in records_of_group]).mean
 
 
 def _group_records(run: ComparedRun, group: Callable[[WorkloadRecord], str]) -> dict[str, list[WorkloadRecord]]:
@@ -354,7 +354,7 @@ def _queue_quota_section(runs: ComparedRuns) -> sections.Section:
 def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
     """Return the mean quota and its usage over the whole run, summed by group."""
     nominal, used = sum_curves(run, run.watch.nominal, group), sum_curves(run, run.watch.workload_records.used, group)
-    empty_curve, rows = Curve(run.begun), {}
+    empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):
         amount, nominal_peak = nominal.get(name, empty_curve).mean_and_peak(run.result.now)
         mean, peak = used.get(name, empty_curve).mean_and_peak(run.result.now)
@@ -373,7 +373,7 @@ def sum_curves(
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
         groups.setdefault(group(at), []).append(curve)
-    return {name: Curve.sum_of(curves_of_group, run.begun) for name, curves_of_group in groups.items() if name}
+    return {name: Curve.sum_of(curves_of_group, run.start_time) for name, curves_of_group in groups.items() if name}
 
 
 def _machines_section(runs: ComparedRuns) -> sections.Section:
@@ -386,10 +386,10 @@ def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
     machines, end, rows = run.watch.machines, run.result.now, {}
     for (pool, resource), curve in sorted(machines.total.items()):
         allocatable, used = curve.mean_and_peak(end)[0], machines.used.get((pool, resource))
-        requested = 0.0 if used is None else used.mean_and_peak(end)[0]
+        mean_request = 0.0 if used is None else used.mean_and_peak(end)[0]
         rows[f"{pool or _NO_POOL} {resource}"] = {
             "allocatable": to_display_units(resource, allocatable),
-            "meanUse": requested / allocatable if allocatable else None,
+            "meanUse": mean_request / allocatable if allocatable else None,
         }
     return rows
 

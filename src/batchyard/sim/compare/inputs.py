@@ -37,7 +37,7 @@ class ConfigurationPair(NamedTuple):
 
 
 def read_pair(
-    a: ComparedConfiguration, b: ComparedConfiguration, load: Sequence[Source] = (), until: Duration | None = None
+    a: ComparedConfiguration, b: ComparedConfiguration, load: Sequence[Source] = (), horizon: Duration | None = None
 ) -> ConfigurationPair:
     """Read the scenarios of both configurations, each with the load; raise InvalidScenario with all errors."""
     unread: list[FileFault] = []
@@ -55,7 +55,7 @@ def read_pair(
     known_scenarios = [scenario for scenario in scenarios if scenario is not None]
     if not (faults or unread):
         faults += () if load else _work_difference(a, b, *map(_work_manifests, sides))
-        faults += _horizon_difference(a, b, known_scenarios, until)
+        faults += _horizon_difference(a, b, known_scenarios, horizon)
     if faults or unread:
         raise InvalidScenario([*unread, *dict.fromkeys(faults)])
     warnings = dict.fromkeys([*load_manifests.warnings, *sides[0].warnings, *sides[1].warnings])
@@ -86,11 +86,11 @@ def _work_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
 ) -> Iterator[FileFault]:
     """Report the first difference between the work in both configurations."""
-    remaining = {_describe_object(manifest): manifest for manifest in work_b}
+    unmatched_work = {_describe_object(manifest): manifest for manifest in work_b}
     remedy = "give both configurations the same work, or give one load for both with --trace"
     for manifest in work_a:
         name = _describe_object(manifest)
-        counterpart = remaining.pop(name, None)
+        counterpart = unmatched_work.pop(name, None)
         if counterpart is None:
             yield FileFault(manifest.source, FieldError("", f"{name} is in {a.name}, but not in {b.name}", remedy))
             return
@@ -99,7 +99,7 @@ def _work_difference(
             problem = f"this field of {name} differs between {a.name} and {b.name}"
             yield FileFault(manifest.source, FieldError(path, problem, remedy))
             return
-    for name, manifest in remaining.items():
+    for name, manifest in unmatched_work.items():
         yield FileFault(manifest.source, FieldError("", f"{name} is in {b.name}, but not in {a.name}", remedy))
         return
     if not work_a:
@@ -114,17 +114,17 @@ def _describe_object(manifest: Manifest) -> str:
     return f"{manifest.obj['kind']} {metadata.get('namespace', '')}/{name}{f' at {at}' if at else ''}"
 
 
-def _first_difference(first: Any, second: Any, path: str = "") -> str | None:
+def _first_difference(a: Any, b: Any, path: str = "") -> str | None:
     """Return the path of the first field in which two objects differ; None if they are equal."""
-    if first == second:
+    if a == b:
         return None
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for name in sorted({**first, **second}):
-            difference_path = _first_difference(first.get(name), second.get(name), f"{path}.{name}" if path else name)
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for name in sorted({**a, **b}):
+            difference_path = _first_difference(a.get(name), b.get(name), f"{path}.{name}" if path else name)
             if difference_path is not None:
                 return difference_path
-    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        for index, items in enumerate(zip(first, second, strict=True)):
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for index, items in enumerate(zip(a, b, strict=True)):
             difference_path = _first_difference(*items, f"{path}[{index}]")
             if difference_path is not None:
                 return difference_path
@@ -132,10 +132,10 @@ def _first_difference(first: Any, second: Any, path: str = "") -> str | None:
 
 
 def _horizon_difference(
-    a: ComparedConfiguration, b: ComparedConfiguration, scenarios: Sequence[Scenario], until: Duration | None
+    a: ComparedConfiguration, b: ComparedConfiguration, scenarios: Sequence[Scenario], horizon: Duration | None
 ) -> Iterator[FileFault]:
     """Report different horizons of both scenarios, because such runs cannot be compared."""
-    first, second = [scenario.horizon for scenario in scenarios]
-    if until is None and first != second:
+    horizon_a, horizon_b = [scenario.horizon for scenario in scenarios]
+    if horizon is None and horizon_a != horizon_b:
         error = FieldError("spec.horizon", "both scenarios end at different times", "give --until")
         yield FileFault(f"{a.name}, {b.name}", error)

@@ -139,8 +139,8 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
         if bar:
             cells.append(f"<td>{_bars_html(_values_of(row, bar), maximum)}</td>")
         for figure in section.figures:
-            value_pair, common = _values_of(row, figure), _is_common(section, figure)
-            cells.append(_common_cell(figure, value_pair) if common else _change_cells(figure, value_pair))
+            value_pair, is_common = _values_of(row, figure), _is_common(section, figure)
+            cells.append(_common_cell(figure, value_pair) if is_common else _change_cells(figure, value_pair))
         rows.append(f"<tr>{''.join(cells)}</tr>")
     header_html = f"<thead><tr>{''.join(header_cells)}</tr><tr>{''.join(second_header)}</tr></thead>"
     return f'<div class="scroll"><table>{header_html}<tbody>{"".join(rows)}</tbody></table></div>'
@@ -184,10 +184,10 @@ def _changes_table(comparison: ConfigurationComparison, changes: Sequence[WaitCh
 
 def _change_row(each: WaitChange) -> str:
     effect_class = "worse" if each.longer > 0 else "better"
-    waits = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in each.waits)
+    cells = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in each.waits)
     sign = "+" if each.longer > 0 else "-"
     change = f'<td class="num {effect_class}">{sign}{format_figure(Unit.SECONDS, abs(each.longer))}</td>'
-    return f'<tr><td class="main">{escape(each.workload)}</td>{waits}{change}<td>{escape(each.effect)}</td></tr>'
+    return f'<tr><td class="main">{escape(each.workload)}</td>{cells}{change}<td>{escape(each.effect)}</td></tr>'
 
 
 def _repeats_table(comparison: ConfigurationComparison) -> str:

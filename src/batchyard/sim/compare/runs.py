@@ -37,8 +37,8 @@ _IGNORED_RESOURCES: Final = frozenset({"pods", "ephemeral-storage"})
 class MachineUsage:
     """The allocatable resources of nodes and the requests of pods on them over time, by pool and resource."""
 
-    def __init__(self, begun: Instant) -> None:
-        self._begun = begun
+    def __init__(self, start_time: Instant) -> None:
+        self._start_time = start_time
         self.nodes: dict[str, Curve] = {}
         self.total: dict[tuple[str, str], Curve] = {}
         self.used: dict[tuple[str, str], Curve] = {}
@@ -50,10 +50,10 @@ class MachineUsage:
         """Apply a watch event of a node to the number of nodes and the allocatable resources."""
         view = node_view(event.obj)
         pool = view.labels.get(well_known.NODE_POOL, NO_POOL)
-        previous = self._allocatable_by_node.pop(view.name, None)
-        if previous is not None:
-            self._node_curve(previous[0]).add(-1, now)
-            self._add_amounts(self.total, previous, -1, now)
+        old_entry = self._allocatable_by_node.pop(view.name, None)
+        if old_entry is not None:
+            self._node_curve(old_entry[0]).add(-1, now)
+            self._add_amounts(self.total, old_entry, -1, now)
         if event.type is not EventType.DELETED:
             allocatable = {r: amount for r, amount in view.allocatable.items() if r not in _IGNORED_RESOURCES}
             self._allocatable_by_node[view.name] = pool, allocatable
@@ -73,14 +73,14 @@ class MachineUsage:
             self._add_amounts(self.used, self._requests_by_pod.pop(view.uid), -1, now)
 
     def _node_curve(self, pool: str) -> Curve:
-        return self.nodes.setdefault(pool, Curve(self._begun))
+        return self.nodes.setdefault(pool, Curve(self._start_time))
 
     def _add_amounts(
         self, curves: dict[tuple[str, str], Curve], pool_amounts: tuple[str, dict[str, int]], sign: int, now: Instant
     ) -> None:
         pool, amounts = pool_amounts
         for resource, amount in amounts.items():
-            curves.setdefault((pool, resource), Curve(self._begun)).add(sign * amount, now)
+            curves.setdefault((pool, resource), Curve(self._start_time)).add(sign * amount, now)
 
 
 class RunWatch:
@@ -89,7 +89,7 @@ class RunWatch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._kernel = world.kernel
-        self.begun = self._begun = world.start
+        self.start_time = self._start_time = world.start
         self.workload_records = WorkloadRecords(world.start, self._queue_of)
         self.machines = MachineUsage(world.start)
         #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
@@ -118,12 +118,12 @@ class RunWatch:
 
     def _on_quota(self, event: WatchEvent, now: Instant) -> None:
         quotas = {} if event.type is EventType.DELETED else _nominal_amounts(event.key, event.obj)
-        previous = self._quotas.get(event.key, {})
-        if quotas == previous:
+        old_quotas = self._quotas.get(event.key, {})
+        if quotas == old_quotas:
             return
-        for sign, amounts in ((-1, previous), (1, quotas)):
+        for sign, amounts in ((-1, old_quotas), (1, quotas)):
             for at, amount in amounts.items():
-                self.nominal.setdefault(at, Curve(self._begun)).add(sign * amount, now)
+                self.nominal.setdefault(at, Curve(self._start_time)).add(sign * amount, now)
         self._quotas[event.key] = quotas
 
 
@@ -140,7 +140,7 @@ class ComparedRun:
 
     run_record: RunRecord
     watch: RunWatch
-    begun: Instant
+    start_time: Instant
 
     @property
     def result(self) -> Result:
@@ -170,35 +170,35 @@ class ComparedRuns:
         """Return both runs as a what-if comparison from the first to the second."""
         return Comparison(self.a.run_record, self.b.run_record)
 
-    def waited(self, run: ComparedRun, workload_record: WorkloadRecord) -> Duration:
+    def wait_time(self, run: ComparedRun, workload_record: WorkloadRecord) -> Duration:
         """Return the total time that a Workload was without quota, up to the later end of both runs."""
         end = workload_record.deleted if workload_record.deleted is not None else self.end
-        return run.result.waits.waited(workload_record.obj, end)
+        return run.result.waits.wait_time(workload_record.obj, end)
 
     def waited_seconds(self, run: ComparedRun, workload_record: WorkloadRecord) -> float:
         """Return the total time that a Workload was without quota, in seconds."""
-        return duration_seconds(self.waited(run, workload_record))
+        return duration_seconds(self.wait_time(run, workload_record))
 
 
 def run_both(
     pair: ConfigurationPair,
-    until: Duration | None = None,
+    horizon: Duration | None = None,
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> ComparedRuns:
     """Simulate both configurations; `finish` runs a simulation to its end, and may show progress."""
-    return ComparedRuns(_run(pair.a, until, seed, finish), _run(pair.b, until, seed, finish))
+    return ComparedRuns(_run(pair.a, horizon, seed, finish), _run(pair.b, horizon, seed, finish))
 
 
-def _run(scenario: Scenario, until: Duration | None, seed: int, finish: Callable[[Simulation], None]) -> ComparedRun:
+def _run(scenario: Scenario, horizon: Duration | None, seed: int, finish: Callable[[Simulation], None]) -> ComparedRun:
     run_watches: list[RunWatch] = []
 
     def run_observed(simulation: Simulation) -> None:
         run_watches.append(RunWatch(simulation.world))
         finish(simulation)
 
-    run_record = simulate_start(RunStart(scenario), None, until, seed, run_observed)
-    return ComparedRun(run_record, run_watches[0], run_watches[0].begun)
+    run_record = simulate_start(RunStart(scenario), None, horizon, seed, run_observed)
+    return ComparedRun(run_record, run_watches[0], run_watches[0].start_time)
 
 
 # The pods of a trace as Jobs with a queue, for comparing queue configurations.
@@ -219,9 +219,9 @@ def as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]
     """Return the nodes and pods of a trace as Nodes and Jobs, in order of time; raise InvalidScenario on errors."""
     queues = set.intersection(*map(_trace_queues, sides))
     trace = read_trace(folder, load)
-    missing = sorted({_queue_name(pod, queues) for pod in trace.pods} - queues)
-    if missing:
-        problem = f"the configurations have no LocalQueue {NAMESPACE}/{missing[0]} for the pods of the trace"
+    missing_queues = sorted({_queue_name(pod, queues) for pod in trace.pods} - queues)
+    if missing_queues:
+        problem = f"the configurations have no LocalQueue {NAMESPACE}/{missing_queues[0]} for the pods of the trace"
         remedy = "add it to both; `batchyard simulate --trace` runs the pods without queues"
         raise InvalidScenario([FileFault(", ".join(side.name for side in sides), FieldError("", problem, remedy))])
     return list(_trace_objects(trace, queues))
@@ -246,17 +246,17 @@ def _trace_objects(trace: Trace, queues: set[str]) -> Iterator[Obj]:
             if group_kind(obj) != scheme.POD:
                 yield obj
                 continue
-            traced = pods[obj["metadata"]["name"]]
-            yield _job_of_pod(obj, traced, _queue_name(traced, queues), step.at)
+            traced_pod = pods[obj["metadata"]["name"]]
+            yield _job_of_pod(obj, traced_pod, _queue_name(traced_pod, queues), step.at)
 
 
-def _job_of_pod(pod: Obj, traced: TracedPod, queue: str, at: Duration) -> Obj:
+def _job_of_pod(pod: Obj, traced_pod: TracedPod, queue: str, at: Duration) -> Obj:
     """Return a traced pod as a Job; a pod that was never scheduled is deleted at its traced deletion time."""
     annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: format_duration(at)}
-    if traced.scheduled is None:
-        annotations[well_known.DELETE_AT] = format_duration(traced.deleted)
+    if traced_pod.scheduled is None:
+        annotations[well_known.DELETE_AT] = format_duration(traced_pod.deleted)
     labels = {well_known.QUEUE_NAME: queue}
-    metadata = {"name": traced.name, "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
+    metadata = {"name": traced_pod.name, "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
     template = {"spec": pod["spec"]}
     spec = {"suspend": True, "parallelism": 1, "completions": 1, "backoffLimit": 0, "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

@@ -72,15 +72,15 @@ class TeamUsage:
 class WorkloadRecords:
     """The histories of all Workloads in a run, the usage by team, and the waiting and running Workloads over time."""
 
-    def __init__(self, begun: Instant, queue_of: Callable[[str, str], str | None]) -> None:
+    def __init__(self, start_time: Instant, queue_of: Callable[[str, str], str | None]) -> None:
         self._queue_of = queue_of
-        self._begun = begun
-        self._advanced_to = begun
+        self._start_time = start_time
+        self._advanced_to = start_time
         #: The histories by uid, in the order of creation.
         self.workload_records: dict[str, WorkloadRecord] = {}
         self.teams: dict[str, TeamUsage] = {}
-        self.waiting = Curve(begun)
-        self.running = Curve(begun)
+        self.waiting = Curve(start_time)
+        self.running = Curve(start_time)
         self.used: dict[FlavorResource, Curve] = {}
         #: The total time in which Workloads waited.
         self.shortage_duration: Duration = 0
@@ -108,44 +108,44 @@ class WorkloadRecords:
         self._record_quota(workload_record, view.quota_reserved and not is_over, now)
         self._record_wait(workload_record, view.active and not view.quota_reserved and not is_over, now)
 
-    def _record_quota(self, workload_record: WorkloadRecord, holds: bool, now: Instant) -> None:
-        """Record the quota that a Workload holds from now on; none unless `holds`."""
-        if holds and workload_record.since is None:
+    def _record_quota(self, workload_record: WorkloadRecord, has_quota: bool, now: Instant) -> None:
+        """Record the quota that a Workload holds from now on; none unless `has_quota`."""
+        if has_quota and workload_record.since is None:
             workload_record.since = now
             workload_record.started = now if workload_record.started is None else workload_record.started
             self.running.add(1, now)
-        elif not holds and workload_record.since is not None:
+        elif not has_quota and workload_record.since is not None:
             if workload_record.finished is None and workload_record.deleted is None:
                 workload_record.evicted_duration += now - workload_record.since
             workload_record.since = None
             self.running.add(-1, now)
-        holding = _held_amounts(workload_record.view) if holds else _NONE
-        if holding == workload_record.holds:
+        amounts_held = _held_amounts(workload_record.view) if has_quota else _NONE
+        if amounts_held == workload_record.holds:
             return
         team = self._team(workload_record)
-        for sign, amounts in ((-1, workload_record.holds), (1, holding)):
+        for sign, amounts in ((-1, workload_record.holds), (1, amounts_held)):
             for at, amount in amounts.items():
                 if at not in self.used:
-                    self.used[at] = Curve(self._begun)
+                    self.used[at] = Curve(self._start_time)
                 self.used[at].add(sign * amount, now)
                 team.held[at[2]] = team.held.get(at[2], 0) + sign * amount
                 team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
-        workload_record.holds = holding
+        workload_record.holds = amounts_held
 
-    def _record_wait(self, workload_record: WorkloadRecord, waits: bool, now: Instant) -> None:
+    def _record_wait(self, workload_record: WorkloadRecord, is_waiting: bool, now: Instant) -> None:
         view = workload_record.view
         workload_record.cluster_queue = view.cluster_queue or workload_record.cluster_queue
         if not workload_record.cluster_queue:
             namespace, _, name = view.queue.partition("/")
             workload_record.cluster_queue = self._queue_of(namespace, name) or ""
-        if waits == workload_record.waits:
+        if is_waiting == workload_record.waits:
             return
-        sign = 1 if waits else -1
-        workload_record.waits = waits
+        sign = 1 if is_waiting else -1
+        workload_record.waits = is_waiting
         self.waiting.add(sign, now)
-        requested = self._team(workload_record).requested
+        team_requests = self._team(workload_record).requested
         for resource, amount in workload_record.requests.items():
-            requested[resource] = requested.get(resource, 0) + sign * amount
+            team_requests[resource] = team_requests.get(resource, 0) + sign * amount
 
     def _team(self, workload_record: WorkloadRecord) -> TeamUsage:
         return self.teams.setdefault(workload_record.view.namespace, TeamUsage())

@@ -123,8 +123,8 @@ class ScheduledFault:
             return
         now = 0
         for number in count():
-            drawn = (draw_integer(self.seed, "fault", repr(self.action), str(number)) + 1) / _DRAWS
-            now += max(SECOND, round(-math.log(drawn) * self.mean))
+            fraction = (draw_integer(self.seed, "fault", repr(self.action), str(number)) + 1) / _DRAWS
+            now += max(SECOND, round(-math.log(fraction) * self.mean))
             if number >= REPETITIONS_MAX or (self.until is not None and now > self.until):
                 return
             yield now
@@ -188,8 +188,8 @@ def _parse_fault(manifest_fields: Mapping[str, Any], path: str) -> ScheduledFaul
     if "at" in manifest_fields:
         return ScheduledFault(action, path, parse_duration(manifest_fields["at"]))
     every = manifest_fields["every"]
-    until = parse_duration(every["until"]) if "until" in every else None
-    return ScheduledFault(action, path, None, parse_duration(every["mean"]), until, every.get("seed", 0))
+    end_time = parse_duration(every["until"]) if "until" in every else None
+    return ScheduledFault(action, path, None, parse_duration(every["mean"]), end_time, every.get("seed", 0))
 
 
 def _parse_fail(manifest_fields: Mapping[str, Any]) -> Fail:
@@ -282,7 +282,7 @@ class FaultyClient:
         """Report whether all watch events and all results of writes have been delivered."""
         return self._client.is_settled()
 
-    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+    def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Submit writes in order until a crash or an error; some writes are rejected with a conflict."""
         for write in writes:
             if self._is_crashed:
@@ -290,7 +290,7 @@ class FaultyClient:
             result = self._attempt(write)
             if result.error is not None:
                 break
-        self._client.deliver_result(done, result)
+        self._client.deliver_result(on_result, result)
 
     def _attempt(self, write: Write) -> WriteResult:
         if self._write_faults.is_conflict_due():

@@ -64,13 +64,13 @@ def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iter
     return cluster
 
 
-def without_shortages(stored: Obj, without_them: Obj, with_them: Obj) -> Obj:
+def without_shortages(cluster: Obj, without_them: Obj, with_them: Obj) -> Obj:
     """Return the stored Cluster without shortages. `with_them` was computed from `without_them`."""
     times = (with_them["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times)]:
-        if _value_at(stored, path) == _value_at(with_them, path):
-            stored = with_path(stored, path, _value_at(without_them, path))
-    return stored
+        if _value_at(cluster, path) == _value_at(with_them, path):
+            cluster = with_path(cluster, path, _value_at(without_them, path))
+    return cluster
 
 
 def _value_at(obj: Any, path: Iterable[str]) -> Any:
@@ -95,13 +95,13 @@ def _zones_of_cluster(cluster: Obj) -> list[str]:
 
 def _slowed_times(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
     """Return the boot times of a machine type, multiplied by the factor of a slow boot."""
-    current = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
+    old_times = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     slower_times = {}
     for step in _STEPS:
         durations = step_duration(step, machine, cluster, catalog)
         shortest, typical, longest = (f"{figure * slow.times}us" for figure in durations)
         slower_times[step] = {"min": shortest, "typical": typical, "max": longest}
-    return {**current, **slower_times}
+    return {**old_times, **slower_times}
 
 
 #: The options of a drain: every pod that can be evicted from the node is evicted.
@@ -126,7 +126,7 @@ class FaultTarget(Protocol):
     def crash(self) -> None:
         """Crash the platform and restart it."""
 
-    def note_missed(self, fault: ScheduledFault) -> None:
+    def record_missed_fault(self, fault: ScheduledFault) -> None:
         """Record a fault whose target did not exist at its time."""
 
 
@@ -160,9 +160,9 @@ class FaultInjector:
             self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, times))
             return
 
-    def _call_at(self, when: Instant, callback: Callable[[], None]) -> None:
+    def _call_at(self, due_at: Instant, callback: Callable[[], None]) -> None:
         self._scheduled += 1
-        self._world.kernel.call_at(when, partial(self._run_callback, callback))
+        self._world.kernel.call_at(due_at, partial(self._run_callback, callback))
 
     def _run_callback(self, callback: Callable[[], None]) -> None:
         self._scheduled -= 1
@@ -216,29 +216,29 @@ class FaultInjector:
         """Log the nodes that a fault affects; record a one-time fault without targets as missed."""
         self._log(name, nodes=nodes)
         if not nodes and fault.at is not None:
-            self._world.note_missed(fault)
+            self._world.record_missed_fault(fault)
 
     # --- machines ---
 
     def _fail(self, action: Fail, order: "_TargetOrder") -> Sequence[str]:
         """Crash the target machines of a failure; return their names."""
         now = self._world.kernel.now()
-        crashed = order.sort_targets(_targets(action, self._world.client))
+        targets = order.sort_targets(_targets(action, self._world.client))
         if not action.slice:
-            crashed = crashed[: action.count]
-        for instance in crashed:
+            targets = targets[: action.count]
+        for instance in targets:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
-        return _names_of(crashed)
+        return _names_of(targets)
 
     def _reclaim(self, action: ReclaimSpot, order: "_TargetOrder") -> Sequence[str]:
         """Send a termination notice to Spot machines; return their names."""
         now = self._world.kernel.now()
         stop_at = format_time(now + instances.NOTICE)
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
-        reclaimed = order.sort_targets(spot_machines)[: action.count]
-        for instance in reclaimed:
+        targets = order.sort_targets(spot_machines)[: action.count]
+        for instance in targets:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
-        return _names_of(reclaimed)
+        return _names_of(targets)
 
     def _drain(self, action: Drain) -> Sequence[str]:
         """Cordon a node and evict its pods, and schedule its uncordoning; return the node's name, if it exists."""
@@ -248,7 +248,7 @@ class FaultInjector:
             return []
         submit(Update(set_unschedulable(node)))
         pods = [pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)]
-        for pod in drain(pods, _DRAIN).evicted:
+        for pod in drain(pods, _DRAIN).evicted_pods:
             submit(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
@@ -276,10 +276,10 @@ class FaultInjector:
 
     def _change_cluster(self) -> None:
         """Write the Cluster object with all active shortages."""
-        stored = next(iter(self._world.client.list(scheme.CLUSTER)), None)
-        if stored is None:
+        cluster = next(iter(self._world.client.list(scheme.CLUSTER)), None)
+        if cluster is None:
             return
-        without_shortages_cluster = stored if self._changed is None else without_shortages(stored, *self._changed)
+        without_shortages_cluster = cluster if self._changed is None else without_shortages(cluster, *self._changed)
         with_shortages_cluster = with_shortages(without_shortages_cluster, self._stockouts, self._slow_boots)
         self._changed = (without_shortages_cluster, with_shortages_cluster)
         self._world.submit(Update(with_shortages_cluster))

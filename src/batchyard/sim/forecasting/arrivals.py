@@ -45,7 +45,7 @@ class BlockBootstrap:
         self._count, self._seed, self._names = count, seed, names
         self._position = self._drawn = 0
 
-    def next(self) -> int:
+    def next_index(self) -> int:
         """Return the next position, counted from 0."""
         number = str(self._drawn)
         if not self._drawn or draw_integer(self._seed, *self._names, "ends", number) % isqrt(self._count) == 0:
@@ -92,15 +92,15 @@ class ArrivalModel:
         """Whether the state has enough arrivals for a prediction."""
         return len(self._recent) >= ARRIVALS_MIN and any(self._gaps)
 
-    def steps(self, run_time_of: Callable[[Obj], Duration | None], until: Duration, seed: int) -> list[ScenarioStep]:
+    def steps(self, run_time_of: Callable[[Obj], Duration | None], horizon: Duration, seed: int) -> list[ScenarioStep]:
         """Return the random arrivals of one fork, as steps that create Workloads."""
         steps: list[ScenarioStep] = []
         at: Duration = 0
         positions = BlockBootstrap(max(1, len(self._recent)), seed, "arrivals")
         for number in range(ARRIVALS_MAX if self.are_expected else 0):
-            position = positions.next()
+            position = positions.next_index()
             at += self._gaps[position - 1]
-            if at > until:
+            if at > horizon:
                 break
             workload = self._recent[position]
             steps.append(ScenarioStep(at, [_make_arrival(number, workload, run_time_of(workload))], ()))

@@ -98,9 +98,9 @@ def outcome_of(workload: Obj | None, uid: str) -> StartOutcome:
     """Return the current outcome for a Workload; a deleted Workload can no longer start."""
     if workload is None or workload["metadata"].get("uid", "") != uid:
         return StartOutcome(is_gone=True)
-    admitted = find_condition(workload, "Admitted")
-    if admitted is not None and admitted["status"] == "True":
-        return StartOutcome(parse_time(admitted["lastTransitionTime"]))
+    condition = find_condition(workload, "Admitted")
+    if condition is not None and condition["status"] == "True":
+        return StartOutcome(parse_time(condition["lastTransitionTime"]))
     view = workload_view(workload)
     return StartOutcome(is_gone=view.finished or not view.active)
 
@@ -115,40 +115,40 @@ def wait_of(logged_wait: float) -> Duration:
     return max(0, round((exp(logged_wait) - 1) * SECOND))
 
 
-def tracker_names_for(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
+def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, ...]:
     """Return the names of the trackers that correct a forecast; none if the forecast was not random."""
     if forks < 2:
         return ()
-    median = raw[MEDIAN]
+    median = fork_waits[MEDIAN]
     wait = None if median is None else wait_of(median)
     horizon = next((name for bound, name in _HORIZONS if wait is not None and wait < bound), _LONGEST_HORIZON)
     return f"{basis}, {'many' if forks >= _MANY_FORKS_MIN else 'few'} forks", f"{basis}, {horizon}"
 
 
-def correct_waits(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
+def correct_waits(calibration: Calibration, tracker_names: Iterable[str], waits: Waits) -> Waits:
     """Return the waits of a forecast, corrected by the shifts of its trackers."""
-    shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in sorts]
-    sums = [sum(each[level] for each in shifts) for level in range(len(raw))]
-    return tuple(None if wait is None else wait + _limit_shift(total) for wait, total in zip(raw, sums, strict=True))
+    shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in tracker_names]
+    sums = [sum(each[level] for each in shifts) for level in range(len(waits))]
+    return tuple(None if wait is None else wait + _limit_shift(total) for wait, total in zip(waits, sums, strict=True))
 
 
-def sort_waits(moved: Waits) -> Waits:
+def sort_waits(waits: Waits) -> Waits:
     """Return corrected waits in ascending order and without negative values, as published."""
-    known = sorted(max(0.0, wait) for wait in moved if wait is not None)
-    return (*known, *[None] * (len(moved) - len(known)))
+    known_waits = sorted(max(0.0, wait) for wait in waits if wait is not None)
+    return (*known_waits, *[None] * (len(waits) - len(known_waits)))
 
 
 def add_forecasts(calibration: Calibration, samples: Sequence[ForecastRecord]) -> Calibration:
     """Return the calibration with new forecasts added; the oldest ones above the limit are dropped."""
-    drawn = [sample for sample in samples if sample.sorts]
-    return replace(calibration, pending=(*calibration.pending, *drawn)[-PENDING_MAX:])
+    new_records = [sample for sample in samples if sample.sorts]
+    return replace(calibration, pending=(*calibration.pending, *new_records)[-PENDING_MAX:])
 
 
 def apply_outcomes(
     calibration: Calibration, now: Instant, outcome_of_record: Callable[[ForecastRecord], StartOutcome]
 ) -> Calibration:
     """Return the calibration after the outcomes that are known by now; `outcome_of_record` returns an outcome."""
-    tracks, pending = dict(calibration.tracks), list[ForecastRecord]()
+    tracks, pending_records = dict(calibration.tracks), list[ForecastRecord]()
     for sample in calibration.pending:
         outcome = outcome_of_record(sample)
         if outcome.is_gone or now - sample.at > PENDING_FOR:
@@ -157,8 +157,8 @@ def apply_outcomes(
         for sort in sample.sorts:
             tracks[sort] = _update_tracker(tracks.get(sort, QuantileTracker()), sample, news)
         if not news.is_over:
-            pending.append(replace(sample, late=sample.late | sum(1 << level for level in news.late)))
-    return Calibration(tracks, tuple(pending))
+            pending_records.append(replace(sample, late=sample.late | sum(1 << level for level in news.late)))
+    return Calibration(tracks, tuple(pending_records))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,18 +107,18 @@ def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
 
 
 def reduce_to_quota(
-    state: State, queues: QueueTrees, pending_order: PendingOrder, requested: Collection[str] | None
+    state: State, queues: QueueTrees, pending_order: PendingOrder, names: Collection[str] | None
 ) -> QuotaOnlyState:
     """Reduce a state to the cohort trees of the requested Workloads, by namespace and name; None keeps all trees."""
-    requested_queues = {pending_order.positions[name][0] for name in requested or () if name in pending_order.positions}
-    trees = {tree for queue, tree in queues.trees.items() if requested is None or queue in requested_queues}
+    requested_queues = {pending_order.positions[name][0] for name in names or () if name in pending_order.positions}
+    trees = {tree for queue, tree in queues.trees.items() if names is None or queue in requested_queues}
     kept_views = [view for view in pending_order.holding if queues.trees.get(view.cluster_queue) in trees]
     kept_queues = [queue for queue in pending_order.waiting if queues.trees.get(queue) in trees]
     last_by_queue = {}
     for queue in kept_queues:
         kept_count = max(_KEPT_MIN, KEPT_MAX // len(kept_queues))
         if queue in requested_queues:
-            kept_count = max(kept_count, _kept_count(queue, pending_order, requested or ()))
+            kept_count = max(kept_count, _kept_count(queue, pending_order, names or ()))
         views = pending_order.waiting[queue][:kept_count]
         last_by_queue[queue] = views[-1].key
         kept_views += views
@@ -131,9 +131,9 @@ def reduce_to_quota(
     return QuotaOnlyState(objects, workloads, last_by_queue)
 
 
-def _kept_count(queue: str, order: PendingOrder, requested: Collection[str]) -> int:
+def _kept_count(queue: str, order: PendingOrder, requested_names: Collection[str]) -> int:
     """Return the number of Workloads to keep of a queue: up to the requested ones and some more, or a sample."""
-    positions = [order.positions[name][1] for name in requested if order.positions.get(name, ("", 0))[0] == queue]
+    positions = [order.positions[name][1] for name in requested_names if order.positions.get(name, ("", 0))[0] == queue]
     count = max(positions) + _KEPT_BEHIND
     return count if count <= KEPT_QUEUE_MAX else SAMPLE_SIZE
 
@@ -157,8 +157,8 @@ def _remove_admission_checks(queue: Obj) -> Obj:
     return {**queue, "spec": spec}
 
 
-def make_state(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
+def make_state(state: State, objects_by_key: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
     """Return a state at the same instant with the given objects and Workloads."""
     keys = [Key(scheme.WORKLOAD, obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in workloads]
-    objects = {**kept, **dict(zip(keys, workloads, strict=True))}
+    objects = {**objects_by_key, **dict(zip(keys, workloads, strict=True))}
     return State(state.at, state.revision, objects)

@@ -57,8 +57,8 @@ class SurvivalFunction:
 
     def __init__(
         self,
-        ended: Iterable[Duration],
-        running: Iterable[Duration] = (),
+        ended_durations: Iterable[Duration],
+        running_ages: Iterable[Duration] = (),
         random_weights: tuple[Iterable[float], Iterable[float]] | None = None,
     ) -> None:
         """Estimate from the durations of ended work, the ages of running work, and the weights of both."""
@@ -66,10 +66,10 @@ class SurvivalFunction:
         ended_weights, running_weights = (repeat(1.0), repeat(1.0)) if random_weights is None else random_weights
         #: The number of observed ends.
         self.ended = 0
-        for duration, weight in zip(ended, ended_weights, strict=False):
+        for duration, weight in zip(ended_durations, ended_weights, strict=False):
             weight_by_end[duration] = weight_by_end.get(duration, 0.0) + weight
             self.ended += 1
-        censored = sorted(zip(running, running_weights, strict=False))
+        censored = sorted(zip(running_ages, running_weights, strict=False))
         ages, censored_weights = [age for age, _ in censored], [0.0, *accumulate(weight for _, weight in censored)]
         self._ends = sorted(weight_by_end)
         self._survival_fractions: list[float] = []  #  the fraction that lasts longer than each of the ends
@@ -112,12 +112,12 @@ class SurvivalFunction:
         """
         fraction_at_age = self.left_after(age)
         target_fraction = fraction_at_age * random_fraction
-        first = bisect_right(self._ends, age)
-        for position in range(first, len(self._ends)):
+        first_position = bisect_right(self._ends, age)
+        for position in range(first_position, len(self._ends)):
             if self._survival_fractions[position] <= target_fraction:
                 return self._ends[position]
         tail_start = max(age, self._ends[-1] if self._ends else 0, 1)
-        last_fraction = self._survival_fractions[-1] if first < len(self._ends) else fraction_at_age
+        last_fraction = self._survival_fractions[-1] if first_position < len(self._ends) else fraction_at_age
         tail_fraction = min(1.0, target_fraction / last_fraction) if last_fraction else random_fraction
         exponent = min(-log(tail_fraction) / tail_exponent, _LOG_MAX)
         return round(min(tail_start * exp(exponent), max(tail_start, _DURATION_MAX)))
@@ -161,9 +161,9 @@ class Estimate:
             return self.limit_run_time(self.history.survival.draw(random_fraction, age), age)
         return None if self.bound is None else max(age, self.bound)
 
-    def limit_run_time(self, drawn: Duration, age: Duration) -> Duration:
+    def limit_run_time(self, run_time: Duration, age: Duration) -> Duration:
         """Return a random run time, limited to the maximum run time of the Workload."""
-        return drawn if self.bound is None else max(age, min(drawn, self.bound))
+        return run_time if self.bound is None else max(age, min(run_time, self.bound))
 
 
 class _ObservedRun(NamedTuple):
@@ -212,10 +212,10 @@ class RunHistory:
 
 
 def _fit_survival(weighted_runs: Sequence[tuple[_ObservedRun, float]]) -> SurvivalFunction:
-    ended = [(run.age, each) for run, each in weighted_runs if run.has_ended]
-    running = [(run.age, each) for run, each in weighted_runs if not run.has_ended]
-    end_weights = ([each for _, each in ended], [each for _, each in running])
-    return SurvivalFunction((age for age, _ in ended), (age for age, _ in running), end_weights)
+    ended_runs = [(run.age, each) for run, each in weighted_runs if run.has_ended]
+    current_runs = [(run.age, each) for run, each in weighted_runs if not run.has_ended]
+    end_weights = ([each for _, each in ended_runs], [each for _, each in current_runs])
+    return SurvivalFunction((age for age, _ in ended_runs), (age for age, _ in current_runs), end_weights)
 
 
 class HistoryDraws:
@@ -233,9 +233,9 @@ class HistoryDraws:
         self._tail_exponent = survival.power(*fractions)
         self._drawn = 0
 
-    def next(self, age: Duration) -> Duration:
+    def next_run_time(self, age: Duration) -> Duration:
         """Return the next random total run time, for a run of a given age."""
-        lower, upper = self._fraction_intervals[self._positions.next()]
+        lower, upper = self._fraction_intervals[self._positions.next_index()]
         random_part = random_fraction(self._seed, "length", self._name, str(self._drawn))
         self._drawn += 1
         return self._survival.draw(max(lower + (upper - lower) * random_part, _FRACTION_MIN), age, self._tail_exponent)
@@ -262,13 +262,13 @@ class RunTimeEstimator:
         runtime = explicit_runtime(workload, self._state.objects, self._cluster)
         if runtime is not None:
             return Estimate(Basis.MANIFEST, runtime + self._median_overrun)
-        bound = _bound(workload, self._state.objects)
+        time_max = _run_time_max(workload, self._state.objects)
         groups = _groups(workload)
         for position, group in enumerate(groups):
             history = self._history(group, groups[position + 1 :])
             if history.ended >= ENDED_MIN:
-                return Estimate(Basis.HISTORY, 0, history, bound)
-        return Estimate(Basis.UNKNOWN, 0, None, bound)
+                return Estimate(Basis.HISTORY, 0, history, time_max)
+        return Estimate(Basis.UNKNOWN, 0, None, time_max)
 
     def _history(self, group: _GroupKey, wider_groups: Sequence[_GroupKey]) -> RunHistory:
         history = self._histories.get(group)
@@ -281,16 +281,16 @@ class RunTimeEstimator:
 
     def _latest_runs(self, group: _GroupKey) -> Sequence[_ObservedRun]:
         """Return the runs of a group that started last, in the order of their starts."""
-        latest = self._latest_by_group.get(group)
-        if latest is None:
-            latest = self._latest_by_group[group] = nlargest(HISTORY_MAX, self._runs.get(group, ()))[::-1]
-        return latest
+        latest_runs = self._latest_by_group.get(group)
+        if latest_runs is None:
+            latest_runs = self._latest_by_group[group] = nlargest(HISTORY_MAX, self._runs.get(group, ()))[::-1]
+        return latest_runs
 
     def _record_run(self, workload: Obj, age: Duration) -> Sequence[Duration]:
         """Record a run; return a list with the time by which it exceeded its manifests, or an empty list."""
-        admitted, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
-        assert admitted is not None, "a Workload that has run has the condition Admitted"
-        run = _ObservedRun(parse_time(admitted["lastTransitionTime"]), age, has_ended)
+        admission, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
+        assert admission is not None, "a Workload that has run has the condition Admitted"
+        run = _ObservedRun(parse_time(admission["lastTransitionTime"]), age, has_ended)
         for group in _groups(workload):
             self._runs.setdefault(group, []).append(run)
         runtime = explicit_runtime(workload, self._state.objects, self._cluster) if has_ended else None
@@ -299,12 +299,12 @@ class RunTimeEstimator:
 
 def age_of(workload: Obj, now: Instant) -> Duration | None:
     """Return how long a Workload has run since its admission, up to its end; None if it is not admitted."""
-    admitted = find_condition(workload, "Admitted")
-    if admitted is None or admitted["status"] != "True":
+    admission = find_condition(workload, "Admitted")
+    if admission is None or admission["status"] != "True":
         return None
-    finished = find_condition(workload, "Finished")
-    until = now if finished is None else parse_time(finished["lastTransitionTime"])
-    return max(0, until - parse_time(admitted["lastTransitionTime"]))
+    completion = find_condition(workload, "Finished")
+    end_time = now if completion is None else parse_time(completion["lastTransitionTime"])
+    return max(0, end_time - parse_time(admission["lastTransitionTime"]))
 
 
 def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
@@ -356,7 +356,7 @@ def _rounds(spec: Mapping[str, object]) -> int:
     return max(1, -(-completions // parallelism))
 
 
-def _bound(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
+def _run_time_max(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
     """Return the maximum run time of a Workload; None without a limit."""
     owner = owner_of(workload, objects)
     limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
@@ -402,8 +402,8 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
     """Return the state with run times for all work, and the names of running Workloads with unknown run time."""
-    runtimes, unknown = RunTimeEstimator(state), list[str]()
-    changed: dict[Key, Obj] = {}
+    runtimes, unknown_names = RunTimeEstimator(state), list[str]()
+    new_objects: dict[Key, Obj] = {}
     cluster = state.cluster
     for workload in state.of_kind(scheme.WORKLOAD):
         view = workload_view(workload)
@@ -411,14 +411,14 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
             continue
         runtime = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
         if runtime is None and view.quota_reserved:
-            unknown.append(view.key)
+            unknown_names.append(view.key)
         owner = owner_of(workload, state.objects)
         annotated_object = workload if owner is None else owner
-        changed[key_of(annotated_object)] = _annotate_runtime(
+        new_objects[key_of(annotated_object)] = _annotate_runtime(
             annotated_object, NEVER_ENDS if runtime is None else max(1, runtime // rounds_of(annotated_object))
         )
-    changed |= {key_of(pod): _annotate_runtime(pod, NEVER_ENDS) for pod in _pods_without_job(state)}
-    return State(state.at, state.revision, {**state.objects, **changed}, state.applied), sorted(unknown)
+    new_objects |= {key_of(pod): _annotate_runtime(pod, NEVER_ENDS) for pod in _pods_without_job(state)}
+    return State(state.at, state.revision, {**state.objects, **new_objects}, state.applied), sorted(unknown_names)
 
 
 def _pods_without_job(state: State) -> Iterable[Obj]:

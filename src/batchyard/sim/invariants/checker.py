@@ -58,11 +58,11 @@ class PreemptionRespectsPriority(Invariant):
                 self._check_preemption(event)
 
     def _check_preemption(self, event: WatchEvent) -> None:
-        preempted, victim = find_condition(event.obj, "Preempted"), workload_view(event.obj)
-        assert preempted is not None
-        if preempted["reason"] == HOTSWAP:
+        condition, victim = find_condition(event.obj, "Preempted"), workload_view(event.obj)
+        assert condition is not None
+        if condition["reason"] == HOTSWAP:
             return
-        uid = parse_preemptor_uid(preempted["message"])
+        uid = parse_preemptor_uid(condition["message"])
         preemptor = next((view for view in self.states.workloads.values() if view.uid == uid), None)
         if preemptor is None:
             self.violate(f"{victim.key} was preempted by a Workload with uid {uid}, which does not exist", event.key)
@@ -72,8 +72,8 @@ class PreemptionRespectsPriority(Invariant):
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key}, but is not pending in a queue", *keys)
             return
-        for fault in self._faults(preemptor, queue, victim, preempted["reason"]):
-            self.violate(f"{preemptor.key} preempted {victim.key} ({preempted['reason']}): {fault}", *keys)
+        for fault in self._faults(preemptor, queue, victim, condition["reason"]):
+            self.violate(f"{preemptor.key} preempted {victim.key} ({condition['reason']}): {fault}", *keys)
 
     def _faults(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, reason: str
@@ -147,9 +147,9 @@ class HotswapRespectsPriority(Invariant):
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Check each new preemption by Hotswap against the object states before the batch."""
         for event in batch:
-            preempted = find_condition(event.obj, "Preempted") if is_preempted_by(event) else None
-            if preempted is not None and preempted["reason"] == HOTSWAP:
-                self._check_preemption(event, parse_preemptor_uid(preempted["message"]))
+            condition = find_condition(event.obj, "Preempted") if is_preempted_by(event) else None
+            if condition is not None and condition["reason"] == HOTSWAP:
+                self._check_preemption(event, parse_preemptor_uid(condition["message"]))
 
     def _check_preemption(self, event: WatchEvent, uid: str) -> None:
         workload = next((view for view in self.states.workloads.values() if view.uid == uid), None)
@@ -210,8 +210,8 @@ class CostsAddUp(Invariant):
             return
         name = event.key.name
         if event.type is not EventType.DELETED and is_paid(event.obj):
-            since = paid_from(event.obj) or now
-            self._billed.setdefault(name, (since, self._price(event.obj["spec"]["pool"], 0)))
+            paid_since = paid_from(event.obj) or now
+            self._billed.setdefault(name, (paid_since, self._price(event.obj["spec"]["pool"], 0)))
         elif name in self._billed:
             self._bill(name, now)
             del self._billed[name]
@@ -222,16 +222,16 @@ class CostsAddUp(Invariant):
         for name in self._billed:
             self._bill(name, now)
         accounts = self._ledger.accounts(now).values()
-        account_sum, expected = sum(account.cost for account in accounts), self._cost * WHOLE_MACHINE
-        if account_sum != expected:
-            self.violate(f"the cost accounts add up to {account_sum}, but the machines cost {expected}")
-        self._compare_records(expected, now)
+        account_sum, expected_cost = sum(account.cost for account in accounts), self._cost * WHOLE_MACHINE
+        if account_sum != expected_cost:
+            self.violate(f"the cost accounts add up to {account_sum}, but the machines cost {expected_cost}")
+        self._compare_records(expected_cost, now)
 
     def finish(self) -> None:
         """Check that the cost accounts equal the expected cost at the end of the run."""
         self.end_instant()
 
-    def _compare_records(self, expected: int, now: Instant) -> None:
+    def _compare_records(self, expected_cost: int, now: Instant) -> None:
         world = self.world_view.world
         accounting = world.platform.costs
         if world.platform is not self._platform:
@@ -251,12 +251,12 @@ class CostsAddUp(Invariant):
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.period_start]
         amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
         recorded_cost += sum(amounts) * _ROUNDING_UNIT
-        if abs(recorded_cost - expected) > (len(past_hours) + self._platform_starts) * _ROUNDING_UNIT:
-            self.violate(f"the cost records add up to {recorded_cost}, but the machines cost {expected}")
+        if abs(recorded_cost - expected_cost) > (len(past_hours) + self._platform_starts) * _ROUNDING_UNIT:
+            self.violate(f"the cost records add up to {recorded_cost}, but the machines cost {expected_cost}")
 
     def _bill(self, name: str, now: Instant) -> None:
-        since, price = self._billed[name]
-        self._cost += (now - since) * price
+        paid_since, price = self._billed[name]
+        self._cost += (now - paid_since) * price
         self._billed[name] = now, price
 
     def _price(self, pool: str, previous_price: int) -> int:
@@ -317,10 +317,10 @@ class WatchHasNoGap(Invariant):
         if event.revision != self._revision + 1:
             self.violate(f"revision {event.revision} was delivered directly after revision {self._revision}", event.key)
         self._revision = event.revision
-        previous = self._last_objects.get(event.key)
-        if event.old is not previous:
+        last_object = self._last_objects.get(event.key)
+        if event.old is not last_object:
             self.violate(f"the old object of {event.key} is not the object of its previous event", event.key)
-        if (event.type is EventType.ADDED) is not (previous is None):
+        if (event.type is EventType.ADDED) is not (last_object is None):
             self.violate(f"{event.key} got an event {event.type}, which does not match its previous event", event.key)
         if event.type is EventType.DELETED:
             self._last_objects.pop(event.key, None)

@@ -40,9 +40,9 @@ class CloudIsNeverOversold(Invariant):
 
     def end_instant(self) -> None:
         """Check that the new machines fit the cloud's capacity, the reservations and the quotas."""
-        new_keys, changed = list(self._provided_machines), self._changed
+        new_keys, changed_keys = list(self._provided_machines), self._changed
         self._provided_machines, self._changed = {}, False
-        if not new_keys or changed:
+        if not new_keys or changed_keys:
             return
         world = self.world_view.world
         cluster = world.objects(scheme.CLUSTER)[0]
@@ -194,9 +194,9 @@ def binding_obstacle(pod: PodView, node: NodeView) -> str:
         return f"the pod's nodeSelector does not match the node's label {mismatched_keys[0]}"
     if node.unschedulable and not any(t.key in {"", well_known.UNSCHEDULABLE} for t in pod.tolerations):
         return "the node is cordoned"
-    repelling = [taint for taint in node.taints if taint.effect in _REPELLING]
-    untolerated = [taint.key for taint in repelling if not any(t.tolerates(taint) for t in pod.tolerations)]
-    return f"the pod does not tolerate the node's taint {untolerated[0]}" if untolerated else ""
+    repelling_taints = [taint for taint in node.taints if taint.effect in _REPELLING]
+    untolerated_keys = [taint.key for taint in repelling_taints if not any(t.tolerates(taint) for t in pod.tolerations)]
+    return f"the pod does not tolerate the node's taint {untolerated_keys[0]}" if untolerated_keys else ""
 
 
 # All machines of a TPU slice exist, or none does. If one machine crashes, all machines of the slice stop.
@@ -215,17 +215,17 @@ class SlicesAreWhole(Invariant):
         """Check that no machine of a slice still runs some time after another machine crashed."""
         now = self.world_view.world.kernel.now()
         for pool, _, machines in self._slices():
-            crashed = [obj for obj in machines if phase_of(obj) == CRASHED and phase_start(obj) + _STOP_TIME_MAX < now]
-            if crashed and any(phase_of(obj) == RUNNING for obj in machines):
+            crashes = [obj for obj in machines if phase_of(obj) == CRASHED and phase_start(obj) + _STOP_TIME_MAX < now]
+            if crashes and any(phase_of(obj) == RUNNING for obj in machines):
                 self.violate(f"some machines of slice {pool} still run after one crashed", *map(_machine_key, machines))
 
     def finish(self) -> None:
         """Check that at the end of the run all machines of each slice run, or none exists."""
         for pool, hosts, machines in self._slices() if self.is_at_rest else ():
-            running = sum(phase_of(obj) == RUNNING for obj in machines)
-            failed = sum(phase_of(obj) == FAILED for obj in machines)
-            if (running, len(machines) - failed) not in {(0, 0), (hosts, hosts)}:
-                description = f"{running} machines of slice {pool} run, but it has {hosts} hosts"
+            running_count = sum(phase_of(obj) == RUNNING for obj in machines)
+            failed_count = sum(phase_of(obj) == FAILED for obj in machines)
+            if (running_count, len(machines) - failed_count) not in {(0, 0), (hosts, hosts)}:
+                description = f"{running_count} machines of slice {pool} run, but it has {hosts} hosts"
                 self.violate(description, *map(_machine_key, machines))
 
     def _slices(self) -> list[tuple[str, int, list[Obj]]]:
@@ -274,12 +274,12 @@ class RequestsAreWhole(Invariant):
         """Check that each changed ResizeRequest has all of its machines, or none."""
         for name in self._changed:
             request = self.world_view.world.client.get(Key(scheme.RESIZE_REQUEST, "", name))
-            created = self._created_machines.get(name, 0)
+            created_count = self._created_machines.get(name, 0)
             if request is None:
                 continue
             requested_count, state = request["spec"]["count"], (request.get("status") or {}).get("state")
-            if created not in {0, requested_count} or (state == "SUCCEEDED" and created != requested_count):
-                description = f"ResizeRequest {name} ({state}) has {created} of {requested_count} machines"
+            if created_count not in {0, requested_count} or (state == "SUCCEEDED" and created_count != requested_count):
+                description = f"ResizeRequest {name} ({state}) has {created_count} of {requested_count} machines"
                 self.violate(description, Key(scheme.RESIZE_REQUEST, "", name))
         self._changed.clear()
 

@@ -108,10 +108,10 @@ class NothingHangs(Invariant):
         bounds = pool["spec"]["autoscaling"]
         if hosts_of_slice(pool, catalog_of(cluster)) > 1 and zones:
             return
-        remaining = bounds.get("totalMax", 1 << 30) - len(zones)
+        count_max = bounds.get("totalMax", 1 << 30) - len(zones)
         for zone in zones_of(pool, cluster):
-            for _ in range(min(remaining, bounds.get("max", remaining) - zones.count(zone))):
-                remaining -= 1
+            for _ in range(min(count_max, bounds.get("max", count_max) - zones.count(zone))):
+                count_max -= 1
                 view = node_view(node_template(pool, zone, cluster))
                 yield _NodeRoom(view, dict(view.allocatable))
 
@@ -119,9 +119,9 @@ class NothingHangs(Invariant):
 class _NodeRoom:
     """A node with its free resources."""
 
-    def __init__(self, node: NodeView, free: dict[str, int]) -> None:
+    def __init__(self, node: NodeView, free_amounts: dict[str, int]) -> None:
         self.node = node
-        self.free = free
+        self.free = free_amounts
 
     def has_room_for(self, pod: PodView) -> bool:
         """Report whether a pod fits this node."""
@@ -132,8 +132,8 @@ def _rooms_of_nodes(nodes: Sequence[Obj], pods_on_nodes: dict[str, list[PodView]
     rooms = []
     for view in map(node_view, nodes):
         used = sum_requests(pods_on_nodes.get(view.name, ()))
-        free = {resource: amount - used.get(resource, 0) for resource, amount in view.allocatable.items()}
-        rooms.append(_NodeRoom(view, free))
+        free_amounts = {resource: amount - used.get(resource, 0) for resource, amount in view.allocatable.items()}
+        rooms.append(_NodeRoom(view, free_amounts))
     return rooms
 
 
@@ -156,8 +156,8 @@ def _is_anti_affinity_of_pools(pods: Sequence[PodView]) -> bool:
 
 def _auto_provisioning_limits(cluster: Obj) -> object:
     """Return the auto-provisioning limits of a Cluster."""
-    scaling = cluster["spec"].get("autoscaling") or {}
-    return (scaling.get("autoProvisioning") or {}).get("limits")
+    autoscaling = cluster["spec"].get("autoscaling") or {}
+    return (autoscaling.get("autoProvisioning") or {}).get("limits")
 
 
 def _has_ended(job: Obj) -> bool:
@@ -185,12 +185,12 @@ class NothingIsStuck(Invariant):
         """Check all pending Workloads, if no more events are scheduled."""
         if self.world_view.world.kernel.pending_count():
             return
-        waiting = self._waiting()
+        waiting_workloads = self._waiting_workloads()
         looping_roots = {loop.root for loop in self.world_view.world.loops}
-        for queue, views in waiting.items():
+        for queue, views in waiting_workloads.items():
             root = self._root(queue)
             spec = self.states.queues[queue]
-            other_queues = [name for name in waiting if name != queue and self._root(name) == root]
+            other_queues = [name for name in waiting_workloads if name != queue and self._root(name) == root]
             is_strict = any(self.states.queues[name].strict_fifo for name in other_queues)
             if root.partition("/")[2] in looping_roots or is_strict:
                 continue
@@ -199,7 +199,7 @@ class NothingIsStuck(Invariant):
                     description = f"Workload {view.key} is pending in {queue}, but fits its free quota"
                     self.violate(description, Key(scheme.WORKLOAD, view.namespace, view.name))
 
-    def _waiting(self) -> dict[str, list[WorkloadView]]:
+    def _waiting_workloads(self) -> dict[str, list[WorkloadView]]:
         """Return the Workloads that the scheduler can consider, by ClusterQueue, in queue order."""
         views_by_queue: dict[str, list[WorkloadView]] = {}
         for view in self.states.workloads.values():
@@ -233,10 +233,10 @@ class NothingIsStuck(Invariant):
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:
                 total[resource] = total.get(resource, 0) + amount * count
-        covered = {resource: group for group in queue.groups for resource in group.resources}
-        if "pods" in covered:
+        group_by_resource = {resource: group for group in queue.groups for resource in group.resources}
+        if "pods" in group_by_resource:
             total["pods"] = sum(view.counts)
-        if any(amount and resource not in covered for resource, amount in total.items()):
+        if any(amount and resource not in group_by_resource for resource, amount in total.items()):
             return False
         groups = [group for group in queue.groups if any(resource in total for resource in group.resources)]
         return all(self._group_has_room(view, queue, group, total) for group in groups)
@@ -245,10 +245,10 @@ class NothingIsStuck(Invariant):
         self, view: WorkloadView, queue: ClusterQueueView, group: ResourceGroup, total: dict[str, int]
     ) -> bool:
         for flavor in group.flavors:
-            requested = {(flavor, resource): total[resource] for resource in group.resources if resource in total}
-            declared = self.states.flavors[flavor]
-            is_suitable = all(not flavor_mismatch(each.template, flavor, declared) for each in view.pod_sets)
-            if is_suitable and all(self._is_free(queue, pair, amount) for pair, amount in requested.items()):
+            requests = {(flavor, resource): total[resource] for resource in group.resources if resource in total}
+            flavor_view = self.states.flavors[flavor]
+            is_suitable = all(not flavor_mismatch(each.template, flavor, flavor_view) for each in view.pod_sets)
+            if is_suitable and all(self._is_free(queue, pair, amount) for pair, amount in requests.items()):
                 return True
         return False
 

@@ -103,15 +103,15 @@ class QuotaDefinition:
 
     def subtree(self, node: str, pair: QuotaKey) -> int:
         """Return the subtree quota of a node: its nominal quota plus the quota that its children lend."""
-        known = self._subtrees.get((node, pair))
-        if known is not None:
-            return known
+        amount = self._subtrees.get((node, pair))
+        if amount is not None:
+            return amount
         quota = self.nodes[node].quotas.get(pair)
         lent = sum(self.subtree(child, pair) - self.local(child, pair) for child in self.nodes[node].children)
         own = self._subtrees[node, pair] = (quota.nominal if quota else 0) + lent
         return own
 
-    def local(self, node: str, pair: QuotaKey) -> int:
+    def local_quota(self, node: str, pair: QuotaKey) -> int:
         """Return the guaranteed quota of a node: the part that its lending limit never lends."""
         quota = self.nodes[node].quotas.get(pair)
         if quota is None or quota.lending_limit is None:
@@ -129,19 +129,19 @@ class QuotaDefinition:
         parent, used = self.nodes[node].parent, self.used(node, pair)
         if not parent:
             return self.subtree(node, pair) - used
-        local, quota = self.local(node, pair), self.nodes[node].quotas.get(pair)
+        local_amount, quota = self.local_quota(node, pair), self.nodes[node].quotas.get(pair)
         from_parent = self.available(parent, pair)
         if quota is not None and quota.borrowing_limit is not None:
-            lent = self.subtree(node, pair) - local
-            from_parent = min(from_parent, lent + quota.borrowing_limit - max(0, used - local))
-        return max(0, local - used) + from_parent
+            lent = self.subtree(node, pair) - local_amount
+            from_parent = min(from_parent, lent + quota.borrowing_limit - max(0, used - local_amount))
+        return max(0, local_amount - used) + from_parent
 
     def potential(self, node: str, pair: QuotaKey) -> int:
         """Return the amount that a node could use if no Workload in the tree held quota."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
         if not parent:
             return self.subtree(node, pair)
-        maximum = self.local(node, pair) + self.potential(parent, pair)
+        maximum = self.local_quota(node, pair) + self.potential(parent, pair)
         if quota is not None and quota.borrowing_limit is not None:
             maximum = min(maximum, self.subtree(node, pair) + quota.borrowing_limit)
         return maximum
@@ -205,8 +205,8 @@ class ObjectStates:
 
     def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
         """Return the ClusterQueue behind a Workload's LocalQueue."""
-        local = self.local_queues.get(workload.queue)
-        return self.queues.get(local.cluster_queue) if local is not None else None
+        local_queue = self.local_queues.get(workload.queue)
+        return self.queues.get(local_queue.cluster_queue) if local_queue is not None else None
 
     def _hold(self, key: str) -> None:
         """Update the amounts that a Workload holds in the cohort trees."""
@@ -243,18 +243,18 @@ def changes_quota(event: WatchEvent) -> bool:
 
 def is_reserved_by(event: WatchEvent) -> bool:
     """Report whether a watch event reserves quota for a Workload."""
-    before = workload_view(event.old) if event.old is not None else None
-    return workload_view(event.obj).quota_reserved and not (before is not None and before.quota_reserved)
+    old_view = workload_view(event.old) if event.old is not None else None
+    return workload_view(event.obj).quota_reserved and not (old_view is not None and old_view.quota_reserved)
 
 
 def is_preempted_by(event: WatchEvent) -> bool:
     """Report whether a watch event preempts a Workload that holds quota."""
     if event.key.kind != scheme.WORKLOAD or event.old is None:
         return False
-    before, after = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")
-    if after is None or after["status"] != "True" or after["reason"] != "Preempted":
+    old_condition, new_condition = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")
+    if new_condition is None or new_condition["status"] != "True" or new_condition["reason"] != "Preempted":
         return False
-    is_new = before is None or before["status"] != "True"
+    is_new = old_condition is None or old_condition["status"] != "True"
     return is_new and workload_view(event.obj).quota_reserved
 
 

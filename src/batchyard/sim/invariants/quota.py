@@ -64,16 +64,16 @@ class QuotaNeverOversubscribed(Invariant):
                 self.violate(description, *holders)
         self._known_deficits, self._changed = deficits, False
 
-    def _available_without(self, excluded: Iterable[WorkloadView], node: str, pair: object_states.QuotaKey) -> int:
+    def _available_without(self, victims: Iterable[WorkloadView], node: str, pair: object_states.QuotaKey) -> int:
         """Return the free quota of a node if some Workloads held none."""
         quota = self.states.quota
-        removed = {}
-        for view in excluded:
+        removed_amounts = {}
+        for view in victims:
             holders_of_queue = quota.holders.get(f"queue/{view.cluster_queue}", {})
             if view.key in holders_of_queue:
-                removed[view.key] = holders_of_queue, holders_of_queue.pop(view.key)
+                removed_amounts[view.key] = holders_of_queue, holders_of_queue.pop(view.key)
         available = quota.available(node, pair)
-        for key, (holders_of_queue, amounts) in removed.items():
+        for key, (holders_of_queue, amounts) in removed_amounts.items():
             holders_of_queue[key] = amounts
         return available
 
@@ -129,11 +129,11 @@ class UsageIsSumOfAdmitted(Invariant):
     def _compare_usage(self, node_name: str, node: QuotaNode) -> None:
         quota, names = self.states.quota, self.world_view.world.platform.index.snapshot.names
         for pair, used in zip(names, node.usage, strict=False):
-            expected = quota.used(node_name, pair)
-            if used != expected:
+            expected_usage = quota.used(node_name, pair)
+            if used != expected_usage:
                 holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in quota.holders.get(node_name, {})]
                 name = "/".join(pair)
-                description = f"the usage of {node_name} is {used} of {name}, but its Workloads hold {expected}"
+                description = f"the usage of {node_name} is {used} of {name}, but its Workloads hold {expected_usage}"
                 self.violate(description, *holders)
 
 
@@ -162,25 +162,25 @@ class AdmittedHasAssignment(Invariant):
         for pod_set, pod_count, holding in zip(view.pod_sets, view.counts, assignments, strict=True):
             yield from self._pod_set_faults(queue, pod_set, pod_count, holding)
 
-    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
+    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, given: Holding) -> Iterator[str]:
         minimum = count if pod_set.min_count is None else min(count, pod_set.min_count)
-        if not minimum <= holding.pods <= count:
-            yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {minimum} to {count} are allowed"
-        requests = {resource: amount * holding.pods for resource, amount in pod_set.template.requests}
-        usage = dict(holding.usage)
+        if not minimum <= given.pods <= count:
+            yield f"{given.pods} pods of pod set {pod_set.name} are assigned; {minimum} to {count} are allowed"
+        requests = {resource: amount * given.pods for resource, amount in pod_set.template.requests}
+        usage = dict(given.usage)
         if any("pods" in group.resources for group in queue.groups):
-            requests["pods"] = holding.pods
+            requests["pods"] = given.pods
         for resource, amount in requests.items():
             if amount and usage.get(resource) != amount:
                 yield f"pod set {pod_set.name} uses {usage.get(resource)} of {resource}, but requests {amount}"
         for group in queue.groups:
-            yield from self._group_faults(group, pod_set, holding)
+            yield from self._group_faults(group, pod_set, given)
         covered = [resource for group in queue.groups for resource in group.resources]
-        if any(resource not in covered for resource in holding.flavors):
-            yield f"pod set {pod_set.name} has flavors for {sorted(holding.flavors)}; covered: {sorted(covered)}"
+        if any(resource not in covered for resource in given.flavors):
+            yield f"pod set {pod_set.name} has flavors for {sorted(given.flavors)}; covered: {sorted(covered)}"
 
-    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, holding: Holding) -> Iterator[str]:
-        flavors = sorted({holding.flavors[resource] for resource in group.resources if resource in holding.flavors})
+    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, given: Holding) -> Iterator[str]:
+        flavors = sorted({given.flavors[resource] for resource in group.resources if resource in given.flavors})
         if len(flavors) > 1:
             yield f"pod set {pod_set.name} has several flavors of one resource group: {flavors}"
         for flavor in flavors:
@@ -227,11 +227,11 @@ class AssumedEqualsConfirmed(Invariant):
     def end_instant(self) -> None:
         """Check the scheduler cache against a cache that is built from the current objects."""
         world = self.world_view.world
-        cached = _decision_inputs(world.platform.index)
-        derived = _decision_inputs(rebuild_cache(world, world.kernel.now()))
-        for input_name in sorted({**cached, **derived}):
-            if cached.get(input_name) != derived.get(input_name):
-                self.violate(f"{input_name} is {cached.get(input_name)} in the cache, not {derived.get(input_name)}")
+        inputs = _decision_inputs(world.platform.index)
+        expected_inputs = _decision_inputs(rebuild_cache(world, world.kernel.now()))
+        for input_name in sorted({**inputs, **expected_inputs}):
+            if inputs.get(input_name) != expected_inputs.get(input_name):
+                self.violate(f"{name} is {inputs.get(name)} in the cache, not {expected_inputs.get(name)}")
 
 
 def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
@@ -323,37 +323,37 @@ class JobsCountRight(Invariant):
         """Check that no ended Job counts active or terminating pods."""
         for job in self.world_view.world.objects(scheme.JOB) if self.is_at_rest else ():
             status, name = job.get("status") or {}, job["metadata"]["name"]
-            ended = is_true(status, "Complete") or is_true(status, "Failed")
-            if ended and (status.get("active") or status.get("terminating")):
+            has_ended = is_true(status, "Complete") or is_true(status, "Failed")
+            if has_ended and (status.get("active") or status.get("terminating")):
                 description = f"Job {name} has ended, but counts {status.get('active')} active pods"
                 self.violate(description, Key(scheme.JOB, job["metadata"]["namespace"], name))
 
     def _find_faults(self, job: Obj) -> Iterator[str]:
         spec, status, uid = job["spec"], job.get("status") or {}, job["metadata"]["uid"]
-        succeeded, failed, active = (status.get(field) or 0 for field in ("succeeded", "failed", "active"))
+        successes, failures, active_count = (status.get(field) or 0 for field in ("succeeded", "failed", "active"))
         succeeded_pods, failed_pods = len(self._succeeded_pods.get(uid, ())), len(self._failed_pods.get(uid, ()))
-        if succeeded > succeeded_pods:
-            yield f"status.succeeded is {succeeded}, but {succeeded_pods} pods succeeded"
-        if failed > failed_pods:
-            yield f"status.failed is {failed}, but {failed_pods} pods failed or were deleted"
-        if succeeded > spec.get("completions", succeeded):
-            yield f"status.succeeded is {succeeded}, above spec.completions {spec['completions']}"
-        if active > spec.get("parallelism", 1):
-            yield f"status.active is {active}, above spec.parallelism {spec.get('parallelism', 1)}"
-        completed = _count_indexes(status.get("completedIndexes") or "")
-        if spec.get("completionMode") == "Indexed" and succeeded != completed:
-            yield f"status.succeeded is {succeeded}, but completedIndexes is {status.get('completedIndexes')}"
-        if is_true(status, "Complete") and "successPolicy" not in spec and succeeded < spec.get("completions", 0):
-            yield f"it is complete after {succeeded} of {spec['completions']} completions"
+        if successes > succeeded_pods:
+            yield f"status.succeeded is {successes}, but {succeeded_pods} pods succeeded"
+        if failures > failed_pods:
+            yield f"status.failed is {failures}, but {failed_pods} pods failed or were deleted"
+        if successes > spec.get("completions", successes):
+            yield f"status.succeeded is {successes}, above spec.completions {spec['completions']}"
+        if active_count > spec.get("parallelism", 1):
+            yield f"status.active is {active_count}, above spec.parallelism {spec.get('parallelism', 1)}"
+        completed_count = _count_indexes(status.get("completedIndexes") or "")
+        if spec.get("completionMode") == "Indexed" and successes != completed_count:
+            yield f"status.succeeded is {successes}, but completedIndexes is {status.get('completedIndexes')}"
+        if is_true(status, "Complete") and "successPolicy" not in spec and successes < spec.get("completions", 0):
+            yield f"it is complete after {successes} of {spec['completions']} completions"
 
     def _check_counts_grow(self, event: WatchEvent) -> None:
         """Check that the status counts of a Job never decrease."""
         if event.old is None:
             return
         for field in ("succeeded", "failed"):
-            before, after = ((obj.get("status") or {}).get(field) or 0 for obj in (event.old, event.obj))
-            if after < before:
-                self.violate(f"{event.key}: status.{field} decreased from {before} to {after}", event.key)
+            old_count, new_count = ((obj.get("status") or {}).get(field) or 0 for obj in (event.old, event.obj))
+            if new_count < old_count:
+                self.violate(f"{event.key}: status.{field} decreased from {old_count} to {new_count}", event.key)
 
 
 def _is_deletion(event: WatchEvent) -> bool:
@@ -397,8 +397,8 @@ class NoJobRunsWithoutAdmission(Invariant):
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
     def _workloads(self, job_metadata: Obj) -> list[WorkloadView]:
-        owned = self.world_view.world.client.owned_by(job_metadata["uid"], job_metadata["namespace"])
-        return [workload_view(obj) for obj in owned if key_of(obj).kind == scheme.WORKLOAD]
+        owned_objects = self.world_view.world.client.owned_by(job_metadata["uid"], job_metadata["namespace"])
+        return [workload_view(obj) for obj in owned_objects if key_of(obj).kind == scheme.WORKLOAD]
 
 
 def _is_running(job: Obj) -> bool:
@@ -451,8 +451,8 @@ class NoPodWithoutAdmission(Invariant):
 
     def _has_quota(self, root: Obj) -> bool:
         metadata = root["metadata"]
-        owned = self.world_view.world.client.owned_by(metadata["uid"], metadata["namespace"])
-        return any(workload_view(obj).quota_reserved for obj in owned if obj["kind"] == "Workload")
+        owned_objects = self.world_view.world.client.owned_by(metadata["uid"], metadata["namespace"])
+        return any(workload_view(obj).quota_reserved for obj in owned_objects if obj["kind"] == "Workload")
 
 
 # The scheduler removes finished Workloads from its quota and its queues.
@@ -467,8 +467,8 @@ class FinishedHoldsNothing(Invariant):
         """Check that a finished Workload stays finished."""
         if event.key.kind != scheme.WORKLOAD or event.old is None or event.type is EventType.DELETED:
             return
-        before, after = workload_view(event.old), workload_view(event.obj)
-        if before.finished and not after.finished:
+        old_view, new_view = workload_view(event.old), workload_view(event.obj)
+        if old_view.finished and not new_view.finished:
             self.violate(f"Workload {event.key} was finished and is unfinished again", event.key)
 
     def end_instant(self) -> None:

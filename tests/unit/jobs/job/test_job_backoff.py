@@ -1,33 +1,33 @@
 """The backoff before Jobs replace failed pods, and the end times of pods."""
 
 import make
-from batchyard.jobs.job.spec import due_after, finished_at, index_due_after, since_success
+from batchyard.jobs.job.spec import backoff_end, failures_since_success, finished_at, index_backoff_end
 from unit.jobs.job.job_make import ended, pod, seconds
 
 
 def test_backoff_doubles_up_to_ten_minutes() -> None:
-    waits = [seconds(due_after([make.NOW] * failures)) for failures in range(1, 9)]
+    waits = [seconds(backoff_end([make.NOW] * failures)) for failures in range(1, 9)]
     assert waits == [10, 20, 40, 80, 160, 320, 600, 600]
-    assert due_after([]) == 0
+    assert backoff_end([]) == 0
 
 
 def test_success_resets_failures() -> None:
     failures = [make.at(s) for s in (1, 5, 9)]
-    assert since_success(failures, [make.at(5)]) == [make.at(9)]
-    assert since_success(failures, [make.at(9), make.at(2)]) == []
-    assert since_success(reversed(failures), []) == failures
+    assert failures_since_success(failures, [make.at(5)]) == [make.at(9)]
+    assert failures_since_success(failures, [make.at(9), make.at(2)]) == []
+    assert failures_since_success(reversed(failures), []) == failures
 
 
 def test_since_success_keeps_at_most_seven_failures() -> None:
-    assert len(since_success([make.at(s) for s in range(20)], ())) == 7
+    assert len(failures_since_success([make.at(s) for s in range(20)], ())) == 7
 
 
 def test_index_backoff_counts_failures_and_ignored_failures() -> None:
     notes = {"batch.kubernetes.io/job-index-failure-count": "1"}
-    assert seconds(index_due_after(pod("p", "Failed", since=5))) == 15
-    assert seconds(index_due_after(pod("p", "Failed", since=5, notes=notes))) == 25
+    assert seconds(index_backoff_end(pod("p", "Failed", since=5))) == 15
+    assert seconds(index_backoff_end(pod("p", "Failed", since=5, notes=notes))) == 25
     notes["batch.kubernetes.io/job-index-ignored-failure-count"] = "1"
-    assert seconds(index_due_after(pod("p", "Failed", since=5, notes=notes))) == 45
+    assert seconds(index_backoff_end(pod("p", "Failed", since=5, notes=notes))) == 45
 
 
 def test_pod_finish_time_is_that_of_last_container() -> None:

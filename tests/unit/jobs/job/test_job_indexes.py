@@ -40,8 +40,8 @@ def test_parsed_omits_invalid_parts() -> None:
 @given(INDEXES, INDEXES)
 def test_span_operations_agree_with_sets(one: frozenset[int], other: frozenset[int]) -> None:
     assert members(spans(one)) == one
-    assert spec.total(spans(one)) == len(one)
-    assert spec.union(spans(one), spans(other)) == spans(one | other)
+    assert spec.index_count(spans(one)) == len(one)
+    assert spec.index_union(spans(one), spans(other)) == spans(one | other)
     assert spec.count_common(spans(one), spans(other)) == len(one & other)
     assert spec.with_indexes(spans(one), other) == spans(one | other)
     assert spec.parse_indexes(spec.format_indexes(spans(one)), 31) == spans(one)
@@ -50,4 +50,4 @@ def test_span_operations_agree_with_sets(one: frozenset[int], other: frozenset[i
 @given(INDEXES, st.integers(0, 40), st.integers(31, 35))
 def test_first_missing_returns_lowest_free_indexes(taken: frozenset[int], count: int, completions: int) -> None:
     free = [index for index in range(completions) if index not in taken]
-    assert spec.first_missing(spans(taken), count, completions) == free[:count]
+    assert spec.unused_indexes(spans(taken), count, completions) == free[:count]

@@ -44,7 +44,11 @@ def test_sort_children_groups_jobs_by_result() -> None:
     found = children(
         child("a"), child("b", ended="Complete"), child("c", ended="Failed"), child("d", ended="Suspended")
     )
-    assert (names(found.active), names(found.successful), names(found.failed)) == (["a", "d"], ["b"], ["c"])
+    assert (names(found.active_jobs), names(found.successful_jobs), names(found.failed_jobs)) == (
+        ["a", "d"],
+        ["b"],
+        ["c"],
+    )
     assert sorted(found.names()) == ["a", "b", "c", "d"]
 
 
@@ -52,7 +56,7 @@ def test_sort_children_groups_jobs_of_previous_attempts() -> None:
     jobs = [child("a", attempt="2"), child("b", attempt="1"), child("c", attempt="0", ended="Failed")]
     found = sort_children(jobset(restarts=2), jobs)
     assert found is not None
-    assert (names(found.active), names(found.previous), found.failed) == (["a"], ["b", "c"], [])
+    assert (names(found.active_jobs), names(found.previous_jobs), found.failed_jobs) == (["a"], ["b", "c"], [])
 
 
 @pytest.mark.parametrize("attempt", [None, "", "one", "-1", "²"])

@@ -28,7 +28,7 @@ def after(policy: Obj | None, *jobs: Obj, **status: Any) -> tuple[Obj, list[JobS
         js["status"] = status
     draft = JobSetStatusDraft(js, make.at(60))
     apply_failure_policy(draft, js, jobs or (failed(),))
-    return draft.result(), draft.notes
+    return draft.result(), draft.events
 
 
 def rule(action: str = "FailJobSet", **fields: Any) -> Obj:
@@ -144,14 +144,14 @@ def test_missing_condition_is_not_set_to_false() -> None:
     draft = draft_of()
     draft.resume()
     draft.end_restart()
-    assert (draft.is_changed, draft.notes) == (False, [])
+    assert (draft.is_changed, draft.events) == (False, [])
 
 
 def test_end_restart_sets_condition_to_false() -> None:
     draft = draft_of(RESTARTING)
     draft.end_restart()
     assert stated(draft.result(), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
-    assert draft.notes == [("Normal", "JobsReady", "all jobs are ready")]
+    assert draft.events == [("Normal", "JobsReady", "all jobs are ready")]
     (condition,) = conditions_of(draft)
     assert condition["lastTransitionTime"] == make.stamp(60)
 
@@ -165,7 +165,7 @@ def test_completion_suspension_and_failure_end_restart() -> None:
     assert found[0] == ("False", "JobSetCompleted", "jobset completed successfully")
     assert found[1] == ("False", "JobSetSuspended", "jobset is suspended")
     assert found[2] == ("False", "JobSetFailed", "jobset failed")
-    assert [note.reason for note in drafts[0].notes] == ["AllJobsCompleted", "JobSetCompleted"]
+    assert [note.reason for note in drafts[0].events] == ["AllJobsCompleted", "JobSetCompleted"]
 
 
 def test_changed_reason_keeps_transition_time() -> None:
@@ -191,8 +191,8 @@ def test_startup_policy_conditions_exclude_each_other() -> None:
 def test_status_counts_are_sorted_by_name_in_reverse() -> None:
     draft = draft_of()
     counts = {"a": {"name": "a", "ready": 1}, "b": {"name": "b", "ready": 0}}
-    draft.count(counts)
+    draft.set_counts(counts)
     assert draft.result()["status"]["replicatedJobsStatus"] == [counts["b"], counts["a"]]
     again = JobSetStatusDraft(draft.result(), make.at(61))
-    again.count(counts)
-    assert (draft.is_changed, again.is_changed, draft.notes) == (True, False, [])
+    again.set_counts(counts)
+    assert (draft.is_changed, again.is_changed, draft.events) == (True, False, [])

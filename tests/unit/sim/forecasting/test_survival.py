@@ -11,9 +11,9 @@ def test_survival_without_censoring_is_share_that_lasted_longer() -> None:
 
 
 def test_censored_runs_count_until_their_age() -> None:
-    survival = SurvivalFunction([10, 30], running=[20, 20])
+    survival = SurvivalFunction([10, 30], running_ages=[20, 20])
     assert [survival.left_after(age) for age in (10, 30)] == [0.75, 0]
-    assert SurvivalFunction([10, 30], running=[5]).left_after(10) == 0.5
+    assert SurvivalFunction([10, 30], running_ages=[5]).left_after(10) == 0.5
 
 
 def test_lower_chance_draws_longer_run() -> None:
@@ -32,7 +32,7 @@ def test_draw_beyond_all_observations_doubles_age_with_each_half_chance(chance: 
 
 
 def test_draw_beyond_last_end_uses_censored_runs() -> None:
-    survival = SurvivalFunction([10], running=[50])
+    survival = SurvivalFunction([10], running_ages=[50])
     assert survival.draw(0.9) == 10
     assert survival.draw(0.25) > 10
 
@@ -44,6 +44,6 @@ def test_weight_equals_repeated_observation() -> None:
 
 
 def test_lower_power_draws_longer_run_beyond_last_end() -> None:
-    survival = SurvivalFunction([10, 20], running=[200])
+    survival = SurvivalFunction([10, 20], running_ages=[200])
     assert survival.draw(0.5, 100, tail_exponent=0.5) == 400
     assert SurvivalFunction([10, 20]).power(0.5, 0.5) > survival.power(0.5, 0.5)
