@@ -435,7 +435,7 @@ class EmbeddedPlatform:
         has_nodes, local_node = settings.with_nodes, self._local
         name = "" if local_node is None else local_node.name
         delays = container_delays_of(cluster, 0)
-        kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local=name, runtime=self._runtime)
+        kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.also.append(throttle.texts)

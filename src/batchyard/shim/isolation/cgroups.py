@@ -199,8 +199,8 @@ def _find_unified(mount_point: str, path: str) -> Cgroups | None:
     while True:
         if _can_create_children(path):
             _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
-            enabled = _read(f"{path}/cgroup.subtree_control").split()
-            usable = {name: path for name in _CONTROLLERS if name in enabled}
+            controllers = _read(f"{path}/cgroup.subtree_control").split()
+            usable = {name: path for name in _CONTROLLERS if name in controllers}
             if "memory" in usable:
                 return Cgroups(2, usable)
         if path == mount_point or not path.startswith(mount_point):
