@@ -50,9 +50,9 @@ class PodAffinityIndex:
 
     def update(self, pod: PodView) -> PodView:
         """Replace a placed pod by a revision with the same labels and terms; return the previous revision."""
-        before, node_name = self._pods[pod.uid]
+        old_pod, node_name = self._pods[pod.uid]
         self._pods[pod.uid] = pod, node_name
-        return before
+        return old_pod
 
     def remove(self, pod: PodView, node_name: str) -> None:
         """Remove a pod that was placed on a node."""

@@ -69,8 +69,8 @@ def holding_budgets_suffix(queue: Obj | None) -> str:
 
 def is_inactive(cluster_queue: Obj) -> bool:
     """Report whether a ClusterQueue is inactive; without an Active condition it counts as active."""
-    active = find_condition(cluster_queue, "Active")
-    return active is not None and active["status"] != "True"
+    active_condition = find_condition(cluster_queue, "Active")
+    return active_condition is not None and active_condition["status"] != "True"
 
 
 def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:

@@ -321,7 +321,7 @@ class EmbeddedPlatform:
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
         audit = _combine_auditors(self._metrics.requests.note, audit)
-        self._server, security = self._served_resources(built_in, tokens, audit)
+        self._server, security = self._create_server(built_in, tokens, audit)
         self._server.add_document(REPORT, lambda: self._status_document(report))
         timers = LoopTimers(loop)
         self._serve_page(security, timers, speed)
