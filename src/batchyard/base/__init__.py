@@ -54,7 +54,7 @@ def draw_integer(seed: int, *names: str) -> int:
 
 
 def draw_triangular(minimum: Duration, mode: Duration, maximum: Duration, seed: int, *names: str) -> Duration:
-    """Return a duration from `low` to `high` in a triangular distribution with its mode at `typical`.
+    """Return a duration from `minimum` to `maximum` in a triangular distribution with its mode at `mode`.
 
     The seed and the names determine the duration.
     """

@@ -94,7 +94,7 @@ class RequestMetrics:
         self._group.add(_REQUESTS_TOTAL, (*labels, str(code)))
 
     @property
-    def latest(self) -> Labels:
+    def latest_labels(self) -> Labels:
         """Return the labels of the last answered request."""
         return self._labels
 

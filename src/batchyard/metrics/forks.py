@@ -113,7 +113,7 @@ class WebhookMetrics:
             for code in _LIKELY_CODES:
                 self._group.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
-    async def counted(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
+    async def count_response(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
         """Await the response of a webhook and count it; an exception is counted with status 500."""
         started_at, code = self._clock(), _FAILED_CODE
         self._group.add(_IN_FLIGHT, (path,))

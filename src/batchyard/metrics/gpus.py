@@ -51,7 +51,7 @@ IDLE: Final = SimulatedLoad(0, 0)
 
 
 def simulated_load(uid: str, gpu: int, elapsed_time: Duration) -> SimulatedLoad:
-    """Return the simulated load of a GPU whose pod has run for `elapsed`; `uid` is the pod's uid."""
+    """Return the simulated load of a GPU whose pod has run for `elapsed_time`; `uid` is the pod's uid."""
     elapsed_time = max(0, elapsed_time)
     memory_percent = _draw_between(_MEMORY_PERCENT, uid, "memory")
     step_names = (uid, str(gpu), str(elapsed_time // LOAD_STEP))

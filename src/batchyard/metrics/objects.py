@@ -334,7 +334,7 @@ class CostMetrics:
         self._published: dict[tuple[str, Labels], float] = {}
 
     def texts(self, cost_source: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """Yield the text of all cost families; without a ledger (`spending` is None) only those of budgets."""
+        """Yield the text of all cost families; without a ledger (`cost_source` is None) only those of budgets."""
         if cost_source is not None:
             self._count(cost_source.totals(now))
             for counters in self._counters.values():

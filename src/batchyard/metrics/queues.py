@@ -37,7 +37,7 @@ class _PendingWorkloads:
         shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
         self.resources: dict[str, int] = {}
         for (shape, _), members in queue.classes():
-            representative = members.in_line.first() or members.parked.first()
+            representative = members.in_line.first_entry() or members.parked.first_entry()
             if representative is None:
                 continue
             in_line = members.in_line.size if is_active else 0
@@ -51,7 +51,7 @@ class _PendingWorkloads:
             for member in members.in_line.members() if in_line else ():
                 active_count, count = self.by_local_queue[member.view.queue]
                 self.by_local_queue[member.view.queue] = active_count + 1, count
-        for view in queue.held():
+        for view in queue.held_workloads():
             shapes[1][view.shape] = None
             for resource, amount in request_cache.requests_of(view):
                 self.resources[resource] = self.resources.get(resource, 0) + amount
@@ -142,8 +142,8 @@ class QueueMetrics:
             _active_and_inadmissible((name, *w.shapes) for name, w in pending_workloads.items()),
         )
         yield from self._gauge("cluster_queue_resource_pending", self._pending_requests(pending_workloads))
-        yield from self._gauge("unadmitted_workloads", self._unadmitted())
-        yield from self._gauge("finished_workloads", self._finished())
+        yield from self._gauge("unadmitted_workloads", self._unadmitted_samples())
+        yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
         """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
@@ -154,14 +154,14 @@ class QueueMetrics:
             for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **queue_pending.resources}.items():
                 yield (name, resource), to_metric_unit(resource, amount)
 
-    def _unadmitted(self) -> QueueSamples:
+    def _unadmitted_samples(self) -> QueueSamples:
         total: dict[Labels, int] = {}
         for (local_queue_key, reason, cause), count in self._workloads.unadmitted.items():
             labels = self._cluster_queue_of(local_queue_key), reason, cause
             total[labels] = total.get(labels, 0) + count
         yield from total.items()
 
-    def _finished(self) -> QueueSamples:
+    def _finished_samples(self) -> QueueSamples:
         total = dict.fromkeys(self._index.snapshot.queues, 0)
         for local_queue_key, count in self._workloads.finished.items():
             name = self._cluster_queue_of(local_queue_key)
@@ -266,7 +266,7 @@ class QueueMetrics:
             yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
 
     def _weighted_share(self, node: QuotaNode) -> float:
-        share = weighted_share(node, self._index.snapshot.names).weighted
+        share = weighted_share(node, self._index.snapshot.names).weighted_value
         return math.nan if math.isinf(share) else share
 
 

@@ -51,7 +51,7 @@ class StaticFilterResults:
         """Reevaluate the nodes whose labels or taints changed since the last call."""
         if self._seen_generation == self._property_changes.now:
             return
-        for name in self._property_changes.since(self._seen_generation):
+        for name in self._property_changes.changed_since(self._seen_generation):
             node = self._nodes.get(name)
             if node is None:
                 self._forget(name)
@@ -99,7 +99,7 @@ class CandidateNodes:
         self.reach.refresh()
         if self._seen_generation == self._changes.now:
             return
-        names = list(nodes) if self._seen_generation < 0 else self._changes.since(self._seen_generation)
+        names = list(nodes) if self._seen_generation < 0 else self._changes.changed_since(self._seen_generation)
         for name in names:
             self._evaluate(name, nodes.get(name))
         self._seen_generation = self._changes.now
@@ -216,7 +216,7 @@ class PodDisruptionBudgets:
         if not budgets:
             self._by_namespace.pop(key.namespace, None)
 
-    def violating(self, pods: Iterable[PodView]) -> dict[str, None]:
+    def violating_uids(self, pods: Iterable[PodView]) -> dict[str, None]:
         """Return the uids of the pods whose eviction violates a budget if they are evicted in this order."""
         remaining_counts: dict[Key, int] = {}
         violating_uids: dict[str, None] = {}

@@ -139,7 +139,7 @@ def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinit
     counts: Counts = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
-    for other, node_name in placed_pods.selected(rule.selector):
+    for other, node_name in placed_pods.selected_pods(rule.selector):
         if other.namespace == pod.namespace and not other.deleting:
             counts[node_name] = counts.get(node_name, 0) + 1
     return counts

@@ -208,7 +208,7 @@ class _Search:
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all claims; only units in `allowed` may be evicted (None: all units)."""
+        """Return nodes and victims for all claims; only units in `allowed_names` may be evicted (None: all units)."""
         self._allowed = allowed_names
         with self._nodes.what_if():
             gang.withdraw(self._claims, self._nodes)

@@ -132,9 +132,9 @@ def has_room(shape: PodShape, node: NodeInfo) -> bool:
 
 
 def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, int] = NOTHING) -> FilterFailure | None:
-    """Return why a node lacks resources or host ports for a pod, as if `freed` were free; None if the pod fits.
+    """Return why a node lacks resources or host ports for a pod, as if `freed_amounts` were free; None if the pod fits.
 
-    If `freed` is not empty, the distribution of GPU shares over GPUs is not checked.
+    If `freed_amounts` is not empty, the distribution of GPU shares over GPUs is not checked.
     """
     if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
@@ -159,7 +159,7 @@ def total_requests(leaving_pods: Iterable[PodView]) -> dict[str, int]:
 
 
 def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable[PodView]) -> Mapping[str, int]:
-    """Return the amounts `freed` minus the requests of the pods that hold reservations."""
+    """Return `freed_amounts` minus the requests of the pods that hold reservations."""
     amounts = dict(freed_amounts)
     for pod in reserving_pods:
         for resource, amount in pod.requests:

@@ -201,7 +201,7 @@ class NodeGenerations:
         self._generations.pop(name, None)
         self._generations[name] = self.now
 
-    def since(self, generation: int) -> list[str]:
+    def changed_since(self, generation: int) -> list[str]:
         """Return the names of the nodes that changed after a generation, latest first."""
         if generation == self.now:
             return []

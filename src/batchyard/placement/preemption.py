@@ -140,7 +140,7 @@ def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -
 def _sparing_order(pods: Sequence[PodView], nodes: ClusterSnapshot) -> tuple[Mapping[str, None], Sequence[PodView]]:
     """Return the uids of pods whose eviction violates a budget, and all pods in the order of sparing them."""
     ordered_pods = sorted(pods, key=importance)
-    violating_uids = nodes.budgets.violating(ordered_pods) if nodes.budgets else {}
+    violating_uids = nodes.budgets.violating_uids(ordered_pods) if nodes.budgets else {}
     if violating_uids:
         ordered_pods.sort(key=lambda pod: pod.uid not in violating_uids)
     return violating_uids, ordered_pods

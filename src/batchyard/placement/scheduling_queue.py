@@ -150,7 +150,7 @@ class UnschedulablePods:
         if not queued_units:
             del self._classes[parked_unit.class_key]
 
-    def first(self, class_key: EquivalenceKey) -> tuple[Turn, str] | None:
+    def first_unit(self, class_key: EquivalenceKey) -> tuple[Turn, str] | None:
         """Return the sort key and name of the first unit of an equivalence class; None if the class is empty."""
         equivalence_class = self._classes.get(class_key)
         return None if equivalence_class is None else equivalence_class.queued_units[0]
@@ -307,7 +307,7 @@ class SchedulingQueue:
 
     def start(self) -> None:
         """Start a pass over the active units and the parked units that changes since the last pass may help."""
-        node_names, moved_pods = self._nodes.permanent_changes.since(self._generation), self._moved_pods
+        node_names, moved_pods = self._nodes.permanent_changes.changed_since(self._generation), self._moved_pods
         is_topology_changed = self._namespaces_changed or self._property_generation != self._nodes.property_changes.now
         self._namespaces_changed = False
         self._moved_pods = []
@@ -338,6 +338,6 @@ class SchedulingQueue:
         unit, class_key = self._last_unit
         self._last_unit = "", None
         if class_key is not None and self._parked.parked_class(unit) != class_key:
-            next_unit_of_class = self._parked.first(class_key)
+            next_unit_of_class = self._parked.first_unit(class_key)
             if next_unit_of_class is not None:
                 heappush(self._heap, next_unit_of_class)

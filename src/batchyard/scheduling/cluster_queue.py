@@ -135,7 +135,7 @@ class FlavorAssignment(NamedTuple):
     #: Whether the search stopped before the last flavor of some resource.
     has_flavors_left: bool
     #: The flavor-resources that need preemption.
-    preempting: tuple[int, ...]
+    preempting_frs: tuple[int, ...]
 
 
 def make_flavor_assignment(
@@ -176,7 +176,7 @@ class ResourceGroupRequest:
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, index: int, last_index: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the cached assignment to the flavor at `index`; `last` is the index of the last considered flavor."""
+        """Return the cached assignment to the flavor at `index`; `last_index` is that of the last considered flavor."""
         cache_key = (index, last_index, *qualities)
         assignment = self._assignment_cache.get(cache_key)
         if assignment is None:
@@ -452,7 +452,7 @@ class ClusterQueue:
         """Clear the cached preemption order of the Workloads."""
         self._ranked = None
 
-    def ranked(self) -> list[AdmittedWorkload]:
+    def ranked_workloads(self) -> list[AdmittedWorkload]:
         """Return the admitted Workloads of this ClusterQueue in preemption order; the list is cached."""
         if self._ranked is None:
             self._ranked = sorted(self.workloads.values(), key=PREEMPTION_RANK)

@@ -259,7 +259,7 @@ class QuiescenceDetector:
                 continue
             unchanged_heads = trees.setdefault(root, [])
             if unchanged_heads is not None:
-                position = repr(decision.last.tried) if decision.last else ""
+                position = repr(decision.last_assignment.tried) if decision.last_assignment else ""
                 unchanged_heads.append((decision.head.workload.key, position))
         for root, heads in trees.items():
             self._update_tree(root, heads)
@@ -452,7 +452,9 @@ class Scheduler:
 
     def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head
-        is_parked = self._cache.queue_manager.requeue(head, decision.last, decision.requeue, decision.why.reason)
+        is_parked = self._cache.queue_manager.requeue(
+            head, decision.last_assignment, decision.requeue, decision.why.reason
+        )
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
         self._reports[head.workload.key] = decision.why, self._number

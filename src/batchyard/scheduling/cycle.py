@@ -251,11 +251,11 @@ class Cycle:
             why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
             return None
-        return StayPending(head, why, requeue, head.last)
+        return StayPending(head, why, requeue, head.last_assignment)
 
     def _nominate(self, head: Head) -> NominatedEntry:
         queue = self.snapshot.queues[head.queue]
-        assignment, targets = self._assign(head.workload, queue, head.last, ())
+        assignment, targets = self._assign(head.workload, queue, head.last_assignment, ())
         return NominatedEntry(head, head.workload, queue, assignment, targets)
 
     def _assign(

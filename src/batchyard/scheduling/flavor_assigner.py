@@ -122,9 +122,9 @@ class Assignment:
         return most_severe_reason
 
     @property
-    def preempting(self) -> tuple[int, ...]:
+    def preempting_frs(self) -> tuple[int, ...]:
         """The ids of the flavor-resources whose quota must be freed by preemption."""
-        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.assigned_flavors.preempting]))
+        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.assigned_flavors.preempting_frs]))
 
 
 #: (flavor-resource id, amount, borrowing height) -> how preemption could free that amount.
@@ -149,7 +149,7 @@ class FlavorAssigner:
     snapshot: Snapshot
     #: Tells how preemption could free quota; None if the queue does not preempt.
     oracle: Oracle | None
-    last: LastAssignment | None
+    last_assignment: LastAssignment | None
     fair_sharing: bool = False
     nominated: Nominated = ()
 
@@ -183,7 +183,7 @@ class FlavorAssigner:
                 break
         return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrow, usage)
 
-    def weighed(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
+    def all_qualities(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
         """Return the quality of every flavor for each resource, including flavors that the search would not reach.
 
         `usage` is the usage of the other pod sets of the Workload.
@@ -243,7 +243,7 @@ class FlavorAssigner:
         totals = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
         available = available_cache(node)
         obstacles = self._obstacles(plan, members) if self.nominated else plan.obstacles
-        start = 0 if self.last is None else _first_index(self.last, plan, members)
+        start = 0 if self.last_assignment is None else _first_index(self.last_assignment, plan, members)
         qualities_by_flavor: list[Sequence[GranularMode]] = []
         best: Sequence[GranularMode] = ()
         previous_qualities: Sequence[GranularMode] = ()

@@ -19,11 +19,11 @@ QUEUE_ORDER: Final = attrgetter("order")
 class PendingEntry:
     """A pending Workload; `line` is the heap that contains it, or None if it is held back or removed."""
 
-    __slots__ = ("last", "line", "order", "view")
+    __slots__ = ("last_assignment", "line", "order", "view")
 
     def __init__(self, view: WorkloadView, last_assignment: LastAssignment | None) -> None:
         self.view = view
-        self.last = last_assignment
+        self.last_assignment = last_assignment
         self.order: Order = (-view.priority, view.queued, view.uid, view.key)
         self.line: WorkloadHeap | None = None
 
@@ -49,7 +49,7 @@ class WorkloadHeap:
         self.size += 1
         heapq.heappush(self._heap, (entry.order, entry))
 
-    def first(self) -> PendingEntry | None:
+    def first_entry(self) -> PendingEntry | None:
         """Return the first Workload in queue order; None if the heap is empty."""
         heap = self._heap
         while heap and heap[0][1].line is not self:

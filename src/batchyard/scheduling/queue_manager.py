@@ -54,7 +54,7 @@ class PendingQueueReader:
         """Return the equivalence classes of the pending Workloads with their keys; some classes may be empty."""
         return list(self._classes.items())
 
-    def held(self) -> list[WorkloadView]:
+    def held_workloads(self) -> list[WorkloadView]:
         """Return the Workloads that a backoff or a condition holds back."""
         return [entry.view for entry in self._held_back.values()]
 
@@ -93,7 +93,7 @@ class PendingQueueReader:
             preemptor_entry is not None and preemptor_entry.order > order
         )
 
-    def first(self, count: int) -> list[WorkloadView]:
+    def first_workloads(self, count: int) -> list[WorkloadView]:
         """Return the first `count` pending Workloads in queue order, the current preemptor first."""
         entries, preemptor_entry = self._first_pending.of(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
@@ -126,15 +126,15 @@ class PendingQueueReader:
                 members.parked_at = max(members.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Report whether a Workload ahead of a pending Workload was parked at or after `since`."""
+        """Report whether a Workload ahead of a pending Workload was parked at or after `start_time`."""
         order = self._entries[key].order
-        recently_parked = [each.parked.first() for each in self._classes.values() if each.parked_at >= start_time]
+        recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < order for first_entry in recently_parked)
 
     def head_of(self, key: str) -> Head:
         """Return a pending Workload as a head for a scheduling cycle."""
         entry = self._entries[key]
-        return Head(entry.view, self.name, entry.last)
+        return Head(entry.view, self.name, entry.last_assignment)
 
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
         members = self._classes.get(_class_key(entry.view))
@@ -164,7 +164,9 @@ class PendingQueue(PendingQueueReader):
         was_in_line = previous_entry is not None and self._is_in_line(previous_entry)
         entry = pending_heap.PendingEntry(
             view,
-            previous_entry.last if previous_entry is not None and previous_entry.view.shape == view.shape else None,
+            previous_entry.last_assignment
+            if previous_entry is not None and previous_entry.view.shape == view.shape
+            else None,
         )
         self.remove(view.key, forget_preemptor=False)
         self._add_entry(entry)
@@ -191,7 +193,7 @@ class PendingQueue(PendingQueueReader):
     def head(self) -> Head | None:
         """Return the head of the queue, which stays in line until it is requeued or removed; None if there is none."""
         entry = self._first_in_line()
-        return None if entry is None else Head(entry.view, self.name, entry.last)
+        return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
         """Return why a parked Workload is bypassed (an equivalent one did not fit); '' if it is not bypassed."""
@@ -211,7 +213,7 @@ class PendingQueue(PendingQueueReader):
             self.remove(view.key, forget_preemptor=False)
             entry = pending_heap.PendingEntry(view, last_assignment)
             self._add_entry(entry)
-        entry.last = last_assignment
+        entry.last_assignment = last_assignment
         if is_held_back(view, now):
             self._remove_from_heap(entry)
             self._held_back[view.key] = entry
@@ -274,7 +276,7 @@ class PendingQueue(PendingQueueReader):
     def _push_in_line(self, entry: pending_heap.PendingEntry) -> None:
         members = self._class_of(entry.view)
         members.in_line.push(entry)
-        if members.in_line.first() is entry:
+        if members.in_line.first_entry() is entry:
             self._push_class_front(_class_key(entry.view), members)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
@@ -295,7 +297,7 @@ class PendingQueue(PendingQueueReader):
         line = entry.line
         if line is None:
             return
-        was_first = line.first() is entry
+        was_first = line.first_entry() is entry
         line.size -= 1
         entry.line = None
         key = _class_key(entry.view)
@@ -306,7 +308,7 @@ class PendingQueue(PendingQueueReader):
             self._push_class_front(key, members)
 
     def _push_class_front(self, key: EquivalenceClassKey, members: pending_heap.EquivalenceClass) -> None:
-        first_entry = members.in_line.first()
+        first_entry = members.in_line.first_entry()
         if first_entry is not None:
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
@@ -320,7 +322,7 @@ class PendingQueue(PendingQueueReader):
         while fronts:
             order, front_entry, key = fronts[0]
             members = self._classes.get(key)
-            first_entry = members.in_line.first() if members is not None else None
+            first_entry = members.in_line.first_entry() if members is not None else None
             if first_entry is not None and first_entry is front_entry and first_entry.order == order:
                 return first_entry
             heapq.heappop(fronts)
@@ -431,7 +433,7 @@ class QueueManager:
         self._marked_queues.setdefault(name, self.now)
 
     def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
-        """Schedule a reactivation of the queue's cohort tree at `when`, unless it is reactivated earlier."""
+        """Schedule a reactivation of the queue's cohort tree at `due_time`, unless it is reactivated earlier."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
     def mark_due(self) -> None:

@@ -188,7 +188,7 @@ class QueueStatusController:
     def _set_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded}
+            status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
         """Return a usage list for the status, by flavor and resource, in the order of the queue's flavors."""

@@ -287,16 +287,16 @@ class Share(NamedTuple):
         return bool(self.borrowed)
 
     @property
-    def weighted(self) -> float:
+    def weighted_value(self) -> float:
         """The share divided by the weight; infinite for a borrower of weight 0."""
         if self.ratio == 0:
             return 0.0
         return math.inf if self.weight == 0 else self.ratio / self.weight
 
     @property
-    def rounded(self) -> int:
+    def rounded_value(self) -> int:
         """The weighted share rounded up, as in the status of queues."""
-        return INT64_MAX if math.isinf(self.weighted) else math.ceil(self.weighted)
+        return INT64_MAX if math.isinf(self.weighted_value) else math.ceil(self.weighted_value)
 
     def is_borrowing_on(self, usage: Usage) -> bool:
         """Report whether the node borrows any flavor-resource that has a nonzero amount in `usage`."""
@@ -315,7 +315,7 @@ def compare_shares(a: Share, b: Share) -> int:
     elif a_infinite or b_infinite:
         return 1 if a_infinite else -1
     else:
-        a_value, b_value = a.weighted, b.weighted
+        a_value, b_value = a.weighted_value, b.weighted_value
     return (a_value > b_value) - (a_value < b_value)
 
 

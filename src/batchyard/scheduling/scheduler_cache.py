@@ -416,7 +416,7 @@ class SchedulerCache:
         if not self._views.has_changed:
             return
         self.queue_manager.now = now
-        for obj in self._views.outdated(scheme.WORKLOAD, reader):
+        for obj in self._views.outdated_workloads(scheme.WORKLOAD, reader):
             if workload_view(obj).admissible:
                 revision = int(obj["metadata"].get("resourceVersion", 0))
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
@@ -457,7 +457,7 @@ class SchedulerCache:
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
         """Return the first `count` pending Workloads of a ClusterQueue in queue order."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
-        return [] if pending_queue is None else pending_queue.first(count)
+        return [] if pending_queue is None else pending_queue.first_workloads(count)
 
     def count_pending(self, cluster_queue: str) -> int:
         """Return the number of pending Workloads of a ClusterQueue."""

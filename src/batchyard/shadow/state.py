@@ -80,7 +80,9 @@ class SchedulerModel:
             if find_condition(before.obj, kind) != find_condition(event.obj, kind):
                 queue.record_attempt(name, arrived_at)
         if is_waiting and not was_waiting:
-            self.index.queue_manager.requeue(queue.head_of(name), waiting.last, RequeueReason.PENDING_PREEMPTION)
+            self.index.queue_manager.requeue(
+                queue.head_of(name), waiting.last_assignment, RequeueReason.PENDING_PREEMPTION
+            )
         elif was_waiting is None:
             queue.release_preemptor(name)
 
@@ -164,7 +166,9 @@ class SchedulerModel:
         for decision in decisions:
             parked = False
             if isinstance(decision, StayPending | Preempt):
-                parked = self.index.queue_manager.requeue(decision.head, decision.last, self._requeue_reason(decision))
+                parked = self.index.queue_manager.requeue(
+                    decision.head, decision.last_assignment, self._requeue_reason(decision)
+                )
             decisions_parked.append((decision, parked))
         self._quiescence_detector.look(decisions_parked)
 

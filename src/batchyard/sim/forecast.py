@@ -480,7 +480,7 @@ def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, 
         if excess <= 0:
             continue
         names, remaining = [], excess
-        for admitted_workload in queue.ranked():
+        for admitted_workload in queue.ranked_workloads():
             amount = dict(admitted_workload.usage).get(fr, 0)
             if amount and remaining > 0:
                 names.append(admitted_workload.key)

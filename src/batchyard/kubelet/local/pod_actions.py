@@ -252,7 +252,7 @@ def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace:
         message = f"Stopping container {container.name}"
         if run.stop is None:
             yield ContainerStop(run, stop, message)
-        elif run.stop.grace > grace and run.stop.until() > stop.at + grace * SECOND:
+        elif run.stop.grace > grace and run.stop.end_time() > stop.at + grace * SECOND:
             yield ContainerStop(run, StopRequest(stop.at, grace), message)
 
 

@@ -23,7 +23,7 @@ class StopRequest(NamedTuple):
     grace: int
     why: str = ""
 
-    def until(self) -> Instant:
+    def end_time(self) -> Instant:
         """Return when the grace period ends."""
         return self.at + self.grace * SECOND
 

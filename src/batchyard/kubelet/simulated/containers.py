@@ -43,7 +43,7 @@ def find_run(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None
 
 
 def find_run_started_at(pod: Obj, container: str, start_time: Instant) -> SimulatedRun | None:
-    """Return the run of a container that started at `started`; None if the pod's status has no such run."""
+    """Return the run of a container that started at `start_time`; None if the pod's status has no such run."""
     status = status_of(pod, container)
     runs = (_parse_run(status.get(field)) for field in ("state", "lastState"))
     return next((run for run in runs if run is not None and run.started == start_time), None)
@@ -72,7 +72,7 @@ def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool)
 def checkpoint_lines(
     start_time: Instant, interval: Duration | None, last_time: Instant, end_time: Instant
 ) -> Iterator[containers.LogLine]:
-    """Yield the checkpoint lines of a run later than `after` and up to `until`, one per checkpoint `interval`."""
+    """Yield the checkpoint lines of a run after `last_time` and up to `end_time`, one per checkpoint `interval`."""
     if interval is None:
         return
     last_number = (end_time - start_time) // interval
@@ -280,7 +280,7 @@ class SimulatedLog:
         self.close()
 
     def _add_checkpoints(self, end_time: Instant) -> None:
-        """Add the checkpoint lines up to `until` that were not reported yet."""
+        """Add the checkpoint lines up to `end_time` that were not reported yet."""
         if end_time > self._reported_until:
             self._lines += checkpoint_lines(self._started, self._plan.checkpoint_every, self._reported_until, end_time)
             self._reported_until = end_time

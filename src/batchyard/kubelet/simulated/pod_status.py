@@ -123,7 +123,7 @@ def creating_state(pod: Obj) -> SharedContainerState:
 
 
 def running_state(start_time: Instant) -> SharedContainerState:
-    """Return the `running` state of containers that started at `since`."""
+    """Return the `running` state of containers that started at `start_time`."""
     return {"running": {"startedAt": format_time(start_time)}}
 
 

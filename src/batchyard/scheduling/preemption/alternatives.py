@@ -158,7 +158,7 @@ def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_shari
     assignment = decision.why.assignment
     if assignment is None:
         return NO_ALTERNATIVES
-    queue, contested_frs = decision.queue, assignment.preempting
+    queue, contested_frs = decision.queue, assignment.preempting_frs
     request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested_frs)
     victims = {target.workload.key for target in decision.targets}
     maximum = _RECORDED_MAX + len(victims)

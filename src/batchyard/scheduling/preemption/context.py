@@ -56,7 +56,7 @@ class PreemptionContext(NamedTuple):
         """
         if policy == "Never" or not queue.workloads or not queue.active:
             return []
-        workloads = queue.ranked()
+        workloads = queue.ranked_workloads()
         if policy != "Any":
             # The list is sorted by priority first, so eligible Workloads are at the front.
             priority, lowest = self.workload.priority, workloads[0].priority

@@ -94,7 +94,7 @@ def _apply_first_rule(
 def _next_fair_candidate(
     request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
-    """Return the first candidate of a queue that the strategy allows; skipped ones are added to `skipped` for S2-b."""
+    """Return the first candidate of a queue that the strategy allows; add those before it to `skipped_candidates`."""
     preemptor_branch, victim_branch = order.branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
@@ -102,7 +102,7 @@ def _next_fair_candidate(
             return order.pop(queue)
         order.drop(queue)  # independent of the candidate
         return None
-    can_never_be_fair = math.isinf(preemptor_share.weighted) and not math.isinf(victim_share.weighted)
+    can_never_be_fair = math.isinf(preemptor_share.weighted_value) and not math.isinf(victim_share.weighted_value)
     while order.has_workload(queue):
         candidate = order.pop(queue)
         if (

@@ -35,7 +35,7 @@ def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
     if not any(lists) or not request.could_ever_fit(*lists):
         return []
-    ordered_candidates = candidates.ordered()
+    ordered_candidates = candidates.in_order()
     for may_borrow in _borrowing_attempts(request, candidates):
         with request.snapshot.what_if():
             targets = _select_targets(request, candidates, ordered_candidates, may_borrow=may_borrow)
@@ -68,7 +68,7 @@ class PreemptionCandidates:
         if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
             self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
 
-    def ordered(self) -> list[AdmittedWorkload]:
+    def in_order(self) -> list[AdmittedWorkload]:
         """Return the candidates in preemption order: evicted ones first, then by group."""
         lists = [
             sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
@@ -219,7 +219,7 @@ class Preemptor:
         """
         names = self._snapshot.names
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
-        return self._targets(tuple(usage), assignment.preempting)
+        return self._targets(tuple(usage), assignment.preempting_frs)
 
     def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
         """Return how preemption could free an amount of a flavor-resource, with the borrowing height afterwards.

@@ -199,7 +199,7 @@ class AdjustedViews:
         """Whether the views of some Workloads are outdated."""
         return bool(self._changed or self._changed_classes)
 
-    def outdated(self, kind: str, reader: Reader) -> list[Obj]:
+    def outdated_workloads(self, kind: str, reader: Reader) -> list[Obj]:
         """Return the Workloads whose view is outdated, and clear the list of changes."""
         changed_namespaces, self._changed = self._changed, {}
         changed_classes, self._changed_classes = self._changed_classes, {}

@@ -165,7 +165,7 @@ def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
         )
     gate = annotation(workload, well_known.ADMISSION_GATED_BY)
     return _write_outcome(
-        UpdateStatus(lifecycle.set_pending(workload, *pending_reason.gated(workload), now)),
+        UpdateStatus(lifecycle.set_pending(workload, *pending_reason.gate_reason(workload), now)),
         EventRecord(key, "Normal", "AdmissionGated", f"Workload admission is gated by: {gate}"),
     )
 

@@ -26,7 +26,7 @@ _IMMEDIATE_REQUEUE_REASONS: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_
 def evict(
     workload: meta.Obj, *, reason: str, message: str, now: Instant, preemption: str | None = None, cause: str = ""
 ) -> meta.Obj:
-    """Mark a Workload as evicted; `preempted` is the reason of a Preempted condition with the same message."""
+    """Mark a Workload as evicted; `preemption` is the reason of a Preempted condition with the same message."""
     draft = meta.StatusDraft(workload, now)
     if preemption is not None:
         draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, observed=False)

@@ -83,7 +83,7 @@ def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason |
     if blocker is not None:
         return blocker
     if has_admission_gate(workload):
-        return gated(workload)
+        return gate_reason(workload)
     return _evaluation_awaited_reason(workload)
 
 
@@ -102,7 +102,7 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
     return None
 
 
-def gated(workload: Obj) -> PendingReason:
+def gate_reason(workload: Obj) -> PendingReason:
     """Return the pending reason of a Workload with an admission gate."""
     gates = annotation(workload, well_known.ADMISSION_GATED_BY)
     return PendingReason(lifecycle.ADMISSION_GATED, f"Admission is gated by: {gates}")

@@ -136,7 +136,7 @@ class ConnectionDeadline:
     def wait(self, awaited_event: tuple[str, int], within: float, on_timeout: Callable[[], object]) -> None:
         """Start a timeout of `within` seconds for an event, which calls `on_timeout` when it expires.
 
-        `awaited` identifies the event by kind and request number. A second call for the same event changes nothing.
+        `awaited_event` is its kind and request number. A second call for the same event changes nothing.
         """
         if awaited_event == self._awaited:
             return

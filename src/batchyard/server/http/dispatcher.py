@@ -216,7 +216,7 @@ class RequestDispatcher:
             self._limiter.end_watch(user)
 
     def _execute(self, request: ApiRequest, began_at: float, finish: _FinishResponse) -> None:
-        answer, measurement = self._answer(request), (self._metrics.latest, began_at)
+        answer, measurement = self._answer(request), (self._metrics.latest_labels, began_at)
         if isinstance(answer, DeferredResponse):  # registered now: the response may come before the journal is written
             answer.then(lambda response: self._send_deferred(finish, response, measurement))
         else:

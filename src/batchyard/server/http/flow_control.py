@@ -96,7 +96,7 @@ class FairQueue(Generic[_T]):
     """A fair queue: returns the items of the flow that has used the least time first, and urgent items before all."""
 
     def __init__(self, expected_cost: float) -> None:
-        """Create an empty queue. `expected` is the assumed cost of an item in seconds before it is measured."""
+        """Create an empty queue. `expected_cost` is the assumed cost of an item in seconds before it is measured."""
         self._expected_cost = expected_cost
         self._flows: dict[str, _Flow[_T]] = {}
         #: A heap of the flows with queued items: used time when pushed, sequence number, and name.

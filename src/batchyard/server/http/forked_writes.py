@@ -42,7 +42,7 @@ class ChildProcess:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, work: ChildWork, within: float, on_result: Callable[[ChildResult], None]
     ) -> None:
-        """Fork a child that runs `work`; `done` gets its result. It is killed after `within` seconds."""
+        """Fork a child that runs `work`; `on_result` gets its result. It is killed after `within` seconds."""
         self._loop = loop
         self._done = on_result
         self._output = bytearray()
@@ -133,7 +133,7 @@ class ForkedWork:
         self._is_ending = False
 
     def ask(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
-        """Queue work of a user for a child process; `done` gets the result. Raises StatusError (429) if it is full."""
+        """Queue work of a user for a child process; `on_end` gets the result. Raises StatusError if it is full."""
         flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
         is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow) >= USER_QUEUED_WORK_MAX
         if self._is_ending or (is_full and not is_urgent):

@@ -489,7 +489,7 @@ _CLOSED_TRANSPORT: Final = _ClosedTransport()
 
 
 def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: bool) -> bytes:
-    """Encode the head of a response; `framing` is the Content-Length or Transfer-Encoding header."""
+    """Encode the head of a response; `header` is the Content-Length or Transfer-Encoding header."""
     lines = [
         _STATUS_LINES[response.code],
         b"date: ",

@@ -219,7 +219,7 @@ API_PORT: Final = 443
 
 
 class LocalNodeParts:
-    """The local node and its components; `local` is `spec.local` of the Cluster.
+    """The local node and its components; `local_settings` is `spec.local` of the Cluster.
 
     It must be created within the asyncio loop that runs it.
     """

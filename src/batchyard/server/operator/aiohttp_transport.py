@@ -156,13 +156,13 @@ class KernelTransport:
         self._post = post
 
     def send(self, request: HttpRequest, on_answer: Callable[[HttpAnswer], None]) -> None:
-        """Send a request, and call `answered` once with the response."""
+        """Send a request, and call `on_answer` once with the response."""
         self._transport.start(self._send(request, on_answer))
 
     def watch(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], on_end: Callable[[HttpAnswer], None]
     ) -> None:
-        """Send a watch request. Call `deliver` with its lines as they arrive, and `ended` once at the end."""
+        """Send a watch request. Call `deliver` with its lines as they arrive, and `on_end` once at the end."""
         self._transport.start(self._watch(request, deliver, on_end))
 
     async def _send(self, request: HttpRequest, on_answer: Callable[[HttpAnswer], None]) -> None:

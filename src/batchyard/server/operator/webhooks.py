@@ -469,7 +469,7 @@ class Webhooks:
 
     def _count_requests(self, path: str, answer: WebhookHandler) -> WebhookHandler:
         async def counting_handler(request: web.Request) -> web.Response:
-            return await self._metrics.counted(path, answer(request), lambda response: response.status)
+            return await self._metrics.count_response(path, answer(request), lambda response: response.status)
 
         return counting_handler
 

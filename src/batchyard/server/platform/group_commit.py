@@ -42,7 +42,7 @@ class BackgroundThread:
         self._worker: Thread | None = None
 
     def do(self, work: Callable[[], _T], on_done: Callable[[_T | Exception], None]) -> None:
-        """Queue a job. `done` is called on the asyncio loop with its result, or with the exception that it raised."""
+        """Queue a function; `on_done` gets its result, or the exception that it raised, on the asyncio loop."""
         if self._worker is None:
             self._worker = Thread(target=self._run, name="writer", daemon=True)
             self._worker.start()
@@ -146,7 +146,7 @@ class GroupCommit:
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
     def when_durable(self, revision: int, on_durable: DurableCallback) -> None:
-        """Call `done` with None once a revision is durable, or with the error if it cannot become durable."""
+        """Call `on_durable` with None once a revision is durable, or with the error if it cannot become durable."""
         if revision <= self.durable or self.failure is not None:
             on_durable(None if revision <= self.durable else self.failure)
         else:

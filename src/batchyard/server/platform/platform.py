@@ -108,7 +108,7 @@ class ProvidedObjectsClient(Reader, Protocol):
     """A client that reads and writes objects."""
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
-        """Apply writes in order until one is rejected; `done` later gets the result."""
+        """Apply writes in order until one is rejected; `on_result` later gets the result."""
 
 
 class ProvidedObjects:

@@ -176,7 +176,7 @@ async def serve_platform(
     on_ready: Callable[[str], None],
     forecast_functions: ForecastFunctions | None = None,
 ) -> None:
-    """Run an embedded platform until the process gets a signal. `ready` is called with its URL once it listens.
+    """Run an embedded platform until the process gets a signal. `on_ready` is called with its URL once it listens.
 
     `forecast_functions` computes forecasts; without it the platform serves no forecasts.
 

@@ -45,7 +45,7 @@ class StatusObjects(Protocol):
 
 
 class StatusReport:
-    """Creates the status document. `started` is in wall-clock time; `speed` is how much faster platform time runs."""
+    """Creates the status document. `start_time` is in wall-clock time; `speed` is the speedup of platform time."""
 
     def __init__(self, objects: StatusObjects, options: PlatformOptions, start_time: Instant, speed: float) -> None:
         self._objects = objects
@@ -57,7 +57,7 @@ class StatusReport:
         self._configuration = options.configuration
 
     def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the status document. `clock` is the platform's time; `local` is the local node's status, or None."""
+        """Return the status document. `clock` is the platform's time; `node_status` describes the local node."""
         objects = self._objects
         nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
