@@ -75,9 +75,9 @@ class AdmissionChain:
     def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
         """Check the Namespace of a new object, apply the mutations of its kind, and check the ResourceQuotas."""
         built_in.check_namespace(obj, reader.get)
-        mutated = obj if mutate is None else mutate(obj, reader)
-        self._quotas.check_new(mutated, reader)
-        return mutated
+        mutated_object = obj if mutate is None else mutate(obj, reader)
+        self._quotas.check_new(mutated_object, reader)
+        return mutated_object
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
         """Prepare a new object of a user-defined kind; an object without a namespace is cluster-scoped."""
@@ -85,21 +85,21 @@ class AdmissionChain:
 
     def _prepare_pod(self, pod: Obj, reader: Reader) -> Obj:
         limit_ranges: Sequence[Obj] = reader.list(scheme.LIMIT_RANGE, pod["metadata"].get("namespace", ""))
-        mutated = with_limit_defaults(pod_defaults(pod), limit_ranges) if limit_ranges else pod
+        new_pod = with_limit_defaults(pod_defaults(pod), limit_ranges) if limit_ranges else pod
         if self._with_api:
             volume_name = generated_name(VOLUME_PREFIX, uid_for(0, VOLUME_PREFIX, pod["metadata"]["uid"]))
-            mutated = with_service_account(mutated, reader.get, volume_name)
+            new_pod = with_service_account(new_pod, reader.get, volume_name)
         priority_classes = reader.list(scheme.PRIORITY_CLASS)
-        mutated = with_work_finalizer(
-            built_in.admit_pod(mutated, reader.get, built_in.default_class(priority_classes)), reader
+        new_pod = with_work_finalizer(
+            built_in.admit_pod(new_pod, reader.get, built_in.default_class(priority_classes)), reader
         )
-        mutated = admit_queued_pod(mutate_pod(mutated, reader)) if self._with_nodes else with_priority(mutated)
+        new_pod = admit_queued_pod(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority(new_pod)
         if limit_ranges:
-            check_limits(mutated, limit_ranges)
+            check_limits(new_pod, limit_ranges)
         if self._with_nodes:
-            validate_pod(mutated, reader)
-        built_in.check_pod(mutated, reader.get)
-        return mutated
+            validate_pod(new_pod, reader)
+        built_in.check_pod(new_pod, reader.get)
+        return new_pod
 
     def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
         return with_selector(self._prepare_job_set(job, reader))

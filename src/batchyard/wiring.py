@@ -224,7 +224,7 @@ def _admission_controllers(
 
 
 def _node_controllers(
-    settings: PlatformSettings, placement: Controller, scaling: Sequence[Controller]
+    settings: PlatformSettings, placement: Controller, scaling_controllers: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
     """Return the controllers of nodes by group: placement, node health, hotswap and autoscaling."""
     return (
@@ -232,5 +232,5 @@ def _node_controllers(
         (controller_groups.JOBSET, (ExclusivePlacement(),)),
         (controller_groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
         (controller_groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
-        (controller_groups.AUTOSCALER, scaling),  # the first updates the index of the others
+        (controller_groups.AUTOSCALER, scaling_controllers),  # the first updates the index of the others
     )

@@ -159,7 +159,7 @@ def test_message_with_wrong_preemption_reason_is_detected() -> None:
         reason="Preempted",
         message="to accommodate another due to reclamation within the cohort; x",
         now=0,
-        preempted="InClusterQueue",
+        preemption="InClusterQueue",
     )
     (found,), _ = after([holding(), evicted])
     assert found.divergence_type is DivergenceType.MESSAGE

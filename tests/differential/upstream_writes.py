@@ -128,7 +128,7 @@ class Upstream:
         uid = "" if by is None else by["metadata"]["uid"]
         message = preemption_message(uid, "", record["reason"], "/", "/")
         return evictions.evict(
-            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=record["reason"]
+            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preemption=record["reason"]
         )
 
     def _release(self, record: Record, now: Instant) -> None:

@@ -53,15 +53,15 @@ def draw_integer(seed: int, *names: str) -> int:
     return int.from_bytes(digest, "big") >> 64 - _DRAW_BITS
 
 
-def draw_triangular(low: Duration, typical: Duration, high: Duration, seed: int, *names: str) -> Duration:
-    """Return a duration from `low` to `high` in a triangular distribution with its mode at `typical`.
+def draw_triangular(minimum: Duration, mode: Duration, maximum: Duration, seed: int, *names: str) -> Duration:
+    """Return a duration from `minimum` to `maximum` in a triangular distribution with its mode at `mode`.
 
     The seed and the names determine the duration.
     """
-    width, below_mode, above_mode = high - low, typical - low, high - typical
+    width, below_mode, above_mode = maximum - minimum, mode - minimum, maximum - mode
     if width <= 0:
-        return low
+        return minimum
     random_value = draw_integer(seed, *names)
     if random_value * width < below_mode << _DRAW_BITS:
-        return low + isqrt(random_value * width * below_mode >> _DRAW_BITS)
-    return high - isqrt((_DRAW_RANGE - random_value) * width * above_mode >> _DRAW_BITS)
+        return minimum + isqrt(random_value * width * below_mode >> _DRAW_BITS)
+    return maximum - isqrt((_DRAW_RANGE - random_value) * width * above_mode >> _DRAW_BITS)

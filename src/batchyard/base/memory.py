@@ -48,10 +48,10 @@ def memoized_if_short(maxsize: int, length_max: int = CACHED_ARGUMENT_LENGTH_MAX
     """Return a decorator that caches a function's result if its first argument has at most `length_max` characters."""
 
     def decorate(function: _FunctionT) -> _FunctionT:
-        cached = lru_cache(maxsize=maxsize)(function)
+        cached_function = lru_cache(maxsize=maxsize)(function)
 
         def call(text: str | bytes, *args: Any) -> Any:
-            return cached(text, *args) if len(text) <= length_max else function(text, *args)
+            return cached_function(text, *args) if len(text) <= length_max else function(text, *args)
 
         return cast("_FunctionT", wraps(function)(call))
 

@@ -271,7 +271,7 @@ class _Trial:
                     self._preempt(decision, target.workload.key)
             case StayPending():
                 pass
-        return self._queue_manager.requeue(decision.head, decision.last, decision.requeue)
+        return self._queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue)
 
     def _admit(self, decision: Admit) -> None:
         view = decision.head.workload
@@ -312,7 +312,11 @@ class _Trial:
 
 def _tried_flavors(decision: Decision) -> object:
     """Return the flavors that the flavor search of a decision has tried; () if it admits or preempts."""
-    return decision.last.tried if isinstance(decision, StayPending) and decision.last is not None else ()
+    return (
+        decision.last_assignment.tried
+        if isinstance(decision, StayPending) and decision.last_assignment is not None
+        else ()
+    )
 
 
 def _stays_pending(decision: Decision) -> bool:

@@ -110,7 +110,7 @@ def assess_flavors(
 
 
 def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, usage: quota.Usage) -> list[FlavorOutcome]:
-    qualities = assigner.weighed(plan, usage)
+    qualities = assigner.all_qualities(plan, usage)
     return [_flavor_outcome(assigner, plan, index, quality, dict(usage)) for index, quality in enumerate(qualities)]
 
 

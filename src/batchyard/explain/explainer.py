@@ -170,7 +170,7 @@ class QueueExplainer:
         part["facts"] = document.nonempty_fields(
             pending_queue=f"{len(pending_queue)} Workloads",
             holding=f"{holders} Workloads",
-            share=_format_share(share.rounded, share.weight),
+            share=_format_share(share.rounded_value, share.weight),
         )
         if not readiness.active:
             binding = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)

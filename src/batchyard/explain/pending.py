@@ -494,7 +494,7 @@ class PendingExplainer:
         parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
             share = weighted_share(each.node, self._index.snapshot.names)
-            values = {"weight": share.weight, "share": share.rounded, "resource": share.resource}
+            values = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
             parts.append(nonempty_fields(clusterQueue=each.name, **values))
         return parts
 

@@ -83,18 +83,18 @@ class RequestMetrics:
         #: The labels of the last answered request.
         self._labels: Labels = ()
 
-    def note(self, audited: AuditedRequest) -> None:
+    def note(self, request: AuditedRequest) -> None:
         """Count an answered request. A deferred response is counted later, when its sender has completed it."""
-        self._labels = _request_labels(audited)
-        if not isinstance(audited.response, DeferredResponse):
-            self.count(self._labels, audited.response.code if isinstance(audited.response, Response) else 200)
+        self._labels = _request_labels(request)
+        if not isinstance(request.response, DeferredResponse):
+            self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)
 
     def count(self, labels: Labels, code: int) -> None:
         """Count a request that was answered with a status code."""
         self._group.add(_REQUESTS_TOTAL, (*labels, str(code)))
 
     @property
-    def latest(self) -> Labels:
+    def latest_labels(self) -> Labels:
         """Return the labels of the last answered request."""
         return self._labels
 
@@ -107,9 +107,9 @@ class RequestMetrics:
         return self._group.texts()
 
 
-def _request_labels(audited: AuditedRequest) -> Labels:
+def _request_labels(audited_request: AuditedRequest) -> Labels:
     """Return the labels of a request; unknown verbs and resources share fixed values to limit the number of series."""
-    request, path = audited.effective_request, audited.path
+    request, path = audited_request.effective_request, audited_request.path
     verb = verb_of(request, path)
     verb_label = _VERB_LABELS.get(verb, "OTHER")
     if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:

@@ -36,19 +36,19 @@ class Exposition:
 
 
 def _join_chunks(sources: Sequence[TextSource]) -> Iterator[str]:
-    buffered: list[str] = []
+    buffered_chunks: list[str] = []
     size = 0
     for source in sources:
         for text in source():
             if not text:
                 yield ""
                 continue
-            buffered.append(text)
+            buffered_chunks.append(text)
             size += len(text)
             if size >= _CHUNK_CHARACTERS:
-                yield "".join(buffered)
-                buffered, size = [], 0
-    yield "".join(buffered)
+                yield "".join(buffered_chunks)
+                buffered_chunks, size = [], 0
+    yield "".join(buffered_chunks)
 
 
 class Scrape:

@@ -22,9 +22,9 @@ _FORK_CPU: Final = "batchyard_fork_cpu_seconds_total"
 class ForkMetrics:
     """Counts and durations of query forks; `clock` returns monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float], waiting: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], float], waiting_count: Callable[[], int]) -> None:
         self._clock = clock
-        self._waiting = waiting
+        self._waiting = waiting_count
         self._group = MetricGroup((_QUESTIONS_TOTAL, _FORK_CPU, _FORK_DURATION))
         for result in RESULTS:
             self._group.add(_QUESTIONS_TOTAL, (result,), 0)
@@ -63,20 +63,23 @@ class ShadowMetrics:
     """Metrics of the comparison of Kueue's decisions with batchyard's, computed on scrape."""
 
     def __init__(
-        self, counts: Callable[[], ComparisonCounts], waiting: Callable[[], int], reordered: Callable[[], int]
+        self,
+        counts: Callable[[], ComparisonCounts],
+        waiting_count: Callable[[], int],
+        reordered_count: Callable[[], int],
     ) -> None:
         self._counts = counts
-        self._waiting = waiting
-        self._reordered = reordered
+        self._waiting = waiting_count
+        self._reordered = reordered_count
 
     def texts(self) -> Iterator[str]:
         """Yield the text of all families of shadow mode."""
         counts = self._counts()
-        agreed = [((kind,), counts.agreements.get(kind, 0)) for kind in DECISIONS]
+        agreed_samples = [((kind,), counts.agreements.get(kind, 0)) for kind in DECISIONS]
         kinds = [kind for kind in DivergenceType if kind is not DivergenceType.LATE]
-        parted = [((kind.value,), counts.divergences.get(kind.value, 0)) for kind in kinds]
-        yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed)
-        yield gauge_text(metric("batchyard_shadow_divergences_total"), parted)
+        parted_samples = [((kind.value,), counts.divergences.get(kind.value, 0)) for kind in kinds]
+        yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed_samples)
+        yield gauge_text(metric("batchyard_shadow_divergences_total"), parted_samples)
         yield gauge_text(metric("batchyard_shadow_late_total"), [((), counts.late_count)])
         yield gauge_text(metric("batchyard_shadow_alike_total"), [((), counts.alike_count)])
         yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
@@ -110,7 +113,7 @@ class WebhookMetrics:
             for code in _LIKELY_CODES:
                 self._group.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
-    async def counted(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
+    async def count_response(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
         """Await the response of a webhook and count it; an exception is counted with status 500."""
         started_at, code = self._clock(), _FAILED_CODE
         self._group.add(_IN_FLIGHT, (path,))

@@ -50,14 +50,14 @@ class SimulatedLoad(NamedTuple):
 IDLE: Final = SimulatedLoad(0, 0)
 
 
-def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
-    """Return the simulated load of a GPU whose pod has run for `elapsed`; `uid` is the pod's uid."""
-    elapsed = max(0, elapsed)
+def simulated_load(uid: str, gpu: int, elapsed_time: Duration) -> SimulatedLoad:
+    """Return the simulated load of a GPU whose pod has run for `elapsed_time`; `uid` is the pod's uid."""
+    elapsed_time = max(0, elapsed_time)
     memory_percent = _draw_between(_MEMORY_PERCENT, uid, "memory")
-    step_names = (uid, str(gpu), str(elapsed // LOAD_STEP))
-    if elapsed < LOADING_TIME:
+    step_names = (uid, str(gpu), str(elapsed_time // LOAD_STEP))
+    if elapsed_time < LOADING_TIME:
         percent = _draw_between(_LOADING_PERCENT, "loading", *step_names)
-        return SimulatedLoad(percent, memory_percent * elapsed // LOADING_TIME)
+        return SimulatedLoad(percent, memory_percent * elapsed_time // LOADING_TIME)
     if draw_integer(_SEED, "pause", *step_names) % 100 < _PAUSES_PER_100_STEPS:
         return SimulatedLoad(_draw_between(_PAUSE_PERCENT, "paused", *step_names), memory_percent)
     deviation = _draw_between(_DEVIATION_PERCENT, "spread", *step_names)
@@ -66,8 +66,8 @@ def simulated_load(uid: str, gpu: int, elapsed: Duration) -> SimulatedLoad:
 
 def _draw_between(bounds: tuple[int, int], *names: str) -> int:
     """Draw an integer between two bounds (included) with equal probability; the names determine the result."""
-    low, high = bounds
-    return low + draw_integer(_SEED, *names) % (high - low + 1)
+    minimum, maximum = bounds
+    return minimum + draw_integer(_SEED, *names) % (maximum - minimum + 1)
 
 
 MEASURED: Final = "nvml"
@@ -162,9 +162,9 @@ class SimulatedGpus:
         """Return the pod uid for each GPU of a node: pods keep their GPUs, new pods get the lowest free numbers."""
         uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
-            needed = _requested_gpus(pod) - uids.count(uid)
-            free = [number for number, holder_uid in enumerate(uids) if not holder_uid]
-            for number in free[: max(0, needed)]:
+            needed_count = _requested_gpus(pod) - uids.count(uid)
+            free_gpus = [number for number, holder_uid in enumerate(uids) if not holder_uid]
+            for number in free_gpus[: max(0, needed_count)]:
                 uids[number] = uid
         return uids
 

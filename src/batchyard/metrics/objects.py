@@ -58,12 +58,15 @@ class ObjectMetrics:
         for kind, families in _FAMILIES.items():
             lines_per_object: list[tuple[str, ...]] = []
             for position, (key, obj) in enumerate(list(self._objects[kind].items())):
-                cached = self._texts.get(key)
-                if cached is None or cached[0] is not obj:
-                    cached = (obj, tuple(_format_samples(name, samples(obj)) for name, samples in families.items()))
+                cached_texts = self._texts.get(key)
+                if cached_texts is None or cached_texts[0] is not obj:
+                    cached_texts = (
+                        obj,
+                        tuple(_format_samples(name, samples(obj)) for name, samples in families.items()),
+                    )
                     if key in self._objects[kind]:
-                        self._texts[key] = cached
-                lines_per_object.append(cached[1])
+                        self._texts[key] = cached_texts
+                lines_per_object.append(cached_texts[1])
                 if position % _OBJECTS_PER_PAUSE == 0:
                     yield ""
             for index, name in enumerate(families):
@@ -163,13 +166,13 @@ def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
 
 def _job_failed(obj: Obj) -> ObjectSamples:
     """Yield the number of failed pods; if the Job failed for a known reason, a 0/1 sample for each known reason."""
-    failed = (obj.get("status") or _EMPTY).get("failed") or 0
+    failed_count = (obj.get("status") or _EMPTY).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
-    if failed and reasons:
+    if failed_count and reasons:
         for reason in _JOB_FAILURE_REASONS:
             yield (*_job_labels(obj), reason), float(reason in reasons)
-    if not failed or reasons.isdisjoint(_JOB_FAILURE_REASONS):
-        yield (*_job_labels(obj), ""), failed
+    if not failed_count or reasons.isdisjoint(_JOB_FAILURE_REASONS):
+        yield (*_job_labels(obj), ""), failed_count
 
 
 def _job_conditions(obj: Obj, type: str) -> list[Mapping[str, Any]]:  # noqa: A002 - the field's name
@@ -300,8 +303,8 @@ def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
         return "batchyard_instances", (obj["spec"]["pool"], phase_of(obj) or "Requested")
     if obj["spec"].get("nodeName"):
         return None
-    scheduled = find_condition(obj, SCHEDULED)
-    is_stuck = scheduled is not None and scheduled.get("reason") == _UNSCHEDULABLE
+    scheduled_condition = find_condition(obj, SCHEDULED)
+    is_stuck = scheduled_condition is not None and scheduled_condition.get("reason") == _UNSCHEDULABLE
     return (_UNSCHEDULABLE_PODS, (key.namespace,)) if is_stuck else None
 
 
@@ -330,10 +333,10 @@ class CostMetrics:
         self._counters = {name: Counters(metric(f"batchyard_cost_{name}_total")) for name in names}
         self._published: dict[tuple[str, Labels], float] = {}
 
-    def texts(self, spending: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """Yield the text of all cost families; without a ledger (`spending` is None) only those of budgets."""
-        if spending is not None:
-            self._count(spending.totals(now))
+    def texts(self, cost_source: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
+        """Yield the text of all cost families; without a ledger (`cost_source` is None) only those of budgets."""
+        if cost_source is not None:
+            self._count(cost_source.totals(now))
             for counters in self._counters.values():
                 yield from counters.texts()
         budgets = [(obj, obj.get("status") or {}) for obj in reader.list(scheme.BUDGET)]
@@ -367,5 +370,5 @@ class CostMetrics:
                     labels_with_use = charge_key.team, charge_key.cluster_queue, charge_key.local_queue, charge_key.use
                     add("outcome_dollars", labels_with_use, account.cost / _COST_UNITS_PER_DOLLAR)
         for (name, labels), amount in sums.items():  #  a counter must not decrease when a charge is dated back
-            published = self._published[name, labels] = max(amount, self._published.get((name, labels), 0.0))
-            self._counters[name].set(labels, published)
+            published_amount = self._published[name, labels] = max(amount, self._published.get((name, labels), 0.0))
+            self._counters[name].set(labels, published_amount)

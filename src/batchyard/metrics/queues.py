@@ -37,7 +37,7 @@ class _PendingWorkloads:
         shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
         self.resources: dict[str, int] = {}
         for (shape, _), members in queue.classes():
-            representative = members.in_line.first() or members.parked.first()
+            representative = members.in_line.first_entry() or members.parked.first_entry()
             if representative is None:
                 continue
             in_line = members.in_line.size if is_active else 0
@@ -49,9 +49,9 @@ class _PendingWorkloads:
             for resource, amount in request_cache.requests_of(representative.view):
                 self.resources[resource] = self.resources.get(resource, 0) + amount * size
             for member in members.in_line.members() if in_line else ():
-                active, count = self.by_local_queue[member.view.queue]
-                self.by_local_queue[member.view.queue] = active + 1, count
-        for view in queue.held():
+                active_count, count = self.by_local_queue[member.view.queue]
+                self.by_local_queue[member.view.queue] = active_count + 1, count
+        for view in queue.held_workloads():
             shapes[1][view.shape] = None
             for resource, amount in request_cache.requests_of(view):
                 self.resources[resource] = self.resources.get(resource, 0) + amount
@@ -114,18 +114,18 @@ class QueueMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the text of all families; an empty string marks a point at which the server may do other work."""
         self._index.snapshot.settle()
-        pending = {}
+        figures = {}
         for name in list(self._index.queue_manager.pending):
             queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
             if queue is not None and cluster_queue is not None:
                 is_active = cluster_queue.active
-                pending[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
+                figures[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
                 yield ""
         self._request_cache.drop_unused()
-        yield from self._pending_texts(pending)
+        yield from self._pending_texts(figures)
         yield from self._cluster_queue_texts()
         yield from self._usage_texts()
-        yield from self._local_queue_texts(pending)
+        yield from self._local_queue_texts(figures)
         yield from self._cohort_texts()
 
     def _gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
@@ -142,8 +142,8 @@ class QueueMetrics:
             _active_and_inadmissible((name, *w.shapes) for name, w in pending_workloads.items()),
         )
         yield from self._gauge("cluster_queue_resource_pending", self._pending_requests(pending_workloads))
-        yield from self._gauge("unadmitted_workloads", self._unadmitted())
-        yield from self._gauge("finished_workloads", self._finished())
+        yield from self._gauge("unadmitted_workloads", self._unadmitted_samples())
+        yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
         """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
@@ -154,24 +154,24 @@ class QueueMetrics:
             for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **queue_pending.resources}.items():
                 yield (name, resource), to_metric_unit(resource, amount)
 
-    def _unadmitted(self) -> QueueSamples:
+    def _unadmitted_samples(self) -> QueueSamples:
         total: dict[Labels, int] = {}
-        for (local, reason, cause), count in self._workloads.unadmitted.items():
-            labels = self._cluster_queue_of(local), reason, cause
+        for (local_queue_key, reason, cause), count in self._workloads.unadmitted.items():
+            labels = self._cluster_queue_of(local_queue_key), reason, cause
             total[labels] = total.get(labels, 0) + count
         yield from total.items()
 
-    def _finished(self) -> QueueSamples:
+    def _finished_samples(self) -> QueueSamples:
         total = dict.fromkeys(self._index.snapshot.queues, 0)
-        for local, count in self._workloads.finished.items():
-            name = self._cluster_queue_of(local)
+        for local_queue_key, count in self._workloads.finished.items():
+            name = self._cluster_queue_of(local_queue_key)
             if name in total:
                 total[name] += count
         return (((name,), count) for name, count in total.items())
 
-    def _cluster_queue_of(self, local: str) -> str:
-        local_queue = self._index.workload_cache.local_queues.get(local)
-        return "" if local_queue is None else local_queue.cluster_queue
+    def _cluster_queue_of(self, local_queue_key: str) -> str:
+        view = self._index.workload_cache.local_queues.get(local_queue_key)
+        return "" if view is None else view.cluster_queue
 
     def _cluster_queue_texts(self) -> Iterator[str]:
         queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
@@ -210,14 +210,16 @@ class QueueMetrics:
             )
             yield from self._gauge(name, samples)
 
-    def _local_queue_texts(self, pending: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
+    def _local_queue_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         workload_cache = self._index.workload_cache
         local_queues, tally = list(workload_cache.local_queues.values()), workload_cache.local_queue_counters
         queues = [(_local_queue_labels(view.key), view) for view in local_queues]
-        yield from self._gauge("local_queue_pending_workloads", _local_queue_pending(queues, pending))
+        yield from self._gauge("local_queue_pending_workloads", _local_queue_pending(queues, pending_workloads))
         yield from self._gauge("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
-        finished = self._workloads.finished
-        yield from self._gauge("local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in queues))
+        finished_counts = self._workloads.finished
+        yield from self._gauge(
+            "local_queue_finished_workloads", ((key, finished_counts.get(v.key, 0)) for key, v in queues)
+        )
         counts = [(key, view, tally.get(view.key)) for key, view in queues]
         yield from self._gauge("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
         yield from self._gauge("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
@@ -255,8 +257,8 @@ class QueueMetrics:
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
         quotas = {node: enumerate(node.subtree) for node in nodes}
         yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, quotas))
-        reserved = {node: sums.sums_of(node)[1].items() for node in nodes}
-        yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reserved))
+        reservations = {node: sums.sums_of(node)[1].items() for node in nodes}
+        yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reservations))
         yield from self._gauge(
             "cohort_subtree_admitted_active_workloads", (((node.name,), sums.sums_of(node)[0]) for node in nodes)
         )
@@ -264,7 +266,7 @@ class QueueMetrics:
             yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
 
     def _weighted_share(self, node: QuotaNode) -> float:
-        share = weighted_share(node, self._index.snapshot.names).weighted
+        share = weighted_share(node, self._index.snapshot.names).weighted_value
         return math.nan if math.isinf(share) else share
 
 
@@ -284,13 +286,13 @@ class _CohortSums:
             count = self._index.workload_cache.cluster_queue_counters.get(queue.name)
             subtree_sums: tuple[int, Mapping[int, int]] = (count.admitted, count.reserved_usage)
         else:
-            admitted, reserved = 0, dict[int, int]()
+            admitted_count, reserved_amounts = 0, dict[int, int]()
             for child in list(node.children.values()):
                 child_admitted, amounts = self.sums_of(child)
-                admitted += child_admitted
+                admitted_count += child_admitted
                 for fr, amount in amounts.items():
-                    reserved[fr] = reserved.get(fr, 0) + amount
-            subtree_sums = admitted, reserved
+                    reserved_amounts[fr] = reserved_amounts.get(fr, 0) + amount
+            subtree_sums = admitted_count, reserved_amounts
         self._cached[node] = subtree_sums
         return subtree_sums
 
@@ -313,9 +315,9 @@ def _local_queue_pending(
     """Yield two samples per LocalQueue: the active and the inadmissible Workloads."""
     for key, view in labelled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
-        active, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
-        yield (*key, _ACTIVE), active
-        yield (*key, _INADMISSIBLE), count - active
+        active_count, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
+        yield (*key, _ACTIVE), active_count
+        yield (*key, _INADMISSIBLE), count - active_count
 
 
 def _cohort_amounts(
@@ -336,7 +338,7 @@ def _cohort_labels(node: QuotaNode) -> Labels:
     return parent, node.path[0].name
 
 
-def _local_queue_labels(local: str) -> Labels:
+def _local_queue_labels(local_queue_key: str) -> Labels:
     """Return the labels of a LocalQueue: name, namespace."""
-    namespace, _, name = local.partition("/")
+    namespace, _, name = local_queue_key.partition("/")
     return name, namespace

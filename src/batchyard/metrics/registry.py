@@ -32,8 +32,8 @@ class Metric(NamedTuple):
 
     def head(self) -> str:
         """Return the HELP and TYPE lines of the metric."""
-        escaped = self.help.replace("\\", r"\\").replace("\n", r"\n")
-        return f"# HELP {self.name} {escaped}\n# TYPE {self.name} {self.kind}\n"
+        escaped_help = self.help.replace("\\", r"\\").replace("\n", r"\n")
+        return f"# HELP {self.name} {escaped_help}\n# TYPE {self.name} {self.kind}\n"
 
     def sample(self, values: Iterable[str], value: float) -> str:
         """Format a sample line of a gauge or counter; `values` are the label values, in the order of the labels."""

@@ -147,9 +147,9 @@ class WorkloadMetrics:
 
     def _update_gauges(self, key: Key, obj: Obj, view: WorkloadView) -> None:
         reason_labels = _unadmitted_reason(obj, view)
-        previous = self._unadmitted.get(key)
-        if reason_labels != previous:
-            _move_count(self.unadmitted, previous, reason_labels)
+        previous_labels = self._unadmitted.get(key)
+        if reason_labels != previous_labels:
+            _move_count(self.unadmitted, previous_labels, reason_labels)
             if reason_labels is None:
                 del self._unadmitted[key]
             else:
@@ -188,25 +188,27 @@ class WorkloadMetrics:
 
     def _observe_end(self, obj: Obj, view: WorkloadView) -> None:
         self._end.count(obj, view)
-        admitted, finished = (find_condition(obj, lifecycle.ADMITTED), find_condition(obj, lifecycle.FINISHED))
-        if view.admitted and admitted is not None and finished is not None:
+        admission, end = (find_condition(obj, lifecycle.ADMITTED), find_condition(obj, lifecycle.FINISHED))
+        if view.admitted and admission is not None and end is not None:
             past_time = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
-            last_time = parse_time(finished["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
+            last_time = parse_time(end["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
             self._end.measure(obj, view, past_time + last_time)
 
     def _observe_readiness(self, obj: Obj, view: WorkloadView) -> None:
-        ready, admitted = find_condition(obj, lifecycle.PODS_READY), find_condition(obj, lifecycle.ADMITTED)
-        if ready is None or admitted is None or ready["reason"] != lifecycle.STARTED:
+        readiness, admission = (find_condition(obj, lifecycle.PODS_READY), find_condition(obj, lifecycle.ADMITTED))
+        if readiness is None or admission is None or readiness["reason"] != lifecycle.STARTED:
             return
         self._readiness.measure(obj, view, self._now() - view.waiting_since)
-        wait_time = parse_time(ready["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
+        wait_time = parse_time(readiness["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
         self._start.measure(obj, view, wait_time)
 
     def _observe_eviction(self, obj: Obj, old: Obj, view: WorkloadView, old_view: WorkloadView) -> None:
-        condition, previous = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
+        condition, old_condition = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
         if condition is None:
             return
-        is_new = previous is None or previous["status"] != "True" or previous["reason"] != condition["reason"]
+        is_new = (
+            old_condition is None or old_condition["status"] != "True" or old_condition["reason"] != condition["reason"]
+        )
         if is_new and old_view.cluster_queue:
             self._count_eviction(obj, old, old_view, _find_eviction(obj, old, condition["reason"]))
         if old_view.quota_reserved and not view.quota_reserved and old_view.cluster_queue:
@@ -223,10 +225,12 @@ class WorkloadMetrics:
         )
         if eviction.times == 1:
             self._group.add("kueue_evicted_workloads_once_total", (queue, *reasons, _priority_class(obj)))
-        ready = find_condition(old, lifecycle.PODS_READY)
-        if old_view.pods_ready and ready is not None:
-            evicted = find_condition(obj, lifecycle.EVICTED) or ready
-            ready_time = parse_time(evicted["lastTransitionTime"]) - parse_time(ready["lastTransitionTime"])
+        readiness = find_condition(old, lifecycle.PODS_READY)
+        if old_view.pods_ready and readiness is not None:
+            eviction_condition = find_condition(obj, lifecycle.EVICTED) or readiness
+            ready_time = parse_time(eviction_condition["lastTransitionTime"]) - parse_time(
+                readiness["lastTransitionTime"]
+            )
             self._group.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *reasons), ready_time / SECOND)
 
 

@@ -51,7 +51,7 @@ class StaticFilterResults:
         """Reevaluate the nodes whose labels or taints changed since the last call."""
         if self._seen_generation == self._property_changes.now:
             return
-        for name in self._property_changes.since(self._seen_generation):
+        for name in self._property_changes.changed_since(self._seen_generation):
             node = self._nodes.get(name)
             if node is None:
                 self._forget(name)
@@ -99,7 +99,7 @@ class CandidateNodes:
         self.reach.refresh()
         if self._seen_generation == self._changes.now:
             return
-        names = list(nodes) if self._seen_generation < 0 else self._changes.since(self._seen_generation)
+        names = list(nodes) if self._seen_generation < 0 else self._changes.changed_since(self._seen_generation)
         for name in names:
             self._evaluate(name, nodes.get(name))
         self._seen_generation = self._changes.now
@@ -109,18 +109,18 @@ class CandidateNodes:
 
     def best(self, accepts: Callable[[str], bool]) -> str:
         """Return the accepted node with the highest score, the first by name among equals; '' if there is none."""
-        heap, scores, rejected = self._heap, self.scores, list[tuple[int, str]]()
+        heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_name = ""
         while heap and not best_name:
             entry = heap[0]
             name = entry[1]
-            if scores.get(name) != -entry[0] or (rejected and rejected[-1] == entry):
+            if scores.get(name) != -entry[0] or (rejected_entries and rejected_entries[-1] == entry):
                 heappop(heap)  # outdated or duplicate
             elif accepts(name):
                 best_name = name
             else:
-                rejected.append(heappop(heap))
-        for entry in rejected:
+                rejected_entries.append(heappop(heap))
+        for entry in rejected_entries:
             heappush(heap, entry)
         return best_name
 
@@ -202,10 +202,12 @@ class PodDisruptionBudgets:
     def set(self, obj: Obj) -> None:
         """Add or update a PodDisruptionBudget."""
         key, status = key_of(obj), obj.get("status") or {}
-        disrupted: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
+        disrupted_pods: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
         pod_selector = selector((obj.get("spec") or {}).get("selector"))
-        allowed = status.get("disruptionsAllowed", 0)
-        self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(pod_selector, allowed, disrupted)
+        limit = status.get("disruptionsAllowed", 0)
+        self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(
+            pod_selector, limit, disrupted_pods
+        )
 
     def remove(self, key: Key) -> None:
         """Remove a PodDisruptionBudget."""
@@ -214,9 +216,9 @@ class PodDisruptionBudgets:
         if not budgets:
             self._by_namespace.pop(key.namespace, None)
 
-    def violating(self, pods: Iterable[PodView]) -> dict[str, None]:
+    def violating_uids(self, pods: Iterable[PodView]) -> dict[str, None]:
         """Return the uids of the pods whose eviction violates a budget if they are evicted in this order."""
-        remaining: dict[Key, int] = {}
+        remaining_counts: dict[Key, int] = {}
         violating_uids: dict[str, None] = {}
         for pod in pods:
             for key, budget in self._by_namespace.get(pod.namespace, {}).items():
@@ -224,8 +226,8 @@ class PodDisruptionBudgets:
                     continue  # kube-scheduler's rule: for preemption, an empty selector selects no pods
                 if pod.name in budget.disrupted_pods:
                     continue
-                remaining[key] = remaining.get(key, budget.allowed) - 1
-                if remaining[key] < 0:
+                remaining_counts[key] = remaining_counts.get(key, budget.allowed) - 1
+                if remaining_counts[key] < 0:
                     violating_uids[pod.uid] = None
         return violating_uids
 
@@ -316,13 +318,13 @@ class ClusterSnapshot:
         if node is None:
             self._add_node(view)
             return
-        before = node.view
+        old_view = node.view
         node.set_view(view)
-        self._record_undo(partial(self.set_node, before))
-        if (view.labels, view.taints, view.unschedulable) != (before.labels, before.taints, before.unschedulable):
+        self._record_undo(partial(self.set_node, old_view))
+        if (view.labels, view.taints, view.unschedulable) != (old_view.labels, old_view.taints, old_view.unschedulable):
             self.property_changes.note(view.name)
             self._record_change(view.name)
-        elif view.allocatable != before.allocatable:
+        elif view.allocatable != old_view.allocatable:
             self._record_change(view.name)
 
     def remove_node(self, name: str) -> None:
@@ -393,13 +395,13 @@ class ClusterSnapshot:
         """Replace a pod that was added before by a revision with the same requests and labels."""
         node_name = self._node_names[pod.uid]
         node = self._nodes.get(node_name)
-        before = self.placed_pods.update(pod)
+        old_pod = self.placed_pods.update(pod)
         (self._pods_of_missing_nodes[node_name] if node is None else node.pods)[pod.uid] = pod
         if pod.deleting:
             self.stopping[pod.uid] = None
         else:
             self.stopping.pop(pod.uid, None)
-        self._record_undo(partial(self.update_pod, before))
+        self._record_undo(partial(self.update_pod, old_pod))
 
     def has_lower_priority(self, priority: int) -> bool:
         """Report whether any pod on a node has a lower priority than this."""

@@ -190,11 +190,11 @@ class _Pass:
             obj = self._current_object(pod)
             if obj is None or pod.uid in self._evicted_uids:
                 continue
-            updated = set_placed(obj, self._now) if pod.node_name else set_gated(obj, self._now)
-            if updated is obj:
+            new_pod = set_placed(obj, self._now) if pod.node_name else set_gated(obj, self._now)
+            if new_pod is obj:
                 del self._index.stale_conditions[pod.uid]
             else:
-                self.outcome.writes.append(UpdateStatus(updated))
+                self.outcome.writes.append(UpdateStatus(new_pod))
 
     def _preemption_failure(self, stuck: PodView, why: Unschedulable) -> PreemptionFailure:
         """Return why preemption does not help; a generic message if it would help this pod, but not the whole gang."""
@@ -250,9 +250,9 @@ class _Pass:
         obj = self._current_object(victim)
         if obj is None or not obj["spec"].get("nodeName"):
             return  # bound in this pass: the next pass evicts it
-        updated = set_preempted(obj, preemptor.scheduler, self._now)
-        if updated is not obj:
-            self.outcome.writes.append(UpdateStatus(updated))
+        new_pod = set_preempted(obj, preemptor.scheduler, self._now)
+        if new_pod is not obj:
+            self.outcome.writes.append(UpdateStatus(new_pod))
         message = f"Preempted by pod {preemptor.uid} on node {node_name}"
         deletion = Delete(pod_key(victim), uid=victim.uid)
         self.outcome.add(deletion, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
@@ -266,17 +266,17 @@ class _Pass:
         self._index.pending_units.park(pods)
         return messages
 
-    def _set_unschedulable(self, pod: PodView, message: str, nominated: str) -> None:
-        obj = None if (message, nominated) == (pod.unplaced, pod.nominated) else self._current_object(pod)
+    def _set_unschedulable(self, pod: PodView, message: str, node_name: str) -> None:
+        obj = None if (message, node_name) == (pod.unplaced, pod.nominated) else self._current_object(pod)
         if obj is None:
             return
-        updated = set_unplaced(obj, message, nominated, self._now)
+        new_pod = set_unplaced(obj, message, node_name, self._now)
         note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
         is_new_message = message != pod.unplaced
         events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", note)] if is_new_message else []
-        if updated is not obj:
+        if new_pod is not obj:
             self._index.expect(pod)
-            self.outcome.add(UpdateStatus(updated), events)
+            self.outcome.add(UpdateStatus(new_pod), events)
         else:
             self.outcome.events += events
 

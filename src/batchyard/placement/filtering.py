@@ -52,17 +52,19 @@ def add_pod_affinity(totals: dict[str, int], nodes: Sequence[NodeInfo], domain_s
     """Add the scores of pod affinity to the nodes' total scores: each node's domain scores, normalized to 0..100."""
     keys = list(dict.fromkeys(key for key, _ in domain_scores))
     sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
-    low, high = min(sums.values()), max(sums.values())
-    if high > low:
+    minimum, maximum = min(sums.values()), max(sums.values())
+    if maximum > minimum:
         for name, amount in sums.items():
-            totals[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - low) / (high - low)))
+            totals[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - minimum) / (maximum - minimum)))
 
 
 def add_topology_spread(totals: dict[str, int], skews: Mapping[str, int]) -> None:
     """Add the scores of topology spread to the nodes' total scores: less skew is better; unlisted nodes get 0."""
-    low, high = min(skews.values(), default=0), max(skews.values(), default=0)
+    minimum, maximum = min(skews.values(), default=0), max(skews.values(), default=0)
     for name, skew in skews.items():
-        totals[name] += _TOPOLOGY_SPREAD_WEIGHT * (_MAX_SCORE * (high + low - skew) // high if high else _MAX_SCORE)
+        totals[name] += _TOPOLOGY_SPREAD_WEIGHT * (
+            _MAX_SCORE * (maximum + minimum - skew) // maximum if maximum else _MAX_SCORE
+        )
 
 
 # Topology spread constraints: the pods per domain, and the skew that another pod causes.
@@ -114,17 +116,19 @@ def topology_skew(
 ) -> dict[str, int]:
     """Return each feasible node's skew by the soft spread constraints; nodes without the topology keys are omitted."""
     rules = [rule for rule in pod.shape.spread if not rule.is_hard]
-    scored = [node for node in feasible if _has_all_keys(node, rules)]
-    skews = dict.fromkeys([node.name for node in scored], 0.0)
+    scored_nodes = [node for node in feasible if _has_all_keys(node, rules)]
+    skews = dict.fromkeys([node.name for node in scored_nodes], 0.0)
     for rule in rules:
         key, counts = rule.topology_key, _count_selected_pods(rule, pod, placed_pods)
-        domains = {node.view.labels[key]: 0 for node in scored}
+        domains = {node.view.labels[key]: 0 for node in scored_nodes}
         if key != well_known.HOSTNAME:
-            counted = [n for n in nodes if n.name in counts and _has_all_keys(n, rules) and _is_counted(rule, pod, n)]
-            for node in (node for node in counted if node.view.labels[key] in domains):
+            counted_nodes = [
+                n for n in nodes if n.name in counts and _has_all_keys(n, rules) and _is_counted(rule, pod, n)
+            ]
+            for node in (node for node in counted_nodes if node.view.labels[key] in domains):
                 domains[node.view.labels[key]] += counts[node.name]
-        weight = math.log((len(scored) if key == well_known.HOSTNAME else len(domains)) + 2)
-        for node in scored:
+        weight = math.log((len(scored_nodes) if key == well_known.HOSTNAME else len(domains)) + 2)
+        for node in scored_nodes:
             count = counts.get(node.name, 0) if key == well_known.HOSTNAME else domains[node.view.labels[key]]
             skews[node.name] += count * weight + rule.max_skew - 1
     return {name: math.floor(skew + 0.5) for name, skew in skews.items()}
@@ -135,7 +139,7 @@ def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinit
     counts: Counts = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
-    for other, node_name in placed_pods.selected(rule.selector):
+    for other, node_name in placed_pods.selected_pods(rule.selector):
         if other.namespace == pod.namespace and not other.deleting:
             counts[node_name] = counts.get(node_name, 0) + 1
     return counts
@@ -249,9 +253,9 @@ def choose_node(
     profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
 ) -> str:
     """Return the name of the best node for a pod, without failure reasons; '' if the pod fits no node."""
-    nominated = nodes.get(nodes.nomination_of(pod.uid))
-    if nominated is not None and find_obstacle(pod, nominated, nodes) is None:
-        return nominated.name
+    nominated_node = nodes.get(nodes.nomination_of(pod.uid))
+    if nominated_node is not None and find_obstacle(pod, nominated_node, nodes) is None:
+        return nominated_node.name
     candidate_nodes = nodes.candidate_cache.of(pod.shape, profile)
     if not candidate_nodes.scores:
         return ""

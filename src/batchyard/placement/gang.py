@@ -106,11 +106,13 @@ def _kind_may_fit(
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
             continue
-        left, freed_amounts = node.left, node.requests_below(pod.priority) if considers_preemption else NOTHING
+        free_amounts, freed_amounts = node.left, node.requests_below(pod.priority) if considers_preemption else NOTHING
         competing_pods = [other for other in nodes.competing_nominations(pod, name) if other.gang != pod.gang]
         if competing_pods:
             freed_amounts = subtract_requests(freed_amounts, competing_pods)
-        count -= max(0, min([(left.get(r, 0) + freed_amounts.get(r, 0)) // amount for r, amount in pod.requests]))
+        count -= max(
+            0, min([(free_amounts.get(r, 0) + freed_amounts.get(r, 0)) // amount for r, amount in pod.requests])
+        )
         if count <= 0:
             return True
     return False
@@ -123,21 +125,21 @@ def _place_in_order(
     nodes_by_uid: dict[str, str] = {}
     for pod in pods:
         nodes.withdraw(pod.uid)
-    remaining = placement_order(pods)
-    while remaining:
-        postponed = []
-        for pod in remaining:
+    remaining_pods = placement_order(pods)
+    while remaining_pods:
+        postponed_pods = []
+        for pod in remaining_pods:
             name = choose(pod)
             if name:
                 nodes.add_pod(pod, name)
                 nodes_by_uid[pod.uid] = name
             elif pod.shape.affinity:
-                postponed.append(pod)  # the pods that it has affinity to may be placed later
+                postponed_pods.append(pod)  # the pods that it has affinity to may be placed later
             else:
                 return nodes_by_uid, pod
-        if len(postponed) == len(remaining):
-            return nodes_by_uid, postponed[0]
-        remaining = postponed
+        if len(postponed_pods) == len(remaining_pods):
+            return nodes_by_uid, postponed_pods[0]
+        remaining_pods = postponed_pods
     return nodes_by_uid, None
 
 
@@ -238,19 +240,19 @@ def withdraw(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> None:
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
     """Return claims in placement order: exclusively placed Jobs first, the largest before smaller ones."""
     by_leader = {claim.leader.uid: claim for claim in claims}
-    ordered = [by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
-    return sorted(ordered, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
+    ordered_claims = [by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
+    return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
 
 
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
     """Return nodes for all pods of these claims, preferring their own nominated nodes if all of them still fit."""
-    nominated = nominated_nodes(claims, nodes)
+    nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
         withdraw(claims, nodes)
-        if are_free(nominated, claims, nodes):
-            return GangPlaced(nominated)
+        if are_free(nominations, claims, nodes):
+            return GangPlaced(nominations)
         return _place_claims_in_order(claim_order(claims), nodes, profile)
 
 

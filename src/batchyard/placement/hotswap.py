@@ -46,12 +46,12 @@ def missing_followers(leader: meta.Obj, reader: Reader) -> int:
     job = None if owner is None else reader.get(meta.owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
         return 0
-    expected, completions = pods_running_at_once(job["spec"]), job["spec"].get("completions")
+    expected_count, completions = pods_running_at_once(job["spec"]), job["spec"].get("completions")
     if completions is not None:
-        expected = min(expected, completions - (job.get("status") or {}).get("succeeded", 0))
+        expected_count = min(expected_count, completions - (job.get("status") or {}).get("succeeded", 0))
     owned_objects = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))
     pods = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
-    return max(0, expected - sum(map(_is_running, pods)))
+    return max(0, expected_count - sum(map(_is_running, pods)))
 
 
 class FollowerReservations:
@@ -207,9 +207,9 @@ class _Search:
         #: Units whose eviction alone lets some claim fit, by name.
         self.single_victims: dict[str, EvictionUnit] = {}
 
-    def run(self, allowed: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all claims; only units in `allowed` may be evicted (None: all units)."""
-        self._allowed = allowed
+    def run(self, allowed_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
+        """Return nodes and victims for all claims; only units in `allowed_names` may be evicted (None: all units)."""
+        self._allowed = allowed_names
         with self._nodes.what_if():
             gang.withdraw(self._claims, self._nodes)
             for uid in list(self._nodes.stopping):
@@ -222,13 +222,13 @@ class _Search:
         """Place the claims one by one; retry claims with pod affinity after the pods that they have affinity to."""
         nodes_by_uid: dict[str, str] = {}
         victims: dict[str, EvictionUnit] = {}
-        remaining: Sequence[gang.PlacementClaim] = self._claims
-        while remaining:
-            unplaced = []
-            for claim in remaining:
+        remaining_claims: Sequence[gang.PlacementClaim] = self._claims
+        while remaining_claims:
+            unplaced_claims = []
+            for claim in remaining_claims:
                 claim_nodes = self._cheapest_nodes(claim)
                 if claim_nodes is None:
-                    unplaced.append(claim)
+                    unplaced_claims.append(claim)
                     continue
                 self._apply_claim_nodes(claim, claim_nodes)
                 nodes_by_uid |= claim_nodes.nodes_by_uid
@@ -239,9 +239,9 @@ class _Search:
                         if not eviction_unit.is_leaving
                     }
                 )
-            if len(unplaced) == len(remaining):
+            if len(unplaced_claims) == len(remaining_claims):
                 return None
-            remaining = unplaced
+            remaining_claims = unplaced_claims
         return HotswapPlan(nodes_by_uid, sorted(victims.values(), key=_unit_cost))
 
     def _apply_claim_nodes(self, claim: gang.PlacementClaim, claim_nodes: _ClaimNodes) -> None:
@@ -334,8 +334,8 @@ def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
 def _drop_unneeded_victims(plan: HotswapPlan, search: _Search) -> HotswapPlan:
     """Return the plan without unneeded victims, which are tried from the most expensive to the cheapest."""
     for victim in sorted(plan.victims, key=_unit_cost, reverse=True):
-        allowed = {eviction_unit.name: None for eviction_unit in plan.victims if eviction_unit.name != victim.name}
-        plan = search.run(allowed) or plan
+        names = {eviction_unit.name: None for eviction_unit in plan.victims if eviction_unit.name != victim.name}
+        plan = search.run(names) or plan
     return plan
 
 
@@ -382,13 +382,13 @@ class Hotswap:
         node = reader.get(meta.Key(scheme.NODE, "", name))
         if (node is not None and not is_lost(node)) or not _needs_removal(pod):
             return ReconcileResult()
-        failed = lifecycle.with_failed_phase(pod, HOTSWAP_DISRUPTION, now)
-        if failed is not pod and now < (removable_at := _removable_at(node, pod)):
+        failed_pod = lifecycle.with_failed_phase(pod, HOTSWAP_DISRUPTION, now)
+        if failed_pod is not pod and now < (removable_at := _removable_at(node, pod)):
             return ReconcileResult(requeue_at=removable_at)
-        if failed is pod:
+        if failed_pod is pod:
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
         event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
-        return ReconcileResult([UpdateStatus(failed)], [event])
+        return ReconcileResult([UpdateStatus(failed_pod)], [event])
 
     def _may_be_lost(self, node: str) -> bool:
         """Report whether a node is lost or not known."""
@@ -407,14 +407,16 @@ def is_lost(node: meta.Obj) -> bool:
 
 def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
     """Return the earliest time to remove a pod: its binding if the node was lost later, else after HEARD_WITHIN."""
-    placed = lifecycle.scheduled_at(pod)
-    return placed if node is not None and placed <= _node_lost_at(node, placed) else placed + NODE_EVENT_DELAY_MAX
+    bound_at = lifecycle.scheduled_at(pod)
+    return (
+        bound_at if node is not None and bound_at <= _node_lost_at(node, bound_at) else bound_at + NODE_EVENT_DELAY_MAX
+    )
 
 
 def _node_lost_at(node: meta.Obj, fallback: Instant) -> Instant:
     """Return when a node was lost: the later time of its Unknown condition and its unreachable taint."""
-    ready = meta.find_condition(node, conditions.READY)
-    times = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
+    condition = meta.find_condition(node, conditions.READY)
+    times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
     times += [taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
     return max((parse_time(timestamp) for timestamp in times if timestamp), default=fallback)
 
@@ -437,9 +439,11 @@ def _needs_removal(pod: meta.Obj) -> bool:
 class HotswapPass:
     """The cached lookups and the evictions of Hotswap in one placement pass."""
 
-    def __init__(self, nodes: ClusterSnapshot, reserved: FollowerReservations, reader: Reader, now: Instant) -> None:
-        reserved.refresh(reader)
-        self._reservations = reserved
+    def __init__(
+        self, nodes: ClusterSnapshot, reservations: FollowerReservations, reader: Reader, now: Instant
+    ) -> None:
+        reservations.refresh(reader)
+        self._reservations = reservations
         self._nodes = nodes
         self._reader = reader
         self._now = now
@@ -476,10 +480,10 @@ class HotswapPass:
             name, uid, job_uid = view.key, view.uid, view.job_uid
         text = message(name, uid, job_uid, eviction_unit)
         reason = evictions.EVICTED_BY_PREEMPTION
-        evicted = evictions.evict(victim, reason=reason, message=text, now=self._now, preempted=HOTSWAP)
+        evicted_object = evictions.evict(victim, reason=reason, message=text, now=self._now, preemption=HOTSWAP)
         beneficiary = pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload)
         events = _events(meta.key_of(victim), text, beneficiary)
-        outcome.add(UpdateStatus(evicted), events)
+        outcome.add(UpdateStatus(evicted_object), events)
         return victim
 
     def _claim_of(self, pod: PodView) -> gang.PlacementClaim:
@@ -508,10 +512,10 @@ class HotswapPass:
 
     def _lost_work(self, pod: PodView) -> Duration:
         obj = self._reader.get(pod_key(pod))
-        started = None if obj is None else running_since(obj)
-        if obj is None or started is None:
+        start_time = None if obj is None else running_since(obj)
+        if obj is None or start_time is None:
             return 0
-        return lost_work(started, checkpoint_interval(self._with_owners(obj)), self._now)
+        return lost_work(start_time, checkpoint_interval(self._with_owners(obj)), self._now)
 
     def _with_owners(self, pod: meta.Obj) -> Iterable[meta.Obj]:
         """Yield a pod, its Job, and the JobSet that owns it."""

@@ -86,8 +86,8 @@ class PlacementIndex:
 
     def recover(self, reader: Reader) -> None:
         """Reread the objects of unconfirmed writes and retry their pods; call it after all writes have completed."""
-        unconfirmed, self._unconfirmed = self._unconfirmed, {}
-        for uid, key in unconfirmed.items():
+        unconfirmed_pods, self._unconfirmed = self._unconfirmed, {}
+        for uid, key in unconfirmed_pods.items():
             obj = reader.get(key)
             if obj is None or obj["metadata"].get("uid", "") != uid:
                 self._forget(uid)
@@ -118,10 +118,10 @@ class PlacementIndex:
 
     def _on_namespace(self, event: WatchEvent) -> None:
         namespaces, name = self.nodes.namespaces, event.key.name
-        before = namespaces.pop(name, None)
+        old_labels = namespaces.pop(name, None)
         if event.type is not _DELETED:
             namespaces[name] = namespace_labels(event.obj)
-        if namespaces.get(name) != before:
+        if namespaces.get(name) != old_labels:
             self.pending_units.note_namespaces()
 
     def _on_pod(self, event: WatchEvent) -> None:

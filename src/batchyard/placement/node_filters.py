@@ -122,45 +122,45 @@ _PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the req
 
 def has_room(shape: PodShape, node: NodeInfo) -> bool:
     """Report whether a node has enough free resources, GPU shares and host ports for a pod."""
-    left = node.left
+    free_amounts = node.left
     for resource, amount in shape.requests:
-        if left.get(resource, 0) < amount:
+        if free_amounts.get(resource, 0) < amount:
             return False
     if shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
         return False
     return not shape.host_ports or all(map(node.has_port, shape.host_ports))
 
 
-def find_shortage(shape: PodShape, node: NodeInfo, freed: Mapping[str, int] = NOTHING) -> FilterFailure | None:
-    """Return why a node lacks resources or host ports for a pod, as if `freed` were free; None if the pod fits.
+def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, int] = NOTHING) -> FilterFailure | None:
+    """Return why a node lacks resources or host ports for a pod, as if `freed_amounts` were free; None if the pod fits.
 
-    If `freed` is not empty, the distribution of GPU shares over GPUs is not checked.
+    If `freed_amounts` is not empty, the distribution of GPU shares over GPUs is not checked.
     """
     if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
-    left, total = node.left, node.view.allocatable
+    free_amounts, total = node.left, node.view.allocatable
     reasons, may_yield = [], True
     for resource, amount in shape.requests:
-        if left.get(resource, 0) + freed.get(resource, 0) < amount:
+        if free_amounts.get(resource, 0) + freed_amounts.get(resource, 0) < amount:
             reasons.append(_TOO_MANY_PODS if resource == PODS else f"Insufficient {resource}")
             may_yield = may_yield and (resource == PODS or amount <= total.get(resource, 0))
-    if not reasons and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+    if not reasons and not freed_amounts and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
         return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.devices.has_enough(shape.gpu_milli))
     return FilterFailure(tuple(reasons), may_yield) if reasons else None
 
 
-def total_requests(leaving: Iterable[PodView]) -> dict[str, int]:
+def total_requests(leaving_pods: Iterable[PodView]) -> dict[str, int]:
     """Return the total requests of the leaving pods, by resource."""
     amounts: dict[str, int] = {}
-    for pod in leaving:
+    for pod in leaving_pods:
         for resource, amount in pod.requests:
             amounts[resource] = amounts.get(resource, 0) + amount
     return amounts
 
 
-def subtract_requests(freed: Mapping[str, int], reserving_pods: Iterable[PodView]) -> Mapping[str, int]:
-    """Return the amounts `freed` minus the requests of the pods that hold reservations."""
-    amounts = dict(freed)
+def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable[PodView]) -> Mapping[str, int]:
+    """Return `freed_amounts` minus the requests of the pods that hold reservations."""
+    amounts = dict(freed_amounts)
     for pod in reserving_pods:
         for resource, amount in pod.requests:
             amounts[resource] = amounts.get(resource, 0) - amount
@@ -169,29 +169,29 @@ def subtract_requests(freed: Mapping[str, int], reserving_pods: Iterable[PodView
 
 def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
     """Return the cpu and memory score of a node for a pod."""
-    total, left = node.view.allocatable, node.left
+    total, free_amounts = node.view.allocatable, node.left
     cpu, memory = total.get("cpu", 0), total.get("memory", 0)
     score = _allocation_score(
         (node.scored_cpu + shape.scored_cpu, cpu), (node.scored_memory + shape.scored_memory, memory), profile
     )
     if shape.cpu or shape.memory:
         # Pods without requests would all be placed on the best balanced node.
-        cpu_used, memory_used = cpu - left.get("cpu", 0), memory - left.get("memory", 0)
+        cpu_used, memory_used = cpu - free_amounts.get("cpu", 0), memory - free_amounts.get("memory", 0)
         score += _balance_score(cpu_used + shape.cpu, cpu, memory_used + shape.memory, memory)
     return score
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
     """Return the mean of the free (or, when packing, used) shares of cpu and memory, each given as (used, total)."""
-    score = counted = 0
+    score = resource_count = 0
     for used, total in (cpu, memory):
         if total:
-            counted += 1
+            resource_count += 1
             if profile is AutoscalingProfile.OPTIMIZE_UTILIZATION:
                 score += min(used, total) * 100 // total
             elif used <= total:
                 score += (total - used) * 100 // total
-    return score // counted if counted else 0
+    return score // resource_count if resource_count else 0
 
 
 def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:

@@ -44,11 +44,11 @@ class GpuShares:
         """Return the indices of the GPUs that a pod has shares of; a partial share comes last."""
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
-    def take(self, uid: str, amount: int, chosen: Sequence[int]) -> None:
+    def take(self, uid: str, amount: int, gpus: Sequence[int]) -> None:
         """Add a pod with its previously chosen GPUs; if these are invalid, choose free GPUs."""
-        is_right_number = len(chosen) == -(-amount // WHOLE_GPU) == len(dict.fromkeys(chosen))
-        are_existing = all(0 <= number < len(self.left) for number in chosen)
-        chosen_gpus = tuple(chosen) if chosen and is_right_number and are_existing else choose_gpus(amount, self.left)
+        is_right_number = len(gpus) == -(-amount // WHOLE_GPU) == len(dict.fromkeys(gpus))
+        are_existing = all(0 <= number < len(self.left) for number in gpus)
+        chosen_gpus = tuple(gpus) if gpus and is_right_number and are_existing else choose_gpus(amount, self.left)
         self._shares_by_pod[uid] = amount, chosen_gpus
         self._change_free(amount, chosen_gpus, -1)
 
@@ -137,9 +137,9 @@ class NodeInfo:
         """Add a pod to the node; `devices` are the GPUs that it had on this node before, if any."""
         self.pods[pod.uid] = pod
         self._priority_requests.clear()
-        left = self.left
+        free_amounts = self.left
         for resource, amount in pod.requests:
-            left[resource] = left.get(resource, 0) - amount
+            free_amounts[resource] = free_amounts.get(resource, 0) - amount
         self.scored_cpu += pod.shape.scored_cpu
         self.scored_memory += pod.shape.scored_memory
         if pod.shape.gpu_milli:
@@ -171,15 +171,15 @@ class NodeInfo:
                     total_requests[resource] = total_requests.get(resource, 0) + amount
         return total_requests
 
-    def has_port(self, requested: HostPort) -> bool:
+    def has_port(self, host_port: HostPort) -> bool:
         """Report whether a host port is free; the address 0.0.0.0 conflicts with every address."""
         if not self.ports:
             return True
         return not any(
-            used.protocol == requested.protocol
-            and used.port == requested.port
-            and (used.ip == requested.ip or _EVERY_ADDRESS in (used.ip, requested.ip))
-            for used in self.ports
+            used_port.protocol == host_port.protocol
+            and used_port.port == host_port.port
+            and (used_port.ip == host_port.ip or _EVERY_ADDRESS in (used_port.ip, host_port.ip))
+            for used_port in self.ports
         )
 
 
@@ -201,7 +201,7 @@ class NodeGenerations:
         self._generations.pop(name, None)
         self._generations[name] = self.now
 
-    def since(self, generation: int) -> list[str]:
+    def changed_since(self, generation: int) -> list[str]:
         """Return the names of the nodes that changed after a generation, latest first."""
         if generation == self.now:
             return []

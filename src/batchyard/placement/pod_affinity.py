@@ -50,9 +50,9 @@ class PodAffinityIndex:
 
     def update(self, pod: PodView) -> PodView:
         """Replace a placed pod by a revision with the same labels and terms; return the previous revision."""
-        before, node_name = self._pods[pod.uid]
+        old_pod, node_name = self._pods[pod.uid]
         self._pods[pod.uid] = pod, node_name
-        return before
+        return old_pod
 
     def remove(self, pod: PodView, node_name: str) -> None:
         """Remove a pod that was placed on a node."""
@@ -65,7 +65,7 @@ class PodAffinityIndex:
                     del by_value[value]
         self._count(pod, node_name, -1)
 
-    def selected(self, selector: Selector | None) -> Iterator[tuple[PodView, str]]:
+    def selected_pods(self, selector: Selector | None) -> Iterator[tuple[PodView, str]]:
         """Yield the placed pods that a selector matches, each with the name of its node."""
         if selector is None:
             return
@@ -173,7 +173,7 @@ class PodAffinityFilter:
         if not terms:
             return domains_by_term
         namespaces = self._cluster.namespaces
-        for pod, node_name in self._cluster.placed_pods.selected(terms[0].selector):
+        for pod, node_name in self._cluster.placed_pods.selected_pods(terms[0].selector):
             if all(term.selects(pod.namespace, pod.labels, namespaces) for term in terms):
                 for term, domains in domains_by_term.items():
                     self._add_domain(domains, term.topology_key, node_name)
@@ -182,7 +182,7 @@ class PodAffinityFilter:
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
         """Return the domains that contain pods which an affinity term selects."""
         domains: dict[str, None] = {}
-        for pod, node_name in self._cluster.placed_pods.selected(term.selector):
+        for pod, node_name in self._cluster.placed_pods.selected_pods(term.selector):
             if term.selects(pod.namespace, pod.labels, self._cluster.namespaces):
                 self._add_domain(domains, term.topology_key, node_name)
         return domains
@@ -213,7 +213,7 @@ def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
         by_node: Counts = {}
-        for other, node_name in cluster.placed_pods.selected(term.selector):
+        for other, node_name in cluster.placed_pods.selected_pods(term.selector):
             if term.selects(other.namespace, other.labels, cluster.namespaces):
                 by_node[node_name] = by_node.get(node_name, 0) + 1
         _add_score(domain_scores, term.topology_key, by_node, weight, cluster)

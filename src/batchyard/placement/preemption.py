@@ -108,9 +108,9 @@ def preemptible_pods(pod: PodView, node: NodeInfo) -> list[PodView]:
     ]
 
 
-def are_in_same_gang(pod: PodView, other: PodView) -> bool:
+def are_in_same_gang(pod: PodView, other_pod: PodView) -> bool:
     """Report whether two pods belong to the same gang, whose pods do not preempt each other."""
-    return bool(pod.gang) and pod.gang == other.gang
+    return bool(pod.gang) and pod.gang == other_pod.gang
 
 
 def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -> PodPreemption | FilterFailure:
@@ -121,35 +121,35 @@ def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not needs_only_resources([pod, *competing_pods], nodes):
         return _find_victims_by_trial(pod, node, candidates, nodes)
-    mates = [other for other in node.pods.values() if other.priority < pod.priority and are_in_same_gang(pod, other)]
+    mates = [p for p in node.pods.values() if p.priority < pod.priority and are_in_same_gang(pod, p)]
     freed_amounts = dict(subtract_requests(node.requests_below(pod.priority), [*competing_pods, *mates]))
     shortage = find_shortage(pod.shape, node, freed_amounts)
     if shortage is not None:
         return shortage
     victims = []
-    violating, ordered = _sparing_order(candidates, nodes)
-    for other in ordered:
-        without_pod = {resource: freed_amounts[resource] - amount for resource, amount in other.requests}
+    violating_uids, ordered_pods = _sparing_order(candidates, nodes)
+    for other_pod in ordered_pods:
+        without_pod = {resource: freed_amounts[resource] - amount for resource, amount in other_pod.requests}
         if find_shortage(pod.shape, node, {**freed_amounts, **without_pod}) is None:
             freed_amounts.update(without_pod)
         else:
-            victims.append(other)
-    return _make_preemption(node, victims, violating)
+            victims.append(other_pod)
+    return _make_preemption(node, victims, violating_uids)
 
 
 def _sparing_order(pods: Sequence[PodView], nodes: ClusterSnapshot) -> tuple[Mapping[str, None], Sequence[PodView]]:
     """Return the uids of pods whose eviction violates a budget, and all pods in the order of sparing them."""
-    ordered = sorted(pods, key=importance)
-    violating = nodes.budgets.violating(ordered) if nodes.budgets else {}
-    if violating:
-        ordered.sort(key=lambda pod: pod.uid not in violating)
-    return violating, ordered
+    ordered_pods = sorted(pods, key=importance)
+    violating_uids = nodes.budgets.violating_uids(ordered_pods) if nodes.budgets else {}
+    if violating_uids:
+        ordered_pods.sort(key=lambda pod: pod.uid not in violating_uids)
+    return violating_uids, ordered_pods
 
 
-def _make_preemption(node: NodeInfo, victims: Sequence[PodView], violating: Mapping[str, None]) -> PodPreemption:
-    if not violating:
+def _make_preemption(node: NodeInfo, victims: Sequence[PodView], violating_uids: Mapping[str, None]) -> PodPreemption:
+    if not violating_uids:
         return PodPreemption(node.name, tuple(victims))
-    violations = sum(victim.uid in violating for victim in victims)
+    violations = sum(victim.uid in violating_uids for victim in victims)
     return PodPreemption(node.name, tuple(sorted(victims, key=importance)), violations)
 
 
@@ -164,13 +164,13 @@ def _find_victims_by_trial(
         obstacle = find_obstacle(pod, node, nodes)
         if obstacle is not None:
             return obstacle
-        violating, ordered = _sparing_order(candidates, nodes)
-        for other in ordered:
+        violating_uids, ordered_pods = _sparing_order(candidates, nodes)
+        for other in ordered_pods:
             nodes.add_pod(other, node.name)
             if find_obstacle(pod, node, nodes) is not None:
                 nodes.remove_pod(other.uid)
                 victims.append(other)
-    return _make_preemption(node, victims, violating)
+    return _make_preemption(node, victims, violating_uids)
 
 
 def _preemption_cost(candidate: PodPreemption) -> tuple[int, int, int, int, int, str]:

@@ -18,10 +18,10 @@ from batchyard.placement.units import SchedulingUnits, Turn
 # affinity or topology spread. Source: the queueing hints of kube-scheduler's plugins.
 
 
-def may_be_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapshot) -> bool:
+def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnapshot) -> bool:
     """Report whether a pod may now fit one of the changed nodes, possibly by preemption."""
     obstacles = nodes.candidate_cache.reach(pod.shape.rules).obstacles
-    for name in changed:
+    for name in node_names:
         node = nodes.get(name)
         if node is not None and obstacles[name] is None and _may_fit(pod, node, nodes):
             return True
@@ -34,15 +34,19 @@ def may_be_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapsho
 # unit with pod affinity, topology spread or a nomination is the only member of its class.
 
 
-def is_affected_by(pod: PodView, other: PodView, nodes: ClusterSnapshot) -> bool:
+def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Report whether the addition or removal of the other pod may affect where a pod fits."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
-        if term.selects(other.namespace, other.labels, nodes.namespaces):
+        if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True
     for rule in pod.shape.spread:
-        if other.namespace == pod.namespace and rule.selector is not None and rule.selector.matches(other.labels):
+        if (
+            other_pod.namespace == pod.namespace
+            and rule.selector is not None
+            and rule.selector.matches(other_pod.labels)
+        ):
             return True
-    return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in other.shape.anti_affinity)
+    return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in other_pod.shape.anti_affinity)
 
 
 def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
@@ -146,50 +150,52 @@ class UnschedulablePods:
         if not queued_units:
             del self._classes[parked_unit.class_key]
 
-    def first(self, class_key: EquivalenceKey) -> tuple[Turn, str] | None:
+    def first_unit(self, class_key: EquivalenceKey) -> tuple[Turn, str] | None:
         """Return the sort key and name of the first unit of an equivalence class; None if the class is empty."""
         equivalence_class = self._classes.get(class_key)
         return None if equivalence_class is None else equivalence_class.queued_units[0]
 
     def find_helped_units(
-        self, changed: Sequence[str], moved: Iterable[PodView], *, is_topology_changed: bool
+        self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
     ) -> list[tuple[Turn, str]]:
         """Return the sort key and name of the units that changed nodes and moved pods may help, one of each class.
 
         With `is_topology_changed` (nodes, or labels of nodes or namespaces), all single-member classes are included.
         """
-        helped = [
+        helped_units = [
             equivalence_class.queued_units[0]
             for equivalence_class in self._classes.values()
-            if self._is_helped(equivalence_class, changed)
+            if self._is_helped(equivalence_class, node_names)
         ]
-        affected = [unit for name in changed for unit in self._nominated_units.get(name, ())]
-        affected += (
+        affected_units = [unit for name in node_names for unit in self._nominated_units.get(name, ())]
+        affected_units += (
             [unit for unit, parked_unit in self._parked_units.items() if parked_unit.class_key.alone]
             if is_topology_changed
             else ()
         )
-        for other in moved:
-            affected += [unit for unit, pods in self._pods_with_affinity.items() if self._are_affected(pods, other)]
-            if other.shape.anti_affinity:
-                helped += [
+        for moved_pod in moved_pods:
+            affected_units += [
+                unit for unit, pods in self._pods_with_affinity.items() if self._are_affected(pods, moved_pod)
+            ]
+            if moved_pod.shape.anti_affinity:
+                helped_units += [
                     equivalence_class.queued_units[0]
                     for equivalence_class in self._classes.values()
-                    if self._are_affected(equivalence_class.representatives, other)
+                    if self._are_affected(equivalence_class.representatives, moved_pod)
                 ]
-        self._changed = changed
-        return list(dict.fromkeys([*helped, *[(self._parked_units[unit].turn, unit) for unit in affected]]))
+        self._changed = node_names
+        return list(dict.fromkeys([*helped_units, *[(self._parked_units[unit].turn, unit) for unit in affected_units]]))
 
     def is_still_helped(self, unit: str) -> bool:
         """Report whether the change that activated a unit still helps it, after earlier units were placed."""
         class_key = self._parked_units[unit].class_key
         return bool(class_key.alone) or self._is_helped(self._classes[class_key], self._changed)
 
-    def _is_helped(self, equivalence_class: _EquivalenceClass, changed: Sequence[str]) -> bool:
-        return any(may_be_helped_by(pod, changed, self._nodes) for pod in equivalence_class.representatives)
+    def _is_helped(self, equivalence_class: _EquivalenceClass, node_names: Sequence[str]) -> bool:
+        return any(may_be_helped_by(pod, node_names, self._nodes) for pod in equivalence_class.representatives)
 
-    def _are_affected(self, pods: Sequence[PodView], other: PodView) -> bool:
-        return any(is_affected_by(pod, other, self._nodes) for pod in pods)
+    def _are_affected(self, pods: Sequence[PodView], moved_pod: PodView) -> bool:
+        return any(is_affected_by(pod, moved_pod, self._nodes) for pod in pods)
 
     def _needs_own_class(self, pod: PodView) -> bool:
         """Report whether a pod is nominated, or placed pods have anti-affinity to it."""
@@ -301,15 +307,17 @@ class SchedulingQueue:
 
     def start(self) -> None:
         """Start a pass over the active units and the parked units that changes since the last pass may help."""
-        changed, moved = self._nodes.permanent_changes.since(self._generation), self._moved_pods
+        node_names, moved_pods = self._nodes.permanent_changes.changed_since(self._generation), self._moved_pods
         is_topology_changed = self._namespaces_changed or self._property_generation != self._nodes.property_changes.now
         self._namespaces_changed = False
         self._moved_pods = []
         self._generation = self._nodes.permanent_changes.now
         self._property_generation = self._nodes.property_changes.now
         self._heap = [(self._units.turn(self._units.pods(unit)), unit) for unit in self._active]
-        if self._parked and (changed or moved or is_topology_changed):
-            self._heap += self._parked.find_helped_units(changed, moved, is_topology_changed=is_topology_changed)
+        if self._parked and (node_names or moved_pods or is_topology_changed):
+            self._heap += self._parked.find_helped_units(
+                node_names, moved_pods, is_topology_changed=is_topology_changed
+            )
         self._last_unit = "", None
         heapify(self._heap)
 
@@ -330,6 +338,6 @@ class SchedulingQueue:
         unit, class_key = self._last_unit
         self._last_unit = "", None
         if class_key is not None and self._parked.parked_class(unit) != class_key:
-            next_unit_of_class = self._parked.first(class_key)
+            next_unit_of_class = self._parked.first_unit(class_key)
             if next_unit_of_class is not None:
                 heappush(self._heap, next_unit_of_class)

@@ -89,11 +89,11 @@ _GATED_MESSAGE: Final = "Scheduling is blocked due to non-empty scheduling gates
 _SCHEDULED: Final = "PodScheduled"
 
 
-def set_unplaced(obj: Obj, message: str, nominated: str, now: Instant) -> Obj:
+def set_unplaced(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
     """Set PodScheduled to False (Unschedulable) with this message, and set the nominated node of a pod."""
     old = _conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
-    return _with_status(obj, conditions, nominated)
+    return _with_status(obj, conditions, node_name)
 
 
 def set_gated(obj: Obj, now: Instant) -> Obj:
@@ -131,8 +131,8 @@ def _conditions(obj: Obj) -> list[Condition]:
     return conditions if isinstance(conditions, list) else list(conditions)
 
 
-def _with_status(obj: Obj, conditions: Sequence[Mapping[str, Any]], nominated: str) -> Obj:
+def _with_status(obj: Obj, conditions: Sequence[Mapping[str, Any]], node_name: str) -> Obj:
     status = obj.get("status") or {}
-    new_status = {**status, "conditions": conditions, "nominatedNodeName": nominated or None}
+    new_status = {**status, "conditions": conditions, "nominatedNodeName": node_name or None}
     new_status = {field: value for field, value in new_status.items() if value is not None}
     return obj if new_status == status else with_status(obj, new_status)

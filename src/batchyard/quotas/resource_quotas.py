@@ -133,13 +133,15 @@ def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
 def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
     """Return Kubernetes's message part about limited resources that a pod's containers do not specify; '' if none."""
     spec = pod["spec"]
-    required = [name for name in _MUST_BE_SPECIFIED if name in set(limited_resources)]
-    if not required or spec.get("resources"):
+    required_names = [name for name in _MUST_BE_SPECIFIED if name in set(limited_resources)]
+    if not required_names or spec.get("resources"):
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    specified = {c["name"]: _usage_of_requests(container_requests(c), container_limits(c)) for c in containers}
-    unspecified = {name: sorted(c for c, has in specified.items() if name not in has) for name in required}
-    return "; ".join(f"{name} for: {','.join(containers)}" for name, containers in unspecified.items() if containers)
+    usages = {c["name"]: _usage_of_requests(container_requests(c), container_limits(c)) for c in containers}
+    container_names = {name: sorted(c for c, has in usages.items() if name not in has) for name in required_names}
+    return "; ".join(
+        f"{name} for: {','.join(containers)}" for name, containers in container_names.items() if containers
+    )
 
 
 def scopes_of(spec: Mapping[str, Any]) -> tuple[meta.Requirement, ...]:
@@ -398,22 +400,22 @@ class QuotaAdmission:
 
 def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
     hard, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
-    exceeded = sorted(
+    names = sorted(
         name
         for name, amount in quota_charge.additional_usage.items()
         if tally.used[name] + amount > meta.parse_quantity(hard[name])
     )
-    if exceeded:
-        requested = _format_amounts(
-            exceeded,
+    if names:
+        requested_text = _format_amounts(
+            names,
             {
                 name: meta.format_quantity(quota_charge.additional_usage[name], quantity_format_of(obj, name))
-                for name in exceeded
+                for name in names
             },
         )
-        used = _format_amounts(exceeded, {name: tally.format_used(name) for name in exceeded})
-        limited = _format_amounts(exceeded, {name: meta.canonical_quantity(hard[name]) for name in exceeded})
-        amounts = f"requested: {requested}, used: {used}, limited: {limited}"
+        used = _format_amounts(names, {name: tally.format_used(name) for name in names})
+        limited_text = _format_amounts(names, {name: meta.canonical_quantity(hard[name]) for name in names})
+        amounts = f"requested: {requested_text}, used: {used}, limited: {limited_text}"
         raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts}")
 
 
@@ -447,10 +449,10 @@ class ResourceQuotas:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the keys of a changed quota and of all quotas whose usage changed."""
-        changed = self._ledger.observe(event)
+        changed_keys = self._ledger.observe(event)
         if event.key.kind != scheme.RESOURCE_QUOTA or event.type is _DELETED:
-            return changed
-        return (event.key, *changed)
+            return changed_keys
+        return (event.key, *changed_keys)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the status of a quota: its limits and usage."""

@@ -135,21 +135,21 @@ class FlavorAssignment(NamedTuple):
     #: Whether the search stopped before the last flavor of some resource.
     has_flavors_left: bool
     #: The flavor-resources that need preemption.
-    preempting: tuple[int, ...]
+    preempting_frs: tuple[int, ...]
 
 
 def make_flavor_assignment(
     choices: Mapping[str, FlavorChoice],
     usage: Usage,
-    tried: Mapping[str, int],
+    tried_indexes: Mapping[str, int],
     mode: FlavorAssignmentMode = FlavorAssignmentMode.NO_FIT,
 ) -> FlavorAssignment:
     """Return the FlavorAssignment for these flavor choices; `mode` applies if there are no choices."""
     worst = min([choice.mode for choice in choices.values()], default=mode)
     borrow = max([choice.borrow for choice in choices.values()], default=0)
-    preempting = tuple([choice.fr for choice in choices.values() if choice.mode is FlavorAssignmentMode.PREEMPT])
-    has_flavors_left = any(index != SCAN_DONE for index in tried.values())
-    return FlavorAssignment(choices, usage, worst, borrow, tried, has_flavors_left, preempting)
+    preempting_frs = tuple([choice.fr for choice in choices.values() if choice.mode is FlavorAssignmentMode.PREEMPT])
+    has_flavors_left = any(index != SCAN_DONE for index in tried_indexes.values())
+    return FlavorAssignment(choices, usage, worst, borrow, tried_indexes, has_flavors_left, preempting_frs)
 
 
 #: The assignment if no flavor is suitable.
@@ -162,32 +162,32 @@ class ResourceGroupRequest:
     __slots__ = ("_assignment_cache", "group", "obstacles", "resource", "resources", "usages")
 
     def __init__(self, group: FlavorGroup, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> None:
-        requested = [(r, amount, group.ids[r]) for r, amount in requests if r in group.ids]
+        group_requests = [(r, amount, group.ids[r]) for r, amount in requests if r in group.ids]
         self.group = group
         #: The resource under which the position of the flavor search is stored.
         self.resource = resource
-        self.resources = tuple([r for r, _, _ in requested])
+        self.resources = tuple([r for r, _, _ in group_requests])
         #: The requested usage in each flavor, in the order of `resources`, including amounts of zero.
         self.usages: tuple[Usage, ...] = tuple(
-            [tuple([(ids[index], amount) for _, amount, ids in requested]) for index in range(len(group.flavors))]
+            [tuple([(ids[index], amount) for _, amount, ids in group_requests]) for index in range(len(group.flavors))]
         )
         #: For each flavor, why these pods cannot use it; '' if they can use it.
         self.obstacles = obstacles
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
-    def assignment_for(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the cached assignment to the flavor at `index`; `last` is the index of the last considered flavor."""
-        cache_key = (index, last, *qualities)
+    def assignment_for(self, index: int, last_index: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
+        """Return the cached assignment to the flavor at `index`; `last_index` is that of the last considered flavor."""
+        cache_key = (index, last_index, *qualities)
         assignment = self._assignment_cache.get(cache_key)
         if assignment is None:
             if len(self._assignment_cache) >= _ASSIGNMENT_CACHE_MAX:
                 self._assignment_cache.clear()
-            assignment = self._assignment_cache[cache_key] = self._make_assignment(index, last, qualities)
+            assignment = self._assignment_cache[cache_key] = self._make_assignment(index, last_index, qualities)
         return assignment
 
-    def _make_assignment(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
+    def _make_assignment(self, index: int, last_index: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
         flavors, usage = self.group.flavors, self.usages[index]
-        scan_position = SCAN_DONE if last == len(flavors) - 1 else last
+        scan_position = SCAN_DONE if last_index == len(flavors) - 1 else last_index
         choices = {
             resource: FlavorChoice(flavors[index], fr, mode_of(quality), height_of(quality))
             for resource, (fr, _), quality in zip(self.resources, usage, qualities, strict=True)
@@ -220,13 +220,16 @@ class ResourceGroupIndex:
     def plan(self, template: PodTemplate, count: int, obstacles: FlavorMismatches) -> PodSetRequest:
         """Return the requests of `count` pods of a template by resource group; results are cached."""
         cache_key = (id(template), count)
-        cached = self._request_cache.get(cache_key)
-        if cached is None or cached[0] is not template:
+        cache_entry = self._request_cache.get(cache_key)
+        if cache_entry is None or cache_entry[0] is not template:
             if len(self._request_cache) >= _REQUEST_CACHE_MAX:
                 self._request_cache.clear()
             requests = self._requests(template, count)
-            cached = self._request_cache[cache_key] = (template, self.plan_requests(requests, (template,), obstacles))
-        return cached[1]
+            cache_entry = self._request_cache[cache_key] = (
+                template,
+                self.plan_requests(requests, (template,), obstacles),
+            )
+        return cache_entry[1]
 
     def plan_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
@@ -327,11 +330,11 @@ class FlavorScan(NamedTuple):
         if self.obstacles[index]:
             return [self.obstacles[index]]
         plan = self.plan
-        requested = zip(plan.resources, plan.usages[index], qualities, strict=True)
+        resource_requests = zip(plan.resources, plan.usages[index], qualities, strict=True)
         flavor = plan.group.flavors[index]
         return [
             self._rejection_reason(resource, flavor, request)
-            for resource, request, quality in requested
+            for resource, request, quality in resource_requests
             if possibility_of(quality) is not _FIT
         ]
 
@@ -339,10 +342,10 @@ class FlavorScan(NamedTuple):
         self, resource: str, flavor: str, request: tuple[int, int]
     ) -> messages.InsufficientQuota | messages.ExceedsMaxCapacity:
         fr, amount = request
-        assumed = self.assumed.get(fr, 0)
-        if assumed + amount > self.potential[fr]:
-            return messages.ExceedsMaxCapacity(resource, flavor, assumed, amount, self.potential[fr])
-        return messages.InsufficientQuota(resource, flavor, assumed + amount - max(0, self.available[fr]))
+        assumed_usage = self.assumed.get(fr, 0)
+        if assumed_usage + amount > self.potential[fr]:
+            return messages.ExceedsMaxCapacity(resource, flavor, assumed_usage, amount, self.potential[fr])
+        return messages.InsufficientQuota(resource, flavor, assumed_usage + amount - max(0, self.available[fr]))
 
 
 def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:
@@ -384,17 +387,17 @@ class AdmittedWorkload:
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     rank: tuple[int, int, str] = field(init=False)
 
-    def is_equivalent(self, other: "AdmittedWorkload") -> bool:
+    def is_equivalent(self, other_workload: "AdmittedWorkload") -> bool:
         """Report whether both Workloads are equal in every field that affects scheduling decisions."""
         return (
-            self.queue is other.queue
-            and self.rank == other.rank
-            and self.usage == other.usage
-            and self.evicted == other.evicted
-            and self.is_admitted == other.is_admitted
-            and self.queued == other.queued
-            and self.flavor_resources == other.flavor_resources
-            and self.local_queue == other.local_queue
+            self.queue is other_workload.queue
+            and self.rank == other_workload.rank
+            and self.usage == other_workload.usage
+            and self.evicted == other_workload.evicted
+            and self.is_admitted == other_workload.is_admitted
+            and self.queued == other_workload.queued
+            and self.flavor_resources == other_workload.flavor_resources
+            and self.local_queue == other_workload.local_queue
         )
 
     def __post_init__(self) -> None:
@@ -449,7 +452,7 @@ class ClusterQueue:
         """Clear the cached preemption order of the Workloads."""
         self._ranked = None
 
-    def ranked(self) -> list[AdmittedWorkload]:
+    def ranked_workloads(self) -> list[AdmittedWorkload]:
         """Return the admitted Workloads of this ClusterQueue in preemption order; the list is cached."""
         if self._ranked is None:
             self._ranked = sorted(self.workloads.values(), key=PREEMPTION_RANK)
@@ -505,21 +508,23 @@ def compute_active_status(
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:
     """Return the reason and text of each missing, inactive or incompatible AdmissionCheck of a ClusterQueue."""
     rules = sorted(view.check_rules)
-    existing = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
-    multikueue_rules = [rule for rule, check in existing if check.controller == MULTIKUEUE_CONTROLLER_NAME]
-    restricted = [rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)]
-    provisioning_checks = [rule.name for rule, check in existing if check.controller == PROVISIONING_CONTROLLER_NAME]
+    existing_checks = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
+    multikueue_rules = [rule for rule, check in existing_checks if check.controller == MULTIKUEUE_CONTROLLER_NAME]
+    restricted_names = [rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)]
+    provisioning_checks = [
+        rule.name for rule, check in existing_checks if check.controller == PROVISIONING_CONTROLLER_NAME
+    ]
     faults = []
-    if missing := [rule.name for rule in rules if rule.name not in checks]:
-        faults.append(("AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {','.join(missing)}"))
-    if inactive := [rule.name for rule, check in existing if not check.active]:
-        faults.append(("AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {','.join(inactive)}"))
+    if missing_names := [rule.name for rule in rules if rule.name not in checks]:
+        faults.append(("AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {','.join(missing_names)}"))
+    if inactive_names := [rule.name for rule, check in existing_checks if not check.active]:
+        faults.append(("AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {','.join(inactive_names)}"))
     names = ",".join(rule.name for rule in multikueue_rules)
     if len(multikueue_rules) > 1:
         message = f"Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: {names}"
         faults.append(("MultipleMultiKueueAdmissionChecks", message))
-    if restricted:
-        message = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(restricted)}"
+    if restricted_names:
+        message = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(restricted_names)}"
         faults.append(("MultiKueueAdmissionCheckAppliedPerFlavor", message))
     if multikueue_rules and provisioning_checks:
         names_text = f"found: {names}, {','.join(provisioning_checks)}"

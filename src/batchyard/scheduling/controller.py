@@ -148,8 +148,8 @@ class BlockedCycle:
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
-        blocked = [view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY]
-        current_heads = [self._head_of(view) for view in blocked]
+        views = [view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        current_heads = [self._head_of(view) for view in views]
         return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
@@ -165,17 +165,17 @@ class BlockedCycle:
             if obj is None or not workload_view(obj).admissible:
                 continue
             if is_closed:
-                later = decisions[position:]
-                self._entries = [entry for entry in later if not isinstance(entry, StayPending)]
-                return [*decisions[:position], *(entry for entry in later if isinstance(entry, StayPending))], obj
+                rest = decisions[position:]
+                self._entries = [entry for entry in rest if not isinstance(entry, StayPending)]
+                return [*decisions[:position], *(entry for entry in rest if isinstance(entry, StayPending))], obj
             is_closed = self._gate.awaits(obj)
         return decisions, None
 
     def resume(self) -> Sequence[Decision]:
         """Return the stored decisions that are still valid, and clear the store."""
         entries, self._entries = self._entries, []
-        refreshed = [self._refresh_entry(entry) for entry in entries]
-        return [entry for entry in refreshed if entry is not None]
+        new_entries = [self._refresh_entry(entry) for entry in entries]
+        return [entry for entry in new_entries if entry is not None]
 
     def _head_of(self, view: WorkloadView) -> Head | None:
         queues = self._cache.queue_manager
@@ -187,9 +187,9 @@ class BlockedCycle:
 
     def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
         """Return a stored decision with the current objects; None if it is no longer valid."""
-        decided, name = entry.head.workload, entry.head.queue
-        queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(decided.key)
-        if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(decided):
+        old_view, name = entry.head.workload, entry.head.queue
+        queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(old_view.key)
+        if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(old_view):
             return None
         if isinstance(entry, Admit):
             return entry._replace(head=entry.head._replace(workload=view), queue=queue)
@@ -246,10 +246,10 @@ class QuiescenceDetector:
         self._cache = index
         self._stalled_trees: dict[str, _StalledTree] = {}
 
-    def look(self, decided: Iterable[tuple[Decision, bool]]) -> None:
+    def look(self, outcomes: Iterable[tuple[Decision, bool]]) -> None:
         """Record a cycle's decisions, each with whether its Workload was parked; pause trees without progress."""
         trees: dict[str, list[tuple[str, str]] | None] = {}
-        for decision, parked in decided:
+        for decision, parked in outcomes:
             queue = self._cache.snapshot.queues.get(decision.head.queue)
             if queue is None:
                 continue
@@ -259,8 +259,8 @@ class QuiescenceDetector:
                 continue
             unchanged_heads = trees.setdefault(root, [])
             if unchanged_heads is not None:
-                tried = repr(decision.last.tried) if decision.last else ""
-                unchanged_heads.append((decision.head.workload.key, tried))
+                position = repr(decision.last_assignment.tried) if decision.last_assignment else ""
+                unchanged_heads.append((decision.head.workload.key, position))
         for root, heads in trees.items():
             self._update_tree(root, heads)
 
@@ -368,18 +368,18 @@ class Scheduler:
         return outcome
 
     def _apply_decisions(
-        self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
+        self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
     ) -> None:
         """Apply decisions up to the first admission that must wait for ready pods; report it on its Workload."""
-        decisions, blocked = self._blocked.split(decided, reader)
-        if blocked is not None:
-            self._reports.pop(workload_view(blocked).key, None)
-            updated = set_pending(blocked, *_WAITING, now)
-            outcome.writes += [UpdateStatus(updated)] if updated is not blocked else []
+        decisions, blocked_workload = self._blocked.split(all_decisions, reader)
+        if blocked_workload is not None:
+            self._reports.pop(workload_view(blocked_workload).key, None)
+            new_workload = set_pending(blocked_workload, *_WAITING, now)
+            outcome.writes += [UpdateStatus(new_workload)] if new_workload is not blocked_workload else []
         preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
         loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
-        parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
-        self._quiescence.look(zip(decisions, parked, strict=True))
+        parked_flags = [self._apply(decision, reader, now, outcome) for decision in decisions]
+        self._quiescence.look(zip(decisions, parked_flags, strict=True))
         for loop in loops:
             self._cache.queue_manager.freeze(loop.tree)
             self._on_loop(loop)
@@ -409,27 +409,29 @@ class Scheduler:
             "podSetAssignments": [_pod_set_assignment_status(p) for p in decision.assignment.pod_sets],
         }
         checks = required_checks(decision.queue.view, admission)
-        admitted = not checks
-        self._cache.workload_cache.assume(decision, now, admitted=admitted)
-        reserved, *other_events = _admission_events(key, view, decision, now, admitted=admitted)
+        is_admitted = not checks
+        self._cache.workload_cache.assume(decision, now, admitted=is_admitted)
+        reserved_event, *other_events = _admission_events(key, view, decision, now, admitted=is_admitted)
         details = partial(decision_details.admission_details, decision, self._number)
-        events = [reserved._replace(details=details), *other_events]
-        outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
+        events = [reserved_event._replace(details=details), *other_events]
+        outcome.add(UpdateStatus(reserve_quota(obj, admission, now, is_admitted, checks)), events)
 
     def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        spared = NO_ALTERNATIVES
+        alternatives = NO_ALTERNATIVES
         if self._records_alternatives and is_new(decision):
-            spared = preemption_alternatives(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
+            alternatives = preemption_alternatives(
+                decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
+            )
         # The same for every target.
-        details = cache(partial(decision_details.preemption_details, decision, self._number, spared))
+        details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
         for target in decision.targets:
             key = _workload_key(target.workload.key)
             obj = reader.get(key)
             if obj is None or target.workload.evicted:
                 continue
-            preempted, events = self._evict_target(decision, target, obj, now)
+            evicted_workload, events = self._evict_target(decision, target, obj, now)
             detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
-            outcome.add(UpdateStatus(preempted), detailed_events)
+            outcome.add(UpdateStatus(evicted_workload), detailed_events)
 
     def _evict_target(
         self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
@@ -443,16 +445,20 @@ class Scheduler:
             snapshot.path_of(decision.queue),
             snapshot.path_of(target.workload.queue),
         )
-        evicted = evict(obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
-        return evicted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
+        evicted_workload = evict(
+            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preemption=target.reason
+        )
+        return evicted_workload, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
     def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head
-        parked = self._cache.queue_manager.requeue(head, decision.last, decision.requeue, decision.why.reason)
+        is_parked = self._cache.queue_manager.requeue(
+            head, decision.last_assignment, decision.requeue, decision.why.reason
+        )
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
         self._reports[head.workload.key] = decision.why, self._number
-        return parked
+        return is_parked
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the due pending reasons; requeue for the next backoff end or report time."""
@@ -465,12 +471,12 @@ class Scheduler:
         if self._reports and now >= self._reports_due:
             for name, (why, cycle) in self._reports.items():
                 key = _workload_key(name)
-                updated = _with_pending_reason(reader.get(key), why, now)
-                if updated is not None:
+                new_workload = _with_pending_reason(reader.get(key), why, now)
+                if new_workload is not None:
                     event = EventRecord(
                         key, "Warning", why.reason, why.message, partial(decision_details.pending_details, why, cycle)
                     )
-                    outcome.add(UpdateStatus(updated), [event])
+                    outcome.add(UpdateStatus(new_workload), [event])
             self._reports.clear()
         due_times = [
             t
@@ -536,11 +542,11 @@ def _admission_events(
     key: Key, view: WorkloadView, decision: Admit, now: Instant, *, admitted: bool
 ) -> list[EventRecord]:
     queue = decision.queue.name
-    waited = round((now - view.waiting_since) / SECOND)
-    message = f"Quota reserved in ClusterQueue {queue}, wait time since queued was {waited}s"
-    considered = _format_considered(decision.assignment)
-    if considered:
-        message += f"; Flavors considered: {considered}"
+    wait_seconds = round((now - view.waiting_since) / SECOND)
+    message = f"Quota reserved in ClusterQueue {queue}, wait time since queued was {wait_seconds}s"
+    considered_text = _format_considered(decision.assignment)
+    if considered_text:
+        message += f"; Flavors considered: {considered_text}"
     events = [EventRecord(key, "Normal", "QuotaReserved", message)]
     if admitted:
         admitted_message = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
@@ -552,13 +558,13 @@ def _format_considered(assignment: Assignment) -> str:
     """Format the considered flavors of each pod set as Kueue does, without flavors whose quota is free."""
     pod_sets = []
     for pod_set in assignment.pod_sets:
-        formatted = [
+        attempts = [
             _format_attempt(a)
             for a in sorted(pod_set.attempts)
             if a.possibility is not PreemptionPossibility.FIT or a.borrow
         ]
-        if formatted:
-            pod_sets.append(f"{pod_set.name}: {', '.join(formatted)}")
+        if attempts:
+            pod_sets.append(f"{pod_set.name}: {', '.join(attempts)}")
     return " | ".join(pod_sets)
 
 

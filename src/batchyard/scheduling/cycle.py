@@ -251,34 +251,38 @@ class Cycle:
             why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
             return None
-        return StayPending(head, why, requeue, head.last)
+        return StayPending(head, why, requeue, head.last_assignment)
 
     def _nominate(self, head: Head) -> NominatedEntry:
         queue = self.snapshot.queues[head.queue]
-        assignment, targets = self._assign(head.workload, queue, head.last, ())
+        assignment, targets = self._assign(head.workload, queue, head.last_assignment, ())
         return NominatedEntry(head, head.workload, queue, assignment, targets)
 
     def _assign(
         self,
         workload: WorkloadView,
         queue: ClusterQueue,
-        last: flavor_assigner.LastAssignment | None,
-        nominated: flavor_assigner.Nominated,
+        last_assignment: flavor_assigner.LastAssignment | None,
+        nominated_flavors: flavor_assigner.Nominated,
     ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
         """Return a Workload's flavor assignment and preemption targets; if not all pods fit, try partial admission."""
-        if last is not None and flavor_assigner.is_outdated(last, queue, self.number, workload):
-            last = None
+        if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
+            last_assignment = None
         fair = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
         victims = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
         oracle = victims.oracle if victims is not None else None
-        search = flavor_assigner.FlavorAssigner(workload, queue, self.snapshot, oracle, last, fair, nominated)
+        search = flavor_assigner.FlavorAssigner(
+            workload, queue, self.snapshot, oracle, last_assignment, fair, nominated_flavors
+        )
 
         result = _assign_counts(search, victims, workload.counts)
         if _can_proceed(result) or not workload.can_be_partially_admitted:
             return result
-        found = flavor_assigner.search_counts(workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed)
-        return found or result
+        partial_result = flavor_assigner.search_counts(
+            workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed
+        )
+        return partial_result or result
 
     # Decision.
 
@@ -322,8 +326,10 @@ class Cycle:
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.assigned_flavors.has_flavors_left:
-                tried = tuple([p.assigned_flavors.tried for p in pod_sets])
-                return flavor_assigner.LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
+                tried_indexes = tuple([p.assigned_flavors.tried for p in pod_sets])
+                return flavor_assigner.LastAssignment(
+                    tried_indexes, entry.queue.generation, self.number, entry.workload.shape
+                )
         return None
 
     def _nominate_again(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> None:
@@ -332,11 +338,11 @@ class Cycle:
         The flavors may not change. If the entry then fits, it must wait until these victims have stopped.
         """
         self.renominated[entry.workload.key] = None
-        nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
+        nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
-            entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated)
+            entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated_flavors)
         if entry.assignment.mode is _MODE_FIT:
             entry.assignment.mode = _MODE_DEFERRED_FIT
 
@@ -346,16 +352,16 @@ class Cycle:
         if queue.view.preemption.reclaim_within_cohort == "Any":
             return
         node = queue.node
-        reserved = []
+        reserved_usage = []
         for fr, amount in entry.usage:
             limit = node.borrowing_limit.get(fr)
             if entry.assignment.borrow == 0:
-                reserved.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
+                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
             elif limit is None:
-                reserved.append((fr, amount))
+                reserved_usage.append((fr, amount))
             else:
-                reserved.append((fr, max(0, min(amount, node.subtree[fr] + limit - node.usage[fr]))))
-        self.snapshot.add_usage(queue, tuple(reserved))
+                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] + limit - node.usage[fr]))))
+        self.snapshot.add_usage(queue, tuple(reserved_usage))
 
 
 def _assign_counts(
@@ -388,23 +394,23 @@ class _ClaimedVictims:
 
     def overlap(self, entry: NominatedEntry) -> bool:
         """Report whether an earlier entry has already claimed one of this entry's targets."""
-        claimed = self.claimed_in_tree(entry)
-        return bool(claimed) and any(target.workload.key in claimed for target in entry.targets)
+        claimed_victims = self.claimed_in_tree(entry)
+        return bool(claimed_victims) and any(target.workload.key in claimed_victims for target in entry.targets)
 
     def claim(self, entry: NominatedEntry) -> None:
         """Claim the targets of an entry, so that later entries do not preempt them too."""
         if entry.targets:
-            claimed = self._claimed.setdefault(entry.queue.node.path[0], {})
-            claimed.update({target.workload.key: target.workload for target in entry.targets})
+            claimed_victims = self._claimed.setdefault(entry.queue.node.path[0], {})
+            claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
         """Report whether an entry fits after all claimed victims and its own targets are preempted."""
-        node, claimed = entry.queue.node, self.claimed_in_tree(entry)
-        if not claimed and not entry.targets:
+        node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
+        if not claimed_victims and not entry.targets:
             return quota.has_room(node, entry.usage)
         own_victims = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
-            for victim in {**claimed, **own_victims}.values():
+            for victim in {**claimed_victims, **own_victims}.values():
                 self._snapshot.remove_usage(victim.queue, victim.usage)
             return quota.has_room(node, entry.usage)
 

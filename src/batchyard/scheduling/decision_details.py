@@ -54,19 +54,19 @@ def _workload_fields(workload: WorkloadView) -> dict[str, Any]:
 
 def _target_details(target: PreemptionTarget) -> dict[str, Any]:
     victim = target.workload
-    named = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
-    return {**named, "clusterQueue": victim.queue.name, "rule": target.reason}
+    identity = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
+    return {**identity, "clusterQueue": victim.queue.name, "rule": target.reason}
 
 
 def _spared_details(passed_over: SparedWorkload) -> dict[str, Any]:
     holder_workload = passed_over.holder.workload
-    named = {
+    identity = {
         "workload": holder_workload.key,
         "uid": holder_workload.uid,
         "priority": holder_workload.priority,
         "clusterQueue": holder_workload.queue.name,
     }
-    return {**named, "rule": passed_over.reason.rule, "why": passed_over.reason.text}
+    return {**identity, "rule": passed_over.reason.rule, "why": passed_over.reason.text}
 
 
 def _pod_sets_details(assignment: Assignment) -> Sequence[dict[str, Any]]:
@@ -74,12 +74,12 @@ def _pod_sets_details(assignment: Assignment) -> Sequence[dict[str, Any]]:
 
 
 def _pod_set_details(assignment: PodSetAssignment) -> dict[str, Any]:
-    requested = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
+    requests = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
     attempts = sorted(assignment.attempts)[:_RECORDED_MAX]
     return {
         "name": assignment.name,
         "count": assignment.count,
-        "requests": requested,
+        "requests": requests,
         "flavors": {resource: choice.flavor for resource, choice in sorted(assignment.choices.items())},
         "borrowsFromHeight": max([choice.borrow for choice in assignment.choices.values()], default=0),
         "considered": [_attempt_details(attempt) for attempt in attempts],

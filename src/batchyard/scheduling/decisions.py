@@ -14,7 +14,7 @@ class Head(NamedTuple):
 
     workload: WorkloadView
     queue: str
-    last: LastAssignment | None = None
+    last_assignment: LastAssignment | None = None
 
 
 class InadmissibleReason(NamedTuple):
@@ -55,7 +55,7 @@ class Preempt(NamedTuple):
     targets: tuple[PreemptionTarget, ...]
     why: InadmissibleReason
     requeue: RequeueReason = RequeueReason.PENDING_PREEMPTION
-    last: LastAssignment | None = None
+    last_assignment: LastAssignment | None = None
 
 
 class StayPending(NamedTuple):
@@ -64,7 +64,7 @@ class StayPending(NamedTuple):
     head: Head
     why: InadmissibleReason
     requeue: RequeueReason
-    last: LastAssignment | None = None
+    last_assignment: LastAssignment | None = None
 
 
 Decision: TypeAlias = Admit | Preempt | StayPending

@@ -122,9 +122,9 @@ class Assignment:
         return most_severe_reason
 
     @property
-    def preempting(self) -> tuple[int, ...]:
+    def preempting_frs(self) -> tuple[int, ...]:
         """The ids of the flavor-resources whose quota must be freed by preemption."""
-        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.assigned_flavors.preempting]))
+        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.assigned_flavors.preempting_frs]))
 
 
 #: (flavor-resource id, amount, borrowing height) -> how preemption could free that amount.
@@ -149,19 +149,19 @@ class FlavorAssigner:
     snapshot: Snapshot
     #: Tells how preemption could free quota; None if the queue does not preempt.
     oracle: Oracle | None
-    last: LastAssignment | None
+    last_assignment: LastAssignment | None
     fair_sharing: bool = False
     nominated: Nominated = ()
 
     def assign(self, counts: Sequence[int]) -> Assignment:
         """Return the flavors of all pod sets for these pod counts; the search ends at a pod set without a flavor."""
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
-            assigned = self._assign_pod_set(0, counts, ())
+            assignment = self._assign_pod_set(0, counts, ())
             return Assignment(
-                [assigned],
-                assigned.assigned_flavors.mode,
-                assigned.assigned_flavors.borrow,
-                assigned.assigned_flavors.usage,
+                [assignment],
+                assignment.assigned_flavors.mode,
+                assignment.assigned_flavors.borrow,
+                assignment.assigned_flavors.usage,
             )
         pod_sets: list[PodSetAssignment] = []
         usage: Usage = ()
@@ -183,7 +183,7 @@ class FlavorAssigner:
                 break
         return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrow, usage)
 
-    def weighed(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
+    def all_qualities(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
         """Return the quality of every flavor for each resource, including flavors that the search would not reach.
 
         `usage` is the usage of the other pod sets of the Workload.
@@ -196,8 +196,8 @@ class FlavorAssigner:
         pod_set, count = self.workload.pod_sets[index], counts[index]
         plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
         scans = self._scan_groups(plan, (index,), usage)
-        assigned = _merge_assignments(plan, scans)
-        return PodSetAssignment(pod_set.name, count, plan.requests, assigned, scans, plan.unavailable)
+        assignment = _merge_assignments(plan, scans)
+        return PodSetAssignment(pod_set.name, count, plan.requests, assignment, scans, plan.unavailable)
 
     def _assign_pod_set_group(
         self, members: Sequence[int], counts: Sequence[int], usage: Usage
@@ -207,17 +207,17 @@ class FlavorAssigner:
         pod_sets = [self.workload.pod_sets[i] for i in members]
         plans = [coverage.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
         total, templates = _sum_requests([plan.requests for plan in plans]), [p.template for p in pod_sets]
-        common = coverage.plan_requests(total, templates, obstacles)
-        scans = self._scan_groups(common, members, usage)
-        assigned = _merge_assignments(common, scans)
+        group_plan = coverage.plan_requests(total, templates, obstacles)
+        scans = self._scan_groups(group_plan, members, usage)
+        assignment = _merge_assignments(group_plan, scans)
         return [
             PodSetAssignment(
                 p.name,
                 counts[i],
                 plan.requests,
-                _restrict_assignment(assigned, plan.requests),
+                _restrict_assignment(assignment, plan.requests),
                 scans,
-                common.unavailable,
+                group_plan.unavailable,
             )
             for i, p, plan in zip(members, pod_sets, plans, strict=True)
         ]
@@ -239,11 +239,11 @@ class FlavorAssigner:
     ) -> cluster_queue.FlavorScan:
         """Scan the flavors of a resource group, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
-        assumed = dict(usage) if usage else _NO_USAGE
-        totals = [_add_assumed(assumed, requested) for requested in plan.usages] if assumed else plan.usages
+        base_usage = dict(usage) if usage else _NO_USAGE
+        totals = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
         available = available_cache(node)
         obstacles = self._obstacles(plan, members) if self.nominated else plan.obstacles
-        start = 0 if self.last is None else _first_index(self.last, plan, members)
+        start = 0 if self.last_assignment is None else _first_index(self.last_assignment, plan, members)
         qualities_by_flavor: list[Sequence[GranularMode]] = []
         best: Sequence[GranularMode] = ()
         previous_qualities: Sequence[GranularMode] = ()
@@ -260,9 +260,9 @@ class FlavorAssigner:
                 best, best_quality, best_index = qualities, quality, index
             if not should_continue:
                 break
-        selected = plan.assignment_for(best_index, index, best) if best else cluster_queue.NO_FLAVOR_ASSIGNMENT
+        selection = plan.assignment_for(best_index, index, best) if best else cluster_queue.NO_FLAVOR_ASSIGNMENT
         return cluster_queue.FlavorScan(
-            plan, obstacles, start, qualities_by_flavor, selected, assumed, available, node.potential, fungibility
+            plan, obstacles, start, qualities_by_flavor, selection, base_usage, available, node.potential, fungibility
         )
 
     def _iterate_qualities(
@@ -298,10 +298,10 @@ class FlavorAssigner:
 
     def _obstacles(self, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> list[str]:
         """Return, for each flavor, why it is excluded if only nominated flavors are allowed; '' if it is allowed."""
-        nominated = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
-        skipping = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
+        nominated_flavors = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
+        message = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
-            obstacle if flavor in nominated else skipping.format(flavor, plan.resource)
+            obstacle if flavor in nominated_flavors else message.format(flavor, plan.resource)
             for flavor, obstacle in zip(plan.group.flavors, plan.obstacles, strict=True)
         ]
 
@@ -310,9 +310,9 @@ class FlavorAssigner:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _first_index(last: LastAssignment, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> int:
+def _first_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> int:
     """Return the index of the flavor at which to resume the search; 0 if the queue has fewer flavors by now."""
-    start = last.next_flavor(members[0], plan.resource)
+    start = state.next_flavor(members[0], plan.resource)
     return start if start < len(plan.group.flavors) else 0
 
 
@@ -326,9 +326,9 @@ def _merge_assignments(
         return scans[-1].selected
     assignments = [scan.selected for scan in scans]
     choices = {resource: choice for assignment in assignments for resource, choice in assignment.choices.items()}
-    tried = {resource: index for assignment in assignments for resource, index in assignment.tried.items()}
+    tried_indexes = {resource: index for assignment in assignments for resource, index in assignment.tried.items()}
     return cluster_queue.make_flavor_assignment(
-        choices, tuple([used for assignment in assignments for used in assignment.usage]), tried, _MODE_FIT
+        choices, tuple([used for assignment in assignments for used in assignment.usage]), tried_indexes, _MODE_FIT
     )
 
 
@@ -336,14 +336,14 @@ def _restrict_assignment(source: cluster_queue.FlavorAssignment, requests: Reque
     """Return the part for one pod set's requests of an assignment that covers several pod sets."""
     choices = {r: source.choices[r] for r, _ in requests if r in source.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
-    tried = {r: source.tried[r] for r in choices}
+    tried_indexes = {r: source.tried[r] for r in choices}
     mode = _MODE_FIT if source.mode is _MODE_FIT else _MODE_NO_FIT
-    return cluster_queue.make_flavor_assignment(choices, usage, tried, mode)
+    return cluster_queue.make_flavor_assignment(choices, usage, tried_indexes, mode)
 
 
-def _add_assumed(assumed: Mapping[int, int], usage: Usage) -> Usage:
+def _add_assumed(assumed_usage: Mapping[int, int], usage: Usage) -> Usage:
     """Return `usage` plus the assumed usage of the same flavor-resources."""
-    return tuple([(fr, assumed.get(fr, 0) + amount) for fr, amount in usage])
+    return tuple([(fr, assumed_usage.get(fr, 0) + amount) for fr, amount in usage])
 
 
 def _add_usage(usage: Usage, additional: Usage) -> Usage:
@@ -362,11 +362,11 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
     return order_requests(total)
 
 
-def is_outdated(last: LastAssignment, queue: cluster_queue.ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
+def is_outdated(state: LastAssignment, queue: cluster_queue.ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
     """Report whether the state of an earlier flavor search is outdated, so that the next search starts over."""
-    if last.shape != workload.shape:
+    if state.shape != workload.shape:
         return True
-    return cycle - last.cycle > 1 and queue.generation > last.generation
+    return cycle - state.cycle > 1 and queue.generation > state.generation
 
 
 # Finds the largest pod counts, between the minimum and the requested count, that fit.
@@ -386,13 +386,13 @@ def search_counts(
     total = sum(deltas)
     if total == 0:
         return None
-    low, high = 0, total + 1
+    lower, upper = 0, total + 1
     best: tuple[int, T] | None = None
-    while low < high:
-        middle = (low + high) // 2
+    while lower < upper:
+        middle = (lower + upper) // 2
         result = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, deltas, strict=True)])
         if is_good(result):
-            best, high = (middle, result), middle
+            best, upper = (middle, result), middle
         else:
-            low = middle + 1
-    return best[1] if best is not None and best[0] == low else None
+            lower = middle + 1
+    return best[1] if best is not None and best[0] == lower else None

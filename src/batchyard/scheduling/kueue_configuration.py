@@ -44,8 +44,8 @@ def managed_namespaces(
     namespace_selector: Mapping[str, Any] | None = None, kueue_namespace: str = "kueue-system"
 ) -> Selector | None:
     """Return the configured Namespace selector; by default, all Namespaces except kube-system and Kueue's own."""
-    excluded = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", kueue_namespace]}
-    return selector(namespace_selector or {"matchExpressions": [excluded]})
+    exclusion = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", kueue_namespace]}
+    return selector(namespace_selector or {"matchExpressions": [exclusion]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +133,18 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     """Describe each ignored setting: unsupported job frameworks, MultiKueue, retention, changed feature gates."""
     integrations = configuration.get("integrations") or {}
-    unsupported = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
-    unsupported += integrations.get("externalFrameworks") or ()
-    if unsupported:
-        yield f"the job integrations {', '.join(unsupported)}"
-    missing = [key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)]
-    if missing:
-        yield f"omitting {' and '.join(missing)} from integrations.frameworks: their jobs are queued regardless"
+    unsupported_names = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
+    unsupported_names += integrations.get("externalFrameworks") or ()
+    if unsupported_names:
+        yield f"the job integrations {', '.join(unsupported_names)}"
+    kinds = [key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)]
+    if kinds:
+        yield f"omitting {' and '.join(kinds)} from integrations.frameworks: their jobs are queued regardless"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
     gates = configuration.get("featureGates") or {}
-    changed = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]
-    if changed:
-        yield f"featureGates {', '.join(changed)}"
+    names = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]
+    if names:
+        yield f"featureGates {', '.join(names)}"
 
 
 def _duration(text: str | None) -> Duration | None:

@@ -60,8 +60,8 @@ class InsufficientQuota(NamedTuple):
 
     def __str__(self) -> str:
         """Format the missing amount as Kueue's message."""
-        missing = format_amount(self.resource, self.missing)
-        return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing} more needed"
+        missing_quota = format_amount(self.resource, self.missing)
+        return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing_quota} more needed"
 
 
 class ExceedsMaxCapacity(NamedTuple):
@@ -75,12 +75,12 @@ class ExceedsMaxCapacity(NamedTuple):
 
     def __str__(self) -> str:
         """Format the request and the capacity as Kueue's message."""
-        assumed, request, capacity = (
+        assumed_usage, request, capacity = (
             format_amount(self.resource, amount) for amount in (self.assumed, self.request, self.capacity)
         )
         return (
             f"insufficient quota for {self.resource} in flavor {self.flavor}, previously considered podsets requests"
-            f" ({assumed}) + current podset request ({request}) > maximum capacity ({capacity})"
+            f" ({assumed_usage}) + current podset request ({request}) > maximum capacity ({capacity})"
         )
 
 

@@ -19,15 +19,15 @@ QUEUE_ORDER: Final = attrgetter("order")
 class PendingEntry:
     """A pending Workload; `line` is the heap that contains it, or None if it is held back or removed."""
 
-    __slots__ = ("last", "line", "order", "view")
+    __slots__ = ("last_assignment", "line", "order", "view")
 
-    def __init__(self, view: WorkloadView, last: LastAssignment | None) -> None:
+    def __init__(self, view: WorkloadView, last_assignment: LastAssignment | None) -> None:
         self.view = view
-        self.last = last
+        self.last_assignment = last_assignment
         self.order: Order = (-view.priority, view.queued, view.uid, view.key)
         self.line: WorkloadHeap | None = None
 
-    def __lt__(self, _other: "PendingEntry") -> bool:
+    def __lt__(self, _other_entry: "PendingEntry") -> bool:
         """Return False: heap items compare by `order` first, and entries with equal order are interchangeable."""
         return False
 
@@ -49,7 +49,7 @@ class WorkloadHeap:
         self.size += 1
         heapq.heappush(self._heap, (entry.order, entry))
 
-    def first(self) -> PendingEntry | None:
+    def first_entry(self) -> PendingEntry | None:
         """Return the first Workload in queue order; None if the heap is empty."""
         heap = self._heap
         while heap and heap[0][1].line is not self:
@@ -110,10 +110,10 @@ class FirstPendingCache:
     def __init__(self) -> None:
         self.first_entries: list[PendingEntry] | None = None
 
-    def of(self, pending: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
+    def of(self, pending_entries: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
         """Return the first `count` pending Workloads in queue order, without precedence for the current preemptor."""
-        if self.first_entries is None or len(self.first_entries) < min(count, len(pending)):
-            entries = pending.values()
+        if self.first_entries is None or len(self.first_entries) < min(count, len(pending_entries)):
+            entries = pending_entries.values()
             self.first_entries = (
                 [min(entries, key=QUEUE_ORDER)] if count == 1 and entries else sorted(entries, key=QUEUE_ORDER)[:count]
             )

@@ -54,7 +54,7 @@ class PendingQueueReader:
         """Return the equivalence classes of the pending Workloads with their keys; some classes may be empty."""
         return list(self._classes.items())
 
-    def held(self) -> list[WorkloadView]:
+    def held_workloads(self) -> list[WorkloadView]:
         """Return the Workloads that a backoff or a condition holds back."""
         return [entry.view for entry in self._held_back.values()]
 
@@ -93,7 +93,7 @@ class PendingQueueReader:
             preemptor_entry is not None and preemptor_entry.order > order
         )
 
-    def first(self, count: int) -> list[WorkloadView]:
+    def first_workloads(self, count: int) -> list[WorkloadView]:
         """Return the first `count` pending Workloads in queue order, the current preemptor first."""
         entries, preemptor_entry = self._first_pending.of(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
@@ -125,16 +125,16 @@ class PendingQueueReader:
             if any(entry.order > order for entry in members.parked.members()):
                 members.parked_at = max(members.parked_at, now)
 
-    def has_parked_predecessor(self, key: str, since: Instant) -> bool:
-        """Report whether a Workload ahead of a pending Workload was parked at or after `since`."""
+    def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
+        """Report whether a Workload ahead of a pending Workload was parked at or after `start_time`."""
         order = self._entries[key].order
-        recently_parked = [each.parked.first() for each in self._classes.values() if each.parked_at >= since]
-        return any(first is not None and first.order < order for first in recently_parked)
+        recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
+        return any(first_entry is not None and first_entry.order < order for first_entry in recently_parked)
 
     def head_of(self, key: str) -> Head:
         """Return a pending Workload as a head for a scheduling cycle."""
         entry = self._entries[key]
-        return Head(entry.view, self.name, entry.last)
+        return Head(entry.view, self.name, entry.last_assignment)
 
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
         members = self._classes.get(_class_key(entry.view))
@@ -164,7 +164,9 @@ class PendingQueue(PendingQueueReader):
         was_in_line = previous_entry is not None and self._is_in_line(previous_entry)
         entry = pending_heap.PendingEntry(
             view,
-            previous_entry.last if previous_entry is not None and previous_entry.view.shape == view.shape else None,
+            previous_entry.last_assignment
+            if previous_entry is not None and previous_entry.view.shape == view.shape
+            else None,
         )
         self.remove(view.key, forget_preemptor=False)
         self._add_entry(entry)
@@ -191,7 +193,7 @@ class PendingQueue(PendingQueueReader):
     def head(self) -> Head | None:
         """Return the head of the queue, which stays in line until it is requeued or removed; None if there is none."""
         entry = self._first_in_line()
-        return None if entry is None else Head(entry.view, self.name, entry.last)
+        return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
         """Return why a parked Workload is bypassed (an equivalent one did not fit); '' if it is not bypassed."""
@@ -200,7 +202,7 @@ class PendingQueue(PendingQueueReader):
         return self._unfit_shapes.get(view.shape, "") if is_parked else ""
 
     def requeue(
-        self, head: Head, last: LastAssignment | None, reason: RequeueReason, now: Instant, why: str = ""
+        self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, now: Instant, why: str = ""
     ) -> bool:
         """Requeue a head after a cycle; return whether it was parked. `why` is the reason of its condition."""
         view = head.workload
@@ -209,14 +211,14 @@ class PendingQueue(PendingQueueReader):
         entry = self._entries.get(view.key)
         if entry is None or entry.view is not view:
             self.remove(view.key, forget_preemptor=False)
-            entry = pending_heap.PendingEntry(view, last)
+            entry = pending_heap.PendingEntry(view, last_assignment)
             self._add_entry(entry)
-        entry.last = last
+        entry.last_assignment = last_assignment
         if is_held_back(view, now):
             self._remove_from_heap(entry)
             self._held_back[view.key] = entry
             return True
-        if self._stays_in_line(reason) or last is not None:
+        if self._stays_in_line(reason) or last_assignment is not None:
             if entry.line is None:
                 self._push_in_line(entry)
             return False
@@ -274,7 +276,7 @@ class PendingQueue(PendingQueueReader):
     def _push_in_line(self, entry: pending_heap.PendingEntry) -> None:
         members = self._class_of(entry.view)
         members.in_line.push(entry)
-        if members.in_line.first() is entry:
+        if members.in_line.first_entry() is entry:
             self._push_class_front(_class_key(entry.view), members)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
@@ -295,7 +297,7 @@ class PendingQueue(PendingQueueReader):
         line = entry.line
         if line is None:
             return
-        was_first = line.first() is entry
+        was_first = line.first_entry() is entry
         line.size -= 1
         entry.line = None
         key = _class_key(entry.view)
@@ -306,9 +308,9 @@ class PendingQueue(PendingQueueReader):
             self._push_class_front(key, members)
 
     def _push_class_front(self, key: EquivalenceClassKey, members: pending_heap.EquivalenceClass) -> None:
-        first = members.in_line.first()
-        if first is not None:
-            heapq.heappush(self._class_fronts, (first.order, first, key))
+        first_entry = members.in_line.first_entry()
+        if first_entry is not None:
+            heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
     def _first_in_line(self) -> pending_heap.PendingEntry | None:
         """Return the first Workload in line, the current preemptor first; None if no Workload is in line."""
@@ -320,9 +322,9 @@ class PendingQueue(PendingQueueReader):
         while fronts:
             order, front_entry, key = fronts[0]
             members = self._classes.get(key)
-            first = members.in_line.first() if members is not None else None
-            if first is not None and first is front_entry and first.order == order:
-                return first
+            first_entry = members.in_line.first_entry() if members is not None else None
+            if first_entry is not None and first_entry is front_entry and first_entry.order == order:
+                return first_entry
             heapq.heappop(fronts)
         return None
 
@@ -409,15 +411,15 @@ class QueueManager:
         if pending_queue.has_held_back:
             self._queues_with_held_back[name] = None
 
-    def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
+    def requeue(self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
         """Requeue a head in its ClusterQueue after a cycle; return whether it was parked."""
         pending_queue = self.pending[head.queue]
-        parked = pending_queue.requeue(head, last, reason, self.now, why)
+        is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, why)
         if pending_queue.has_held_back:
             self._queues_with_held_back[head.queue] = None
         if head.queue not in self._in_line:
             self._record_in_line(head.queue, self._snapshot.queues.get(head.queue))
-        return parked
+        return is_parked
 
     def record_new_workload(self, name: str) -> None:
         """Record that a ClusterQueue has a new Workload in line."""
@@ -430,9 +432,9 @@ class QueueManager:
         """Mark a ClusterQueue, because a change may make parked Workloads of its cohort tree admissible."""
         self._marked_queues.setdefault(name, self.now)
 
-    def reactivate_later(self, queue: ClusterQueue, when: Instant) -> None:
-        """Schedule a reactivation of the queue's cohort tree at `when`, unless it is reactivated earlier."""
-        self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, when))
+    def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
+        """Schedule a reactivation of the queue's cohort tree at `due_time`, unless it is reactivated earlier."""
+        self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
     def mark_due(self) -> None:
         """Mark ClusterQueues whose backoffs have ended, or whose scheduled reactivation is due."""

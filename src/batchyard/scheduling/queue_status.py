@@ -81,9 +81,9 @@ class QueueStatusController:
         view = workload_view(event.obj)
         self._note_queues(view)
         if event.old is not None:
-            before = workload_view(event.old)
-            if (before.queue, before.cluster_queue) != (view.queue, view.cluster_queue):
-                self._note_queues(before)
+            old_view = workload_view(event.old)
+            if (old_view.queue, old_view.cluster_queue) != (view.queue, view.cluster_queue):
+                self._note_queues(old_view)
         return () if self._batch_due is not None else (BATCH,)
 
     def _note_queues(self, view: WorkloadView) -> None:
@@ -100,8 +100,8 @@ class QueueStatusController:
         if event.type is _DELETED:
             self._written_statuses.pop(key, None)
         elif old is not None and not _has_relevant_change(old, new):
-            reported = new.get("status")
-            return () if reported == self._written_statuses.get(key) and reported != old.get("status") else (key,)
+            new_status = new.get("status")
+            return () if new_status == self._written_statuses.get(key) and new_status != old.get("status") else (key,)
         return (key,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
@@ -188,7 +188,7 @@ class QueueStatusController:
     def _set_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded}
+            status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
         """Return a usage list for the status, by flavor and resource, in the order of the queue's flavors."""
@@ -207,8 +207,10 @@ class QueueStatusController:
 
 def _has_relevant_change(old: Obj, new: Obj) -> bool:
     """Report whether two revisions differ in the spec, an annotation or the deletion timestamp."""
-    before, after = old["metadata"], new["metadata"]
-    return old.get("spec") != new.get("spec") or any(before.get(each) != after.get(each) for each in _RELEVANT_METADATA)
+    old_metadata, new_metadata = old["metadata"], new["metadata"]
+    return old.get("spec") != new.get("spec") or any(
+        old_metadata.get(each) != new_metadata.get(each) for each in _RELEVANT_METADATA
+    )
 
 
 def _resource_usage(
@@ -217,8 +219,8 @@ def _resource_usage(
     amount = used.get(fr, 0)
     usage = {"name": resource, "total": format_amount(resource, amount)}
     if not local:
-        borrowed = max(0, amount - queue.node.nominal.get(fr, 0)) if queue.view.cohort else 0
-        usage["borrowed"] = format_amount(resource, borrowed)
+        borrowed_amount = max(0, amount - queue.node.nominal.get(fr, 0)) if queue.view.cohort else 0
+        usage["borrowed"] = format_amount(resource, borrowed_amount)
     return usage
 
 
@@ -239,9 +241,9 @@ def _with_active_condition(obj: Obj, readiness: QueueActiveStatus, now: Instant)
     )
 
 
-def _local_queue_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> QueueActiveStatus:
-    if stopped is not None:
-        return QueueActiveStatus(False, "Stopped", f"LocalQueue is stopped{holding_budgets_suffix(stopped)}")
+def _local_queue_readiness(cluster_queue: Obj | None, stopped_queue: Obj | None) -> QueueActiveStatus:
+    if stopped_queue is not None:
+        return QueueActiveStatus(False, "Stopped", f"LocalQueue is stopped{holding_budgets_suffix(stopped_queue)}")
     if cluster_queue is None:
         return QueueActiveStatus(False, "ClusterQueueDoesNotExist", _INACTIVE_MESSAGE)
     if not is_true(cluster_queue.get("status") or {}, "Active"):

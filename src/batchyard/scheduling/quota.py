@@ -98,26 +98,26 @@ def detach_node(node: QuotaNode) -> None:
 def available(node: QuotaNode, fr: int) -> int:
     """Return the amount of a flavor-resource that a node may still use; negative after over-admission."""
     path = node.path
-    free = path[0].subtree[fr] - path[0].usage[fr]
+    free_amount = path[0].subtree[fr] - path[0].usage[fr]
     for step in path[1:]:
-        used, local = step.usage[fr], step.local[fr]
+        used, local_quota = step.usage[fr], step.local[fr]
         ceiling = step.borrowing_ceiling[fr]
         if ceiling is not None:
-            room = ceiling - (used - local if used > local else 0)
-            if room < free:
-                free = room
-        if local > used:
-            free += local - used
-    return free
+            borrowable_amount = ceiling - (used - local_quota if used > local_quota else 0)
+            if borrowable_amount < free_amount:
+                free_amount = borrowable_amount
+        if local_quota > used:
+            free_amount += local_quota - used
+    return free_amount
 
 
 def available_cache(node: QuotaNode) -> dict[int, int]:
     """Return the cache of `available()` for a node at the current usage, by flavor-resource id; callers fill it."""
     available_by_gate = node.path[0].available_by_gate
-    cached = available_by_gate.get(node.gate)
-    if cached is None:
-        cached = available_by_gate[node.gate] = {}
-    return cached
+    amounts = available_by_gate.get(node.gate)
+    if amounts is None:
+        amounts = available_by_gate[node.gate] = {}
+    return amounts
 
 
 def has_room(node: QuotaNode, usage: Usage) -> bool:
@@ -164,16 +164,16 @@ def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, 
 
     The height is 0 for the ClusterQueue itself, and that of the root if no subtree has enough quota.
     """
-    step, remaining = queue, amount
+    step, remaining_amount = queue, amount
     while True:
         used, parent = step.usage[fr], step.parent
-        if used + remaining <= step.subtree[fr]:
+        if used + remaining_amount <= step.subtree[fr]:
             return step.height, parent is not None
         if parent is None:
             return step.height, False
-        local = step.local[fr]
-        if local > used:
-            remaining -= local - used
+        local_quota = step.local[fr]
+        if local_quota > used:
+            remaining_amount -= local_quota - used
         step = parent
 
 
@@ -189,9 +189,11 @@ def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
         delta = sign * amount
         step: QuotaNode | None = node
         while step is not None and delta:
-            local, before = step.local[fr], step.usage[fr]
-            after = step.usage[fr] = before + delta
-            delta = (after - local if after > local else 0) - (before - local if before > local else 0)
+            local_quota, old_usage = step.local[fr], step.usage[fr]
+            new_usage = step.usage[fr] = old_usage + delta
+            delta = (new_usage - local_quota if new_usage > local_quota else 0) - (
+                old_usage - local_quota if old_usage > local_quota else 0
+            )
             step = step.parent
 
 
@@ -223,21 +225,21 @@ def _sum_up_children(node: QuotaNode) -> None:
     """Compute a node's subtree quota, local quota, height and usage from its own quota and its children."""
     width = len(node.usage)
     subtree = [0] * width
-    declared = dict.fromkeys(node.nominal)
+    declared_frs = dict.fromkeys(node.nominal)
     for fr, amount in node.nominal.items():
         subtree[fr] = amount
     if node.children:
         usage = [0] * width
         for child in node.children.values():
             for fr in child.declared:
-                declared[fr] = None
+                declared_frs[fr] = None
                 subtree[fr] += child.subtree[fr] - child.local[fr]
             for fr, used in enumerate(child.usage):
                 if used > child.local[fr]:
                     usage[fr] += used - child.local[fr]
         node.usage = usage
         node.height = max(1, *(child.height + 1 for child in node.children.values()))
-    node.declared = tuple(sorted(declared))
+    node.declared = tuple(sorted(declared_frs))
     node.subtree = subtree
     node.local = [0] * width
     for fr, limit in node.lending_limit.items():
@@ -285,16 +287,16 @@ class Share(NamedTuple):
         return bool(self.borrowed)
 
     @property
-    def weighted(self) -> float:
+    def weighted_value(self) -> float:
         """The share divided by the weight; infinite for a borrower of weight 0."""
         if self.ratio == 0:
             return 0.0
         return math.inf if self.weight == 0 else self.ratio / self.weight
 
     @property
-    def rounded(self) -> int:
+    def rounded_value(self) -> int:
         """The weighted share rounded up, as in the status of queues."""
-        return INT64_MAX if math.isinf(self.weighted) else math.ceil(self.weighted)
+        return INT64_MAX if math.isinf(self.weighted_value) else math.ceil(self.weighted_value)
 
     def is_borrowing_on(self, usage: Usage) -> bool:
         """Report whether the node borrows any flavor-resource that has a nonzero amount in `usage`."""
@@ -313,7 +315,7 @@ def compare_shares(a: Share, b: Share) -> int:
     elif a_infinite or b_infinite:
         return 1 if a_infinite else -1
     else:
-        a_value, b_value = a.weighted, b.weighted
+        a_value, b_value = a.weighted_value, b.weighted_value
     return (a_value > b_value) - (a_value < b_value)
 
 
@@ -321,22 +323,22 @@ def weighted_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
     """Return the dominant resource share of a node; `names` holds the flavor and resource of each id."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
-    borrowed = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
-    if not borrowed:
+    borrowed_frs = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
+    if not borrowed_frs:
         return Share(node.weight, 0.0, "", ())
     amounts: dict[str, int] = {}
-    for fr in borrowed:
+    for fr in borrowed_frs:
         resource = names[fr][1]
         amounts[resource] = amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
     lendable = _lendable_capacity(node.parent, names)
-    ratio, dominant = 0.0, ""
+    ratio, dominant_resource = 0.0, ""
     for resource in sorted(amounts):
         capacity = lendable.get(resource, 0)
         if capacity > 0:
             resource_ratio = min(amounts[resource], INT64_MAX) * 1000.0 / min(capacity, INT64_MAX)
             if resource_ratio > ratio:
-                ratio, dominant = resource_ratio, resource
-    return Share(node.weight, ratio, dominant, borrowed)
+                ratio, dominant_resource = resource_ratio, resource
+    return Share(node.weight, ratio, dominant_resource, borrowed_frs)
 
 
 def _lendable_capacity(node: QuotaNode, names: Sequence[tuple[str, str]]) -> dict[str, int]:

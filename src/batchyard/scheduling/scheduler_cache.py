@@ -171,8 +171,8 @@ class WorkloadCache:
 
         Call this after the watch events of all writes have been processed.
         """
-        unconfirmed, self._assumed = self._assumed, {}
-        for key in unconfirmed:
+        unconfirmed_workloads, self._assumed = self._assumed, {}
+        for key in unconfirmed_workloads:
             self._mark_tree_of(key)
             self._remove_holder(key)
             view = self.view(key)
@@ -253,8 +253,8 @@ class WorkloadCache:
             )
         )
         if old is not None:
-            before = self._view_of(old)
-            if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
+            old_view = self._view_of(old)
+            if old_view.quota_reserved and (old_view.counts != view.counts or old_view.priority != view.priority):
                 self._mark_tree_of(view.key)
 
     def _forget_workload(self, key: str) -> None:
@@ -316,22 +316,22 @@ class WorkloadCache:
 
     def _is_open(self, local_queue: str) -> bool:
         """Report whether a LocalQueue exists and is not stopped."""
-        local = self.local_queues.get(local_queue)
-        return local is not None and local.stop_policy == "None"
+        view = self.local_queues.get(local_queue)
+        return view is not None and view.stop_policy == "None"
 
 
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
     """Return the AdmittedWorkload that results from an admission decision at `now`."""
-    assigned = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+    assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
-    return _make_holder(decision.head.workload, queue, usage, assigned, reserved_at=now, is_admitted=admitted)
+    return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
 
 
 def _make_holder(
     view: WorkloadView,
     queue: ClusterQueue,
     usage: Usage,
-    assigned: frozenset[int],
+    assigned_frs: frozenset[int],
     *,
     reserved_at: Instant,
     is_admitted: bool,
@@ -341,7 +341,7 @@ def _make_holder(
         view.uid,
         queue,
         tuple(sorted(usage)),  # a fixed order
-        assigned,
+        assigned_frs,
         view.priority,
         view.queued,
         reserved_at,
@@ -416,7 +416,7 @@ class SchedulerCache:
         if not self._views.has_changed:
             return
         self.queue_manager.now = now
-        for obj in self._views.outdated(scheme.WORKLOAD, reader):
+        for obj in self._views.outdated_workloads(scheme.WORKLOAD, reader):
             if workload_view(obj).admissible:
                 revision = int(obj["metadata"].get("resourceVersion", 0))
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
@@ -457,7 +457,7 @@ class SchedulerCache:
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
         """Return the first `count` pending Workloads of a ClusterQueue in queue order."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
-        return [] if pending_queue is None else pending_queue.first(count)
+        return [] if pending_queue is None else pending_queue.first_workloads(count)
 
     def count_pending(self, cluster_queue: str) -> int:
         """Return the number of pending Workloads of a ClusterQueue."""
@@ -553,12 +553,12 @@ class SchedulerCache:
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)
-        before = self.namespaces.get(name)
+        old_labels = self.namespaces.get(name)
         if event.type is _DELETED:
             self.namespaces.pop(name, None)
             return
         self.namespaces[name] = labels
-        if labels == before:
+        if labels == old_labels:
             return
         for queue in self.snapshot.queues.values():
             selector = queue.view.namespaces
@@ -569,8 +569,8 @@ class SchedulerCache:
         name = event.obj["metadata"]["name"]
         self._checks.pop(name, None)
         if event.type is not _DELETED:
-            active = is_true(event.obj.get("status") or {}, "Active")
-            self._checks[name] = AdmissionCheckInfo(active, event.obj["spec"].get("controllerName", ""))
+            is_active = is_true(event.obj.get("status") or {}, "Active")
+            self._checks[name] = AdmissionCheckInfo(is_active, event.obj["spec"].get("controllerName", ""))
         for queue in self.snapshot.queues.values():
             if name in queue.view.admission_checks:
                 self._set_active(queue.name)

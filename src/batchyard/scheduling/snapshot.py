@@ -104,7 +104,7 @@ class CohortForest:
     def _cohort_node(self, name: str) -> QuotaNode:
         """Return the node of a Cohort; create the node and its ancestors if they do not exist."""
         new_nodes: list[QuotaNode] = []
-        existing = self.cohorts.get(name)
+        existing_node = self.cohorts.get(name)
         ancestor = name
         while ancestor not in self.cohorts:
             node = self.cohorts[ancestor] = QuotaNode(ancestor, len(self.names))
@@ -123,7 +123,7 @@ class CohortForest:
             if view and view.parent != NO_COHORT and not self.has_cycle(node.name):
                 node.parent = self.cohorts[view.parent]
                 node.parent.children[f"cohort/{node.name}"] = node
-        return existing or new_nodes[0]
+        return existing_node or new_nodes[0]
 
 
 #: A tentative change: the queue, the removed Workload if any, the usage, and its sign (1 added, -1 removed).
@@ -257,9 +257,9 @@ class Snapshot:
 
     def id_of(self, flavor: str, resource: str) -> int:
         """Return the id of a flavor-resource pair; a new id is assigned on first use."""
-        before = len(self.names)
+        old_count = len(self.names)
         fr = self.forest.id_of(flavor, resource)
-        self._is_outdated |= len(self.names) > before
+        self._is_outdated |= len(self.names) > old_count
         return fr
 
     def settle(self) -> None:

@@ -138,8 +138,8 @@ def _phase_span(phase: _Phase, end: Instant) -> TraceSpan:
 
 
 def _root_span(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan:
-    finished = find_condition(event.obj, "Finished") or {}
-    failed = str(finished.get("message", "")) if finished.get("reason") == "Failed" else ""
+    finished_condition = find_condition(event.obj, "Finished") or {}
+    failure_message = str(finished_condition.get("message", "")) if finished_condition.get("reason") == "Failed" else ""
     return TraceSpan(
         workload_trace_id(view.uid),
         root_span_id(view.uid),
@@ -148,7 +148,7 @@ def _root_span(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan
         min(view.created, end),
         end,
         _attributes(view),
-        error=failed,
+        error=failure_message,
     )
 
 

@@ -100,18 +100,18 @@ class ServerMetrics:
         #: Additional metric sources, such as the ledger and the trace export.
         self.also: list[TextSource] = []
 
-    def begin(self, observed: ObservedPlatform, existing: Iterable[WatchEvent]) -> None:
+    def begin(self, observed_platform: ObservedPlatform, existing_events: Iterable[WatchEvent]) -> None:
         """Start to observe a platform, given its existing objects as ADDED events."""
-        index, objects = observed.platform.index, observed.client
-        self._observed = observed
-        self._workloads = workloads = WorkloadMetrics(index, objects, observed.now, self._role)
-        self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed.fair_sharing)
-        self._runner = observed.platform.runner
-        for event in existing:
+        index, objects = observed_platform.platform.index, observed_platform.client
+        self._observed = observed_platform
+        self._workloads = workloads = WorkloadMetrics(index, objects, observed_platform.now, self._role)
+        self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed_platform.fair_sharing)
+        self._runner = observed_platform.platform.runner
+        for event in existing_events:
             workloads.recall(event)
             self.objects.observe(event)
             self._machines.recall(event)
-        observed.client.subscribe(self._observe)
+        observed_platform.client.subscribe(self._observe)
         self._runner.meter = self._controllers
 
     def sources(self) -> Sequence[tuple[str, TextSource]]:
@@ -153,6 +153,8 @@ class ServerMetrics:
         yield gauge_text(metric("batchyard_defects_total"), [((), self.defects)])
         for texts in self.also:
             yield from texts()
-        observed = self._observed
-        if observed is not None:
-            yield from self._costs.texts(observed.platform.costs, observed.client, observed.now())
+        observed_platform = self._observed
+        if observed_platform is not None:
+            yield from self._costs.texts(
+                observed_platform.platform.costs, observed_platform.client, observed_platform.now()
+            )

@@ -113,8 +113,8 @@ class _ChildStreams(NamedTuple):
 
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
     """Fork the process that becomes the command of a container run. OSError if the preparation fails."""
-    unpacked = run.spec["image"].get("unpacked")
-    image = rootfs_store.lock_image(run.node, unpacked) if unpacked else None
+    image_folder = run.spec["image"].get("unpacked")
+    image = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
     if features.cgroups:
         version = features.cgroups.version

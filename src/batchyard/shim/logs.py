@@ -37,12 +37,12 @@ class RotatingLog:
 
     def _append(self, lines: bytes) -> None:
         try:
-            written = os.write(self._fd, lines)
+            written_count = os.write(self._fd, lines)
         except OSError:
-            written = 0
-        if written == len(lines):
-            self._size += written
-        elif written:
+            written_count = 0
+        if written_count == len(lines):
+            self._size += written_count
+        elif written_count:
             os.ftruncate(self._fd, self._size)
 
     def truncate(self) -> bytes:
@@ -97,12 +97,12 @@ class LogLineSplitter:
         complete, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
         lines = []
         if newline:
-            first, separator, rest = complete.partition(b"\n")
-            while len(first) > _LINE_BYTES:
-                lines.append(self._format_line(b"P", first[:_LINE_BYTES]))
-                first = first[_LINE_BYTES:]
+            line, separator, rest = complete.partition(b"\n")
+            while len(line) > _LINE_BYTES:
+                lines.append(self._format_line(b"P", line[:_LINE_BYTES]))
+                line = line[_LINE_BYTES:]
             prefix = self._format_line(b"F", b"")[:-1]
-            lines.append(prefix + (first + separator + rest).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n"))
+            lines.append(prefix + (line + separator + rest).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n"))
             lines[-1] = lines[-1].removesuffix(b"\r") + b"\n"
         while len(remainder) > _LINE_BYTES:
             lines.append(self._format_line(b"P", remainder[:_LINE_BYTES]))

@@ -82,13 +82,13 @@ def _parse_status(message: bytes) -> str:
 
 
 def _receive_exactly(connection: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        data = connection.recv(size - len(received))
+    received_data = b""
+    while len(received_data) < size:
+        data = connection.recv(size - len(received_data))
         if not data:
             raise NoAnswerError("EOF")
-        received += data
-    return received
+        received_data += data
+    return received_data
 
 
 def _encode_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -108,11 +108,11 @@ def _encode_text(value: str) -> bytes:
 
 
 def _encode_varint(number: int) -> bytes:
-    encoded = b""
+    encoded_bytes = b""
     while number > 127:
-        encoded += bytes([number & 127 | 128])
+        encoded_bytes += bytes([number & 127 | 128])
         number >>= 7
-    return encoded + bytes([number])
+    return encoded_bytes + bytes([number])
 
 
 ProbeResultKind: TypeAlias = Literal["success", "warning", "failure", "unknown"]
@@ -375,15 +375,15 @@ class ProbeWorkers:
         finally:
             os._exit(0)
 
-    def _read_outcome(self, reader: int, received: bytes, callback: Callable[[ProbeOutcome], None]) -> None:
+    def _read_outcome(self, reader: int, received_data: bytes, callback: Callable[[ProbeOutcome], None]) -> None:
         data = os.read(reader, 65536)
         if data:
-            self._loop.when_readable(reader, partial(self._read_outcome, reader, received + data, callback))
+            self._loop.when_readable(reader, partial(self._read_outcome, reader, received_data + data, callback))
             return
         self._loop.unregister(reader)
         os.close(reader)
         del self._children[reader]
-        callback(ProbeOutcome(*json.loads(received)) if received else _LOST_ATTEMPT)
+        callback(ProbeOutcome(*json.loads(received_data)) if received_data else _LOST_ATTEMPT)
 
     def _kill(self, reader: int, child: int) -> None:
         if self._children.get(reader) == child:
@@ -459,11 +459,14 @@ class ProbeCallbacks:
     """The callbacks of the shim for probe results: a warning, a failed probe, and a changed status."""
 
     def __init__(
-        self, warn: Callable[[str, str], None], failed: Callable[[Mapping[str, str]], None], changed: Callable[[], None]
+        self,
+        warn: Callable[[str, str], None],
+        on_failure: Callable[[Mapping[str, str]], None],
+        on_change: Callable[[], None],
     ) -> None:
         self.warn = warn
-        self.failed = failed
-        self.changed = changed
+        self.failed = on_failure
+        self.changed = on_change
 
 
 class _ProbeWorker:

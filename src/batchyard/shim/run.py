@@ -127,19 +127,21 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
 def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
     """Read descriptors until all are at their end; return their data, or None after `timeout` seconds."""
     deadline = None if timeout is None else linux.monotonic() + timeout
-    received = dict.fromkeys(fds, b"")
+    received_data = dict.fromkeys(fds, b"")
     open_fds = list(fds)
     while open_fds:
-        ready = select.select(open_fds, [], [], None if deadline is None else max(0.0, deadline - linux.monotonic()))[0]
-        if not ready:
+        ready_fds = select.select(
+            open_fds, [], [], None if deadline is None else max(0.0, deadline - linux.monotonic())
+        )[0]
+        if not ready_fds:
             return None
-        for fd in ready:
+        for fd in ready_fds:
             data = os.read(fd, 65536)
             if not data:
                 open_fds.remove(fd)
-            elif len(received[fd]) < _OUTPUT_BYTES:
-                received[fd] += data
-    return list(received.values())
+            elif len(received_data[fd]) < _OUTPUT_BYTES:
+                received_data[fd] += data
+    return list(received_data.values())
 
 
 # Error messages for commands that could not be started, in the format of containerd and runc.
@@ -180,9 +182,9 @@ def format_execute_error(program: str, number: int) -> str:
 def parse_bubblewrap_error(text: str) -> str:
     """Convert bubblewrap's error message to runc's format."""
     line = text.strip().removeprefix("bwrap: ")
-    matched = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
-    if matched and matched[2] in _ERROR_NUMBERS:
-        return format_execute_error(matched[1], _ERROR_NUMBERS[matched[2]])
+    match = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
+    if match and match[2] in _ERROR_NUMBERS:
+        return format_execute_error(match[1], _ERROR_NUMBERS[match[2]])
     return line
 
 

@@ -97,8 +97,8 @@ class AttachedClients:
 class _AttachedClient:
     """One attached client: its descriptors by output, and the data that is pending for each."""
 
-    def __init__(self, attached: AttachedClients, loop: ShimEventLoop, fds: dict[str, int]) -> None:
-        self._attached = attached
+    def __init__(self, clients: AttachedClients, loop: ShimEventLoop, fds: dict[str, int]) -> None:
+        self._attached = clients
         self._loop = loop
         self._fds = fds
         self._pending: dict[str, bytes] = {}
@@ -130,9 +130,9 @@ class _AttachedClient:
             self._attached.update_reading(name)
 
     def _write(self, name: str) -> None:
-        fd, pending = self._fds[name], self._pending[name]
+        fd, pending_data = self._fds[name], self._pending[name]
         try:
-            self._pending[name] = pending[os.write(fd, pending) :]
+            self._pending[name] = pending_data[os.write(fd, pending_data) :]
         except BlockingIOError:
             pass
         except OSError:
@@ -276,15 +276,15 @@ class ContainerShim:
 
     def _start(self) -> None:
         """Start the command and register its outputs and status pipe with the event loop."""
-        launched = launch.launch_container(self._run, self._features, self._group)
-        self._launched = launched
-        self._open_descriptors = 1 + len(launched.outputs)
-        for name, fd in launched.outputs.items():
+        process = launch.launch_container(self._run, self._features, self._group)
+        self._launched = process
+        self._open_descriptors = 1 + len(process.outputs)
+        for name, fd in process.outputs.items():
             self._outputs[fd] = LogLineSplitter(self._log, name)
             self._loop.when_readable(fd, partial(self._forward_output, fd, name))
         self._watch_for_oom()
-        self._attached.begin(launched.outputs["stdout"] if self._run.spec["tty"] else None, launched.stdin)
-        self._loop.when_readable(launched.status, partial(self._read_status, launched.status))
+        self._attached.begin(process.outputs["stdout"] if self._run.spec["tty"] else None, process.stdin)
+        self._loop.when_readable(process.status, partial(self._read_status, process.status))
 
     def _watch_for_oom(self) -> None:
         """With cgroup v1, watch for OOM kills to kill the whole container then; cgroup v2 does that by itself."""
@@ -381,8 +381,10 @@ class ContainerShim:
         self._termination = ContainerTermination(child, self._loop, hooks.get("preStop"), attempt, send_stop_signal)
         hook = hooks.get("postStart")
         has_no_hook = hook is None
-        started, ready = has_no_hook and self._health.started, has_no_hook and self._health.ready
-        self._reporter.report_state(phase="Running", pid=child, startedAt=linux.now(), started=started, ready=ready)
+        is_started, is_ready = has_no_hook and self._health.started, has_no_hook and self._health.ready
+        self._reporter.report_state(
+            phase="Running", pid=child, startedAt=linux.now(), started=is_started, ready=is_ready
+        )
         if has_no_hook:
             self._health.begin()
         else:
@@ -398,8 +400,8 @@ class ContainerShim:
             self._reporter.warn("FailedPostStartHook", "PostStartHook failed")
             self._report_failure({"hook": "postStart", "message": outcome.text})
 
-    def _report_failure(self, failed: Mapping[str, str]) -> None:
-        self._reporter.report_state(failed=failed)
+    def _report_failure(self, failure: Mapping[str, str]) -> None:
+        self._reporter.report_state(failed=failure)
 
     def _report_health(self) -> None:
         if self._health:

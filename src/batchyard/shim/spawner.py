@@ -264,13 +264,13 @@ def _wait_for_stop(run: ShimRun) -> None:
 
 def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
     """Measure the pod's volumes periodically; report the first one over its size limit, which evicts the pod."""
-    started = linux.monotonic()
+    start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
         if measure_disk_usage(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
             _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
             return
-    seconds = linux.monotonic() - started
+    seconds = linux.monotonic() - start_time
     next_interval = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * seconds)
     loop.call_later(interval, lambda: _measure(run, loop, next_interval))
 
@@ -375,9 +375,9 @@ class Spawner:
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
         self._lock = lock
-        disabled = capabilities.disabled_capabilities("BATCHYARD_NODE_WITHOUT")
-        start_helper = partial(image_pull.start_image_helper, node, disabled)
-        self._features = capabilities.detect_features(node, disabled, start_helper)
+        disabled_names = capabilities.disabled_capabilities("BATCHYARD_NODE_WITHOUT")
+        start_helper = partial(image_pull.start_image_helper, node, disabled_names)
+        self._features = capabilities.detect_features(node, disabled_names, start_helper)
         self._shim_paths: dict[int, str] = {}
         self._loop = ShimEventLoop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

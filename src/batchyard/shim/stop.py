@@ -36,11 +36,11 @@ def kill_descendants() -> None:
 def descendants_of(root: int) -> list[int]:
     """Return the pids of a process's live descendants, parents first."""
     pids: list[int] = []
-    pending = [root]
-    while pending:
-        child_pids = children_of(pending.pop())
+    pending_pids = [root]
+    while pending_pids:
+        child_pids = children_of(pending_pids.pop())
         pids += [pid for pid in child_pids if not _is_dead(pid)]
-        pending += child_pids
+        pending_pids += child_pids
     return pids
 
 
@@ -148,8 +148,8 @@ class ContainerTermination:
 
     def _kill_when_due(self) -> None:
         """Kill the container if its grace period has ended; otherwise check again at its end."""
-        remaining = max(self._kill_at, self._kill_not_before) - linux.now()
-        if remaining <= 0:
+        remaining_time = max(self._kill_at, self._kill_not_before) - linux.now()
+        if remaining_time <= 0:
             self.kill()
         else:
-            self._loop.call_later(remaining / 1e6, self._kill_when_due)
+            self._loop.call_later(remaining_time / 1e6, self._kill_when_due)

@@ -482,7 +482,7 @@ def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, 
         if excess <= 0:
             continue
         names, remaining_excess = [], excess
-        for admitted_workload in queue.ranked():
+        for admitted_workload in queue.ranked_workloads():
             amount = dict(admitted_workload.usage).get(fr, 0)
             if amount and remaining_excess > 0:
                 names.append(admitted_workload.key)

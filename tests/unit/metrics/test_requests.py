@@ -32,7 +32,7 @@ def test_failed_request_is_counted_with_its_own_labels(api: Api) -> None:
     figures = RequestMetrics(lambda: 0)
     for audited in api.audited:
         figures.note(audited)
-    figures.settle(figures.latest, 0)
+    figures.settle(figures.latest_labels, 0)
     reported = "".join(figures.texts())
     found = re.findall(r'_request_total{verb="(.*?)".*,resource="(.*?)".*scope="(.*?)".*code="(.*?)"} (\d)', reported)
     assert found == [("POST", "secrets", "resource", "201", "1"), ("LIST", "secrets", "namespace", "500", "1")]

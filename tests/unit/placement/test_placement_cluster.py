@@ -109,7 +109,7 @@ def test_what_if_adds_no_lasting_node_generation() -> None:
         nodes.add_pod(view(pod("p")), "n")
     assert nodes.permanent_changes.now == before
     nodes.add_pod(view(pod("p")), "n")
-    assert nodes.permanent_changes.since(before) == ["n"]
+    assert nodes.permanent_changes.changed_since(before) == ["n"]
 
 
 def test_snapshot_filter_cache_follows_node_labels_and_taints() -> None:
@@ -138,6 +138,6 @@ def test_node_generations_list_each_changed_name_once() -> None:
     for name in ("a", "b", "a"):
         changes.note(name)
     moment = changes.now
-    assert changes.since(0) == ["a", "b"]
+    assert changes.changed_since(0) == ["a", "b"]
     changes.note("c")
-    assert (changes.since(moment), changes.since(changes.now)) == (["c"], [])
+    assert (changes.changed_since(moment), changes.changed_since(changes.now)) == (["c"], [])

@@ -104,9 +104,9 @@ def test_first_obstacle_is_reported() -> None:
 
 def test_last_assignment_is_kept_for_inadmissible_head() -> None:
     yard = Yard(queue("cq", 4))
-    last = yard.wait(workload(cpu=9)).last
+    last = yard.wait(workload(cpu=9)).last_assignment
     yard.snapshot.queues["cq"].active = False
-    assert yard.wait(head_of(workload(cpu=9), last)).last is last
+    assert yard.wait(head_of(workload(cpu=9), last)).last_assignment is last
 
 
 # Reasons to wait and requeue reasons.
@@ -139,7 +139,7 @@ def test_preemptor_is_requeued_as_pending_preemption() -> None:
     yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
     yard.hold("x", 4, priority=-1)
     decision = yard.preemption(workload())
-    assert (decision.requeue, decision.last) == (RequeueReason.PENDING_PREEMPTION, None)
+    assert (decision.requeue, decision.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
 
 
 def test_workload_without_pod_sets_is_no_fit() -> None:
@@ -186,7 +186,7 @@ def test_head_waits_for_overlapping_preemption_if_it_fits_after_it() -> None:
     assert line(first) == "a preempts x (InCohortReclamation)"
     assert isinstance(second, StayPending)
     assert (second.why.reason, second.why.message) == ("WaitingForPreemptedWorkloads", WILL_FIT)
-    assert (second.requeue, second.last) == (RequeueReason.PENDING_PREEMPTION, None)
+    assert (second.requeue, second.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
 
 
 def test_head_preempts_other_victims_if_overlapping_victims_are_not_enough() -> None:

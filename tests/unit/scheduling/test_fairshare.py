@@ -23,26 +23,26 @@ def lending(**fields: Any) -> Yard:
 def test_share_is_borrowed_quota_relative_to_lendable_quota(cpu: int, expected: int) -> None:
     yard = lending()
     yard.hold("x", cpu)
-    assert share(yard, "cq").rounded == expected
+    assert share(yard, "cq").rounded_value == expected
 
 
 def test_queue_without_cohort_has_no_share() -> None:
     yard = Yard(queue("cq", 2))
     yard.hold("x", 5)
-    assert (share(yard, "cq").rounded, share(yard, "cq").is_borrowing) == (0, False)
+    assert (share(yard, "cq").rounded_value, share(yard, "cq").is_borrowing) == (0, False)
 
 
 def test_root_cohort_has_no_share() -> None:
     yard = lending()
     yard.hold("x", 20)
-    assert share(yard, "all").rounded == 0
+    assert share(yard, "all").rounded_value == 0
 
 
 def test_share_in_status_is_rounded_up() -> None:
     yard = Yard(queue("cq", 0, cohort="all"), queue("lender", 3, cohort="all"))
     yard.hold("x", 1)
     found = share(yard, "cq")
-    assert (found.weighted, found.rounded) == (1000 / 3, 334)
+    assert (found.weighted_value, found.rounded_value) == (1000 / 3, 334)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_share_in_status_is_rounded_up() -> None:
 def test_weight_divides_share(weight: Any, expected: int) -> None:
     yard = lending(weight=weight)
     yard.hold("x", 5)
-    assert share(yard, "cq").rounded == expected
+    assert share(yard, "cq").rounded_value == expected
 
 
 def test_queue_with_zero_weight_has_no_share_without_borrowing() -> None:
     yard = lending(weight=0)
     yard.hold("x", 2)
-    assert (share(yard, "cq").weighted, share(yard, "cq").rounded) == (0.0, 0)
+    assert (share(yard, "cq").weighted_value, share(yard, "cq").rounded_value) == (0.0, 0)
 
 
 def test_share_is_that_of_dominant_resource() -> None:
@@ -67,9 +67,9 @@ def test_share_is_that_of_dominant_resource() -> None:
         queue("lender", groups=[group(spot=amounts)], cohort="all"),
     )
     yard.hold("x", 0, usage={("spot", "cpu"): 5000, ("spot", "gpu"): 1})
-    assert (share(yard, "cq").resource, share(yard, "cq").rounded) == ("cpu", 500)
+    assert (share(yard, "cq").resource, share(yard, "cq").rounded_value) == ("cpu", 500)
     yard.hold("y", 0, usage={("spot", "gpu"): 2})
-    assert (share(yard, "cq").resource, share(yard, "cq").rounded) == ("gpu", 750)
+    assert (share(yard, "cq").resource, share(yard, "cq").rounded_value) == ("gpu", 750)
 
 
 def test_first_resource_by_name_is_dominant_at_equal_shares() -> None:
@@ -86,27 +86,27 @@ def test_share_sums_all_flavors_of_resource() -> None:
     lenders = [group(one={"cpu": 4}, two={"cpu": 2})]
     yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=lenders, cohort="all"))
     yard.hold("x", 0, usage={("one", "cpu"): 4000, ("two", "cpu"): 3000})
-    assert (share(yard, "cq").rounded, len(share(yard, "cq").borrowed)) == (300, 2)
+    assert (share(yard, "cq").rounded_value, len(share(yard, "cq").borrowed)) == (300, 2)
 
 
 def test_unused_quota_of_flavor_does_not_offset_borrowing_in_other_flavor() -> None:
     groups = [group(one={"cpu": 5}, two={"cpu": 0})]
     yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
     yard.hold("x", 1, flavor="two")
-    assert share(yard, "cq").rounded == 100
+    assert share(yard, "cq").rounded_value == 100
 
 
 def test_share_excludes_quota_above_lending_limit() -> None:
     yard = Yard(queue("cq", 2, cohort="all"), queue("lender", quota(8, lending=2), cohort="all"))
     yard.hold("x", 3)
-    assert share(yard, "cq").rounded == 250
+    assert share(yard, "cq").rounded_value == 250
 
 
 def test_share_is_zero_without_lendable_quota() -> None:
     yard = Yard(queue("cq", 0, cohort="all"), queue("lender", 0, cohort="all"))
     yard.hold("x", 1)
     found = share(yard, "cq")
-    assert (found.rounded, found.is_borrowing) == (0, True)
+    assert (found.rounded_value, found.is_borrowing) == (0, True)
 
 
 def test_share_of_cohort_is_that_of_its_subtree() -> None:
@@ -117,15 +117,15 @@ def test_share_of_cohort_is_that_of_its_subtree() -> None:
         queue("b", 2, cohort="team"),
     )
     yard.hold("x", 6, "a")
-    assert (share(yard, "team").rounded, share(yard, "a").rounded) == (0, 400)
+    assert (share(yard, "team").rounded_value, share(yard, "a").rounded_value) == (0, 400)
     yard.hold("y", 2, "b")
-    assert (share(yard, "team").rounded, share(yard, "b").rounded) == (100, 0)
+    assert (share(yard, "team").rounded_value, share(yard, "b").rounded_value) == (100, 0)
 
 
 def test_borrowing_limit_of_cohort_reduces_lendable_quota_of_its_queues() -> None:
     yard = Yard(cohort("root", 4), cohort("team", quota(6, borrowing=2), parent="root"), queue("a", 2, cohort="team"))
     yard.hold("x", 7, "a")
-    assert share(yard, "a").rounded == 500
+    assert share(yard, "a").rounded_value == 500
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_is_borrowing_on_checks_only_requested_resources() -> None:
     found = Share(1, 100, "cpu", (3, 5))
     assert found.is_borrowing_on(((1, 9), (5, 1)))
     assert not found.is_borrowing_on(((1, 9), (5, 0)))
-    assert math.isinf(Share(0, 1, "cpu", (3,)).weighted)
+    assert math.isinf(Share(0, 1, "cpu", (3,)).weighted_value)

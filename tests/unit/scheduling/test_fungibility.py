@@ -29,8 +29,8 @@ def lending_yard(**fields: Any) -> Yard:
 def last_of(decision: Decision) -> LastAssignment:
     """Return the last assignment of a search without admission."""
     assert isinstance(decision, StayPending | Preempt)
-    assert decision.last is not None
-    return decision.last
+    assert decision.last_assignment is not None
+    return decision.last_assignment
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def stopped_yard() -> Yard:
 
 def test_complete_search_restarts_at_first_flavor() -> None:
     yard = lending_yard()
-    assert yard.wait(workload(cpu=9)).last is None
+    assert yard.wait(workload(cpu=9)).last_assignment is None
 
 
 def test_last_assignment_of_previous_cycle_is_used_after_release() -> None:

@@ -151,7 +151,7 @@ def test_workload_with_untried_flavors_stays_in_heap() -> None:
     head = pop(queue)
     last = LastAssignment(({"cpu": 0},), 1, 1, head.workload.shape)
     assert not queue.requeue(head, last, NO_FIT, make.NOW)
-    assert pop(queue).last is last
+    assert pop(queue).last_assignment is last
 
 
 def test_workload_without_untried_flavors_is_inadmissible() -> None:
@@ -422,10 +422,10 @@ def test_shape_change_discards_last_assignment() -> None:
     last = LastAssignment(({"cpu": 0},), 1, 1, head.workload.shape)
     queue.requeue(head, last, SKIPPED, make.NOW)
     put(queue, with_metadata(workload("a"), generation=2))
-    assert pop(queue).last is last
+    assert pop(queue).last_assignment is last
     queue.requeue(head, last, SKIPPED, make.NOW)
     put(queue, workload("a", 2))
-    assert pop(queue).last is None
+    assert pop(queue).last_assignment is None
 
 
 def test_priority_change_moves_workload_in_queue() -> None:
@@ -517,6 +517,6 @@ def test_first_and_place_of_match_order_of_views() -> None:
             queue.put(workload_view(make.workload("first", priority=9)), make.NOW)
         order = [view.key for view in queue.views()]
         for count in range(len(order) + 1):
-            assert [view.key for view in queue.first(count)] == order[:count]
+            assert [view.key for view in queue.first_workloads(count)] == order[:count]
         assert [queue.place_of(key) for key in order] == list(range(len(order)))
     assert order[0] == preempting.workload.key

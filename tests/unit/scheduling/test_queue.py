@@ -21,6 +21,6 @@ def test_candidates_are_sorted_by_priority_reservation_and_uid() -> None:
         ("e", {"priority": -1}),
     ):
         yard.hold(name, 1, "cq", **fields)
-    assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked()] == ["e", "b", "a", "c", "d"]
+    assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked_workloads()] == ["e", "b", "a", "c", "d"]
     yard.snapshot.release("team/b")
-    assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked()] == ["e", "a", "c", "d"]
+    assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked_workloads()] == ["e", "a", "c", "d"]

@@ -310,12 +310,12 @@ def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> 
     ContainerError if they are too long for a process.
     """
     argv: list[str] = []
-    remaining = ARGUMENTS_LENGTH_MAX
+    remaining_length = ARGUMENTS_LENGTH_MAX
     try:
         for argument in [*(container.get("command") or ()), *(container.get("args") or ())]:
             argv.append(expand_references(argument, variables.get))
-            remaining -= len(argv[-1])
-            if remaining < 0:
+            remaining_length -= len(argv[-1])
+            if remaining_length < 0:
                 raise too_long_error()
     except InputError as error:
         raise ContainerError(CREATE_ERROR, str(error)) from error
@@ -327,11 +327,11 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
     has_links, has_network = spec.get("enableServiceLinks") is not False, bool(pod_fields.addresses)
     services = service_variables(namespace, reader, has_links=has_links, has_network=has_network)
     variables: dict[str, str] = {}
-    remaining = ARGUMENTS_LENGTH_MAX
+    remaining_length = ARGUMENTS_LENGTH_MAX
     for source in container.get("envFrom") or ():
         object_variables = _variables_from_object(source, namespace, reader)
-        remaining -= sum(len(name) + len(value) for name, value in object_variables.items())
-        if remaining < 0:
+        remaining_length -= sum(len(name) + len(value) for name, value in object_variables.items())
+        if remaining_length < 0:
             raise too_long_error()
         variables.update(object_variables)
     for variable in container.get("env") or ():
@@ -340,8 +340,8 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
         else:
             value = _value_from_source(pod_fields, container, variable.get("valueFrom") or {}, reader)
         if value is not None:
-            remaining -= len(variable["name"]) + len(value)
-            if remaining < 0:
+            remaining_length -= len(variable["name"]) + len(value)
+            if remaining_length < 0:
                 raise too_long_error()
             variables[variable["name"]] = value
     return {**{name: value for name, value in services.items() if name not in variables}, **variables}

@@ -117,5 +117,5 @@ def missing_secret_message(name: str) -> str:
     return f'secret "{name}" not found'
 
 
-def _decode_entries(encoded: Mapping[str, Any] | None) -> dict[str, bytes]:
-    return {key: base64.b64decode(value or "") for key, value in (encoded or {}).items()}
+def _decode_entries(base64_entries: Mapping[str, Any] | None) -> dict[str, bytes]:
+    return {key: base64.b64decode(value or "") for key, value in (base64_entries or {}).items()}

@@ -267,15 +267,15 @@ def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | Im
         error = image_pull_back_off_error(str(last_pull.obj["spec"]["image"]), error)
     if now >= last_pull.ended_at + wait:
         return next_request
-    until = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else wait)
-    return ImageWait(StartProblem(error.reason, error.message), until)
+    end_time = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else wait)
+    return ImageWait(StartProblem(error.reason, error.message), end_time)
 
 
-def previous_image_problem(reported: Mapping[str, Any]) -> StartProblem | None:
+def previous_image_problem(reported_status: Mapping[str, Any]) -> StartProblem | None:
     """Return the reported problem of the previous image pull, which stays until the current pull ends; None if none."""
-    waiting = (reported.get("state") or {}).get("waiting") or {}
-    is_about_image = "Image" in waiting.get("reason", "")
-    return StartProblem(waiting["reason"], waiting.get("message", "")) if is_about_image else None
+    waiting_state = (reported_status.get("state") or {}).get("waiting") or {}
+    is_about_image = "Image" in waiting_state.get("reason", "")
+    return StartProblem(waiting_state["reason"], waiting_state.get("message", "")) if is_about_image else None
 
 
 def _pull_number(last_pull: ObservedRun | None) -> int:

@@ -101,13 +101,13 @@ def _container_events(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], 
         if not new["imageID"]:
             yield _pulled_event(key, new["image"])
         yield EventRecord(key, "Normal", "Created", f"Created container: {name}")
-        terminated = new["state"].get("terminated") or new["lastState"].get("terminated") or {}
-        if terminated.get("reason") == "StartError":
-            yield EventRecord(key, "Warning", "Failed", f"Error: {terminated.get('message', '')}")
+        terminated_state = new["state"].get("terminated") or new["lastState"].get("terminated") or {}
+        if terminated_state.get("reason") == "StartError":
+            yield EventRecord(key, "Warning", "Failed", f"Error: {terminated_state.get('message', '')}")
         else:
             yield EventRecord(key, "Normal", "Started", f"Started container {name}")
-    waiting = _waiting_state(new)
-    if waiting.get("reason") == "CrashLoopBackOff" and waiting != _waiting_state(old):
+    waiting_state = _waiting_state(new)
+    if waiting_state.get("reason") == "CrashLoopBackOff" and waiting_state != _waiting_state(old):
         message = f"Back-off restarting failed container {name} in pod {full_name(pod)}"
         yield EventRecord(key, "Warning", "BackOff", message)
 

@@ -66,15 +66,15 @@ class LocalNode:
             event = EventRecord(key, "Normal", "Starting", "Starting kubelet.")
             return ReconcileResult([Create(self._new_node())], [event])
         writes: list[Write] = []
-        updated = self._with_current_status(node, now)
-        if updated is not node:
-            writes.append(UpdateStatus(updated))
+        new_node = self._with_current_status(node, now)
+        if new_node is not node:
+            writes.append(UpdateStatus(new_node))
         lease = reader.get(health.lease_key(key.name))
-        renewed = _renew_lease(lease, node, now)
-        if renewed is not lease and reader.get(Key(scheme.NAMESPACE, "", health.LEASE_NAMESPACE)) is not None:
-            writes.append(Create(renewed) if lease is None else Update(renewed))
+        new_lease = _renew_lease(lease, node, now)
+        if new_lease is not lease and reader.get(Key(scheme.NAMESPACE, "", health.LEASE_NAMESPACE)) is not None:
+            writes.append(Create(new_lease) if lease is None else Update(new_lease))
         events = [] if conditions.readiness(node) == "True" else [_ready_event(key)]
-        return ReconcileResult(writes, events, parse_time(renewed["spec"]["renewTime"]) + health.HEARTBEAT_INTERVAL)
+        return ReconcileResult(writes, events, parse_time(new_lease["spec"]["renewTime"]) + health.HEARTBEAT_INTERVAL)
 
     def _new_node(self) -> Obj:
         inventory = self._inventory
@@ -93,13 +93,16 @@ class LocalNode:
             "nodeInfo": dict(machine.info),
         }
         is_same = all(old.get(name) == value for name, value in fields.items())
-        current = conditions.with_resumed_heartbeats(node if is_same else with_status(node, {**old, **fields}), now)
-        return _with_heartbeat(current, now) if current is not node or _is_report_due(node, now) else node
+        new_node = conditions.with_resumed_heartbeats(node if is_same else with_status(node, {**old, **fields}), now)
+        return _with_heartbeat(new_node, now) if new_node is not node or _is_report_due(node, now) else node
 
 
 def _is_report_due(node: Obj, now: Instant) -> bool:
-    ready = conditions.conditions_of(node).get(conditions.READY) or {}
-    return now >= parse_time(ready.get("lastHeartbeatTime") or node["metadata"]["creationTimestamp"]) + _REPORT_INTERVAL
+    condition = conditions.conditions_of(node).get(conditions.READY) or {}
+    return (
+        now
+        >= parse_time(condition.get("lastHeartbeatTime") or node["metadata"]["creationTimestamp"]) + _REPORT_INTERVAL
+    )
 
 
 def _with_heartbeat(node: Obj, now: Instant) -> Obj:
@@ -163,7 +166,9 @@ def allocate_devices(
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})
-    allocated = {number for allocation in allocations.values() for devices in allocation.values() for number in devices}
+    allocated_devices = {
+        number for allocation in allocations.values() for devices in allocation.values() for number in devices
+    }
     reusable: dict[int, None] = {}
     result: dict[str, Sequence[int]] = {}
     for container in containers_of(pod):
@@ -175,9 +180,11 @@ def allocate_devices(
             _check_unchanged(container, own_allocation[name], (uid, resource, count, numbers))
             devices: Sequence[int] = own_allocation[name]
         else:
-            devices = _choose_devices(resource, count, reusable, [n for n in sorted(numbers) if n not in allocated])
+            devices = _choose_devices(
+                resource, count, reusable, [n for n in sorted(numbers) if n not in allocated_devices]
+            )
         result[name] = devices
-        allocated.update(devices)
+        allocated_devices.update(devices)
         for number in devices:
             reusable.pop(number, None)
         if _is_plain_init_container(pod, container):
@@ -207,24 +214,24 @@ def _is_plain_init_container(pod: Obj, container: Mapping[str, Any]) -> bool:
 
 
 def _check_unchanged(
-    container: Mapping[str, Any], allocated: Sequence[int], request: tuple[str, str, int, Sequence[int]]
+    container: Mapping[str, Any], allocated_devices: Sequence[int], request: tuple[str, str, int, Sequence[int]]
 ) -> None:
     uid, resource, count, numbers = request
-    if len(allocated) != count:
+    if len(allocated_devices) != count:
         raise InputError(
             f'pod "{uid}" container "{container["name"]}" changed request for resource "{resource}"'
-            f" from {len(allocated)} to {count}"
+            f" from {len(allocated_devices)} to {count}"
         )
-    if not set(allocated) <= set(numbers):
+    if not set(allocated_devices) <= set(numbers):
         error = "previously allocated devices are no longer healthy"
         raise InputError(f"{error}; cannot allocate unhealthy devices {resource}")
 
 
-def _choose_devices(resource: str, count: int, reusable: Iterable[int], free: Sequence[int]) -> Sequence[int]:
+def _choose_devices(resource: str, count: int, reusable: Iterable[int], free_devices: Sequence[int]) -> Sequence[int]:
     """Choose devices: first those of the pod's init containers, then free ones; InputError if too few are free."""
-    reused = sorted(reusable)[:count]
-    needed = count - len(reused)
-    if len(free) < needed:
-        numbers = f"Requested: {needed}, Available: {len(free)}"
+    reused_devices = sorted(reusable)[:count]
+    needed_count = count - len(reused_devices)
+    if len(free_devices) < needed_count:
+        numbers = f"Requested: {needed_count}, Available: {len(free_devices)}"
         raise InputError(f"requested number of devices unavailable for {resource}. {numbers}")
-    return [*reused, *free[:needed]]
+    return [*reused_devices, *free_devices[:needed_count]]

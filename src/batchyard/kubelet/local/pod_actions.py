@@ -120,12 +120,12 @@ class PodState(NamedTuple):
 
 def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     """Return the observed state of a pod, computed from its runs and its status."""
-    observed = [run_of(run) for run in runs]
-    sandbox = next((run for run in observed if not run.container and not run.image_for), None)
-    last_sandbox = max((run.sandbox for run in observed), default=-1)
+    observed_runs = [run_of(run) for run in runs]
+    sandbox = next((run for run in observed_runs if not run.container and not run.image_for), None)
+    last_sandbox = max((run.sandbox for run in observed_runs), default=-1)
     number = last_sandbox + 1 if sandbox is None else sandbox.sandbox
-    runs_by_container, statuses, spec = group_runs_by_container(observed), statuses_by_name(pod), pod["spec"]
-    images = group_pulls_by_container(observed)
+    runs_by_container, statuses, spec = group_runs_by_container(observed_runs), statuses_by_name(pod), pod["spec"]
+    images = group_pulls_by_container(observed_runs)
 
     def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
         name: str = entry["name"]
@@ -204,9 +204,9 @@ def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
     expires_at = deadline_of(pod)
     if expires_at is not None and expires_at <= now:
         return graceful_termination(pod, expires_at)._replace(reason=DEADLINE_EXCEEDED, message=DEADLINE_MESSAGE)
-    exceeded = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
-    if exceeded:
-        return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, exceeded["volume"]))
+    excess = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
+    if excess:
+        return PodTermination(excess["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, excess["volume"]))
     return None
 
 
@@ -216,9 +216,9 @@ def _volume_limit_message(pod: Obj, name: str) -> str:
     return f"Usage of EmptyDir volume {quote_like_go(name)} exceeds the limit {quote_like_go(str(limits.get(name)))}. "
 
 
-def graceful_termination(pod: Obj, since: Instant) -> PodTermination:
+def graceful_termination(pod: Obj, start_time: Instant) -> PodTermination:
     """Return a termination of a pod with the grace period in its spec."""
-    return PodTermination(since, pods.grace_period(pod))
+    return PodTermination(start_time, pods.grace_period(pod))
 
 
 def deadline_of(pod: Obj) -> Instant | None:
@@ -229,13 +229,13 @@ def deadline_of(pod: Obj) -> Instant | None:
 
 def containers_to_stop(pod_state: PodState, termination: PodTermination, now: Instant) -> PodStopPlan:
     """Return which containers of a terminating pod to stop now, and when to stop the rest."""
-    live = pod_state.live_containers()
+    live_containers = pod_state.live_containers()
     stop_by = _termination_start(pod_state, termination, now) + termination.grace * SECOND
-    non_sidecars = [container for container in live if container.role is not ContainerRole.SIDECAR]
-    stopping = (non_sidecars or live[-1:]) if now < stop_by else live
+    non_sidecars = [container for container in live_containers if container.role is not ContainerRole.SIDECAR]
+    containers = (non_sidecars or live_containers[-1:]) if now < stop_by else live_containers
     seconds = max(GRACE_MIN, -(-(stop_by - now) // SECOND))
-    stops = list(_stop_requests(stopping, StopRequest(now, seconds), max(GRACE_MIN, termination.grace)))
-    return PodStopPlan(stops, stop_by if len(stopping) < len(live) else None, not live)
+    stops = list(_stop_requests(containers, StopRequest(now, seconds), max(GRACE_MIN, termination.grace)))
+    return PodStopPlan(stops, stop_by if len(containers) < len(live_containers) else None, not live_containers)
 
 
 def _termination_start(pod_state: PodState, termination: PodTermination, now: Instant) -> Instant:
@@ -252,7 +252,7 @@ def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace:
         message = f"Stopping container {container.name}"
         if run.stop is None:
             yield ContainerStop(run, stop, message)
-        elif run.stop.grace > grace and run.stop.until() > stop.at + grace * SECOND:
+        elif run.stop.grace > grace and run.stop.end_time() > stop.at + grace * SECOND:
             yield ContainerStop(run, StopRequest(stop.at, grace), message)
 
 
@@ -337,8 +337,8 @@ def _running_actions(pod_state: PodState, now: Instant) -> PodActions:
             return stop_actions(pod_state, graceful_termination(pod, run.ended_at), now)
     main_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
     if all(run and not run.is_alive and not _restarts(ContainerRole.MAIN, run, policy) for run in main_runs):
-        since = max(run.ended_at for run in main_runs if run)
-        return stop_actions(pod_state, graceful_termination(pod, since), now)
+        end_time = max(run.ended_at for run in main_runs if run)
+        return stop_actions(pod_state, graceful_termination(pod, end_time), now)
     return _start_actions(pod_state, now)
 
 
@@ -352,14 +352,14 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
     if not init_containers or any(container.is_alive for container in main_containers):
         return [*sidecars, *main_containers]
-    current_index = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
-    if current_index is None:
+    position = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
+    if position is None:
         return init_containers[:1]
-    current = init_containers[current_index]
-    running_sidecars = [c for c in init_containers[:current_index] if c.role is ContainerRole.SIDECAR]
-    if not current.is_done:
-        return [*running_sidecars, current]
-    return [*running_sidecars, current, *(init_containers[current_index + 1 : current_index + 2] or main_containers)]
+    current_container = init_containers[position]
+    running_sidecars = [c for c in init_containers[:position] if c.role is ContainerRole.SIDECAR]
+    if not current_container.is_done:
+        return [*running_sidecars, current_container]
+    return [*running_sidecars, current_container, *(init_containers[position + 1 : position + 2] or main_containers)]
 
 
 def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
@@ -410,20 +410,20 @@ def _stops_after_failure(
     container: PodContainer, run: ObservedRun, pod_state: PodState, now: Instant
 ) -> Iterable[ContainerStop]:
     """Yield the stop of a container whose probe or postStart hook failed; nothing if none failed."""
-    failed = run.status.get("failed")
-    if not failed or run.stop is not None:
+    failure = run.status.get("failed")
+    if not failure or run.stop is not None:
         return
-    probe = (container.spec.get(f"{failed['probe']}Probe") or {}) if "probe" in failed else {}
+    probe = (container.spec.get(f"{failure['probe']}Probe") or {}) if "probe" in failure else {}
     grace = probe.get("terminationGracePeriodSeconds")
     seconds = pods.grace_period(pod_state.pod) if grace is None else min(grace, GRACE_MAX)
-    stop = StopRequest(now, max(GRACE_MIN, seconds), failed.get("message", ""))
-    yield ContainerStop(run, stop, _failure_message(container, failed, pod_state.restart_policy))
+    stop = StopRequest(now, max(GRACE_MIN, seconds), failure.get("message", ""))
+    yield ContainerStop(run, stop, _failure_message(container, failure, pod_state.restart_policy))
 
 
-def _failure_message(container: PodContainer, failed: Mapping[str, Any], policy: str) -> str:
-    if "hook" in failed:
+def _failure_message(container: PodContainer, failure: Mapping[str, Any], policy: str) -> str:
+    if "hook" in failure:
         return "FailedPostStartHook"
     if container.role is not ContainerRole.MAIN:
-        return f"Init container {container.name} failed {failed['probe']} probe"
-    why = f"Container {container.name} failed {failed['probe']} probe"
+        return f"Init container {container.name} failed {failure['probe']} probe"
+    why = f"Container {container.name} failed {failure['probe']} probe"
     return why if policy == "Never" else f"{why}, will be restarted"

@@ -375,14 +375,14 @@ def _system_rejections(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
 def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
     """Yield a rejection per insufficient resource. Extended resources that the node does not have are ignored."""
     total = node.view.allocatable
-    requested = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
+    pod_requests = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
     for name in sorted(
-        requested,
+        pod_requests,
         key=lambda name: (_RESOURCE_ORDER.index(name) if name in _RESOURCE_ORDER else len(_RESOURCE_ORDER), name),
     ):
-        capacity, left = total.get(name, 0), node.left.get(name, 0)
-        if requested[name] > left:
-            amounts = f"requested: {requested[name]}, used: {capacity - left}, capacity: {capacity}"
+        capacity, free_amount = total.get(name, 0), node.left.get(name, 0)
+        if pod_requests[name] > free_amount:
+            amounts = f"requested: {pod_requests[name]}, used: {capacity - free_amount}, capacity: {capacity}"
             yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
 
 
@@ -499,20 +499,20 @@ def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
 
 
 def node_settings(
-    local: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
+    settings: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
 ) -> NodeSettings:
     """Return the node settings from `spec.local` of a Cluster; `engines` are the usable container engines.
 
     `profile_fault` returns why a seccomp profile of this machine cannot be loaded, or ''.
     """
-    log = local.get("log") or {}
+    log = settings.get("log") or {}
     return NodeSettings(
-        [parse_image_mapping(row) for row in local.get("images") or ()],
-        tuple(local.get("hostPaths") or ()),
+        [parse_image_mapping(row) for row in settings.get("images") or ()],
+        tuple(settings.get("hostPaths") or ()),
         log_max_bytes=meta.amount("memory", log.get("size", "10Mi")),
         log_max_files=log.get("files", 5),
         engines=engines,
-        cache_bytes=meta.amount("memory", local.get("imageCache", "20Gi")),
-        host_network=bool(local.get("hostNetwork")),
+        cache_bytes=meta.amount("memory", settings.get("imageCache", "20Gi")),
+        host_network=bool(settings.get("hostNetwork")),
         profile_fault=profile_fault,
     )

@@ -23,7 +23,7 @@ class StopRequest(NamedTuple):
     grace: int
     why: str = ""
 
-    def until(self) -> Instant:
+    def end_time(self) -> Instant:
         """Return when the grace period ends."""
         return self.at + self.grace * SECOND
 
@@ -118,7 +118,7 @@ def run_of(obj: Obj) -> ObservedRun:
 def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group the image pulls among runs by container, the oldest first."""
     groups: dict[str, list[ObservedRun]] = {}
-    for run in sorted(runs, key=lambda observed: int(observed.obj["spec"].get("number", 0))):
+    for run in sorted(runs, key=lambda pull_run: int(pull_run.obj["spec"].get("number", 0))):
         if run.image_for:
             groups.setdefault(run.image_for, []).append(run)
     return groups
@@ -127,7 +127,7 @@ def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequen
 def group_runs_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group the container runs by container, the oldest first."""
     groups: dict[str, list[ObservedRun]] = {}
-    for run in sorted(runs, key=lambda observed: observed.attempt):
+    for run in sorted(runs, key=lambda observed_run: observed_run.attempt):
         if run.container:
             groups.setdefault(run.container, []).append(run)
     return groups

@@ -133,15 +133,15 @@ def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *
 
     `host_network` is whether pods may use the machine's network.
     """
-    unsupported = [
+    fields = [
         *_unsupported_in_pod(pod["spec"]),
         *_unsupported_app_armor(pod, container),
         *_unsupported_in_container(pod["spec"], container),
     ]
     if pod["spec"].get("hostNetwork") and not host_network:
-        unsupported.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork)")
-    if unsupported:
-        raise ContainerError(CONFIG_ERROR, f"not supported on this node: {'; '.join(unsupported)}")
+        fields.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork)")
+    if fields:
+        raise ContainerError(CONFIG_ERROR, f"not supported on this node: {'; '.join(fields)}")
     _reject_unknown_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
 
 

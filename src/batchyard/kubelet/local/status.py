@@ -53,13 +53,13 @@ def container_status(
 
     The previous status is kept while the container is starting.
     """
-    run, reported = container.last_run, container.reported
+    run, reported_status = container.last_run, container.reported
     waiting_problem = problem if backoff is None else crash_loop_problem(pod, container.name, backoff)
     if run is None:
         return _status_without_runs(container, pod, waiting_problem)
-    was_waiting = bool(reported) and "waiting" in reported["state"] and bool(reported["lastState"])
-    if reported and (run.phase == STARTING or (is_starting and waiting_problem is None and was_waiting)):
-        return {**reported}
+    was_waiting = bool(reported_status) and "waiting" in reported_status["state"] and bool(reported_status["lastState"])
+    if reported_status and (run.phase == STARTING or (is_starting and waiting_problem is None and was_waiting)):
+        return {**reported_status}
     previous_run = container.runs[-2] if len(container.runs) > 1 else None
     state = _container_state(run, waiting_problem, pod)
     last_state = {} if previous_run is None else terminated_state(previous_run)
@@ -109,11 +109,11 @@ def _container_state(run: ObservedRun, waiting_problem: StartProblem | None, pod
 
 def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
     """Return the status of a container without runs, based on its reported status."""
-    reported = container.reported
-    if reported and "terminated" in reported["state"]:
-        return {**reported}
-    last_state = reported.get("lastState") or {}
-    if reported and "running" in reported["state"]:
+    reported_status = container.reported
+    if reported_status and "terminated" in reported_status["state"]:
+        return {**reported_status}
+    last_state = reported_status.get("lastState") or {}
+    if reported_status and "running" in reported_status["state"]:
         last_state = unknown_state(_DELETED_TEXT)
     return {
         **_base_status(container),
@@ -121,7 +121,7 @@ def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: Sta
         "lastState": last_state,
         "ready": False,
         "started": False,
-        "restartCount": reported.get("restartCount", 0),
+        "restartCount": reported_status.get("restartCount", 0),
     }
 
 
@@ -217,8 +217,8 @@ def conditions_of(
 def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
     """Return the conditions of a rejected pod."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    failed = PodConditionStatus(False, "PodFailed")
-    unready = [failed.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")]
+    failed_condition = PodConditionStatus(False, "PodFailed")
+    unready = [failed_condition.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")]
     return [*_foreign_conditions(old), *unready]
 
 
@@ -329,14 +329,14 @@ def rejected_pod_status(pod: Obj, rejection: Mapping[str, Any], now: Instant) ->
 
 def _container_statuses(inputs: StatusInputs, roles: Sequence[ContainerRole]) -> list[dict[str, Any]]:
     pod, actions = inputs.pod_state.pod, inputs.actions
-    starting = {start.container.name for start in actions.starts}
+    starting_names = {start.container.name for start in actions.starts}
     return [
         container_status(
             pod_container,
             pod,
             inputs.problems.get(pod_container.name),
             actions.backoffs.get(pod_container.name),
-            is_starting=pod_container.name in starting,
+            is_starting=pod_container.name in starting_names,
         )
         for pod_container in inputs.pod_state.containers
         if pod_container.role in roles

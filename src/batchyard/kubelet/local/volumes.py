@@ -145,15 +145,15 @@ def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) ->
     """Return the normalized subPath of a mount; InputError if it is absolute or contains '..'."""
     path: str = mount.get("subPath") or ""
     if mount.get("subPathExpr"):
-        path, missing = expand_path(mount["subPathExpr"], variables)
-        if missing:
-            raise InputError(f"missing value for {', '.join(missing)}")
+        path, missing_names = expand_path(mount["subPathExpr"], variables)
+        if missing_names:
+            raise InputError(f"missing value for {', '.join(missing_names)}")
     if path.startswith("/"):
         raise InputError(f"error SubPath `{path}` must not be an absolute path")
     if ".." in path.split("/"):
         raise InputError(f"unable to provision SubPath `{path}`: must not contain '..'")
-    normalized = posixpath.normpath(path)
-    return "" if normalized == "." else normalized
+    normalized_path = posixpath.normpath(path)
+    return "" if normalized_path == "." else normalized_path
 
 
 TokenIssuer: TypeAlias = Callable[[str, str, str, int], str]
@@ -408,15 +408,15 @@ def _node_memory(pod: Obj, reader: Reader) -> int:
     return meta.amount("memory", allocatable.get("memory") or "0")
 
 
-def _host_path_plan(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPathPlan:
+def _host_path_plan(source: Mapping[str, Any], allowed_folders: Sequence[str]) -> HostPathPlan:
     path: str = source["path"]
     if ".." in path.split("/"):
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
-    normalized = _host_folder(path)
-    if not is_within_any(normalized, allowed):
+    normalized_path = _host_folder(path)
+    if not is_within_any(normalized_path, allowed_folders):
         remedy = "name it, or a folder above it, in spec.local.hostPaths of the Cluster"
         raise InputError(f"hostPath {path} is not allowed here: {remedy}")
-    return HostPathPlan(normalized, source.get("type") or "", tuple(allowed))
+    return HostPathPlan(normalized_path, source.get("type") or "", tuple(allowed_folders))
 
 
 def _host_folder(path: str) -> str:

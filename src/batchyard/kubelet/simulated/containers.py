@@ -42,11 +42,11 @@ def find_run(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None
     return next(filter(None, map(_parse_run, states)), None)
 
 
-def find_run_started_at(pod: Obj, container: str, started: Instant) -> SimulatedRun | None:
-    """Return the run of a container that started at `started`; None if the pod's status has no such run."""
+def find_run_started_at(pod: Obj, container: str, start_time: Instant) -> SimulatedRun | None:
+    """Return the run of a container that started at `start_time`; None if the pod's status has no such run."""
     status = status_of(pod, container)
     runs = (_parse_run(status.get(field)) for field in ("state", "lastState"))
-    return next((run for run in runs if run is not None and run.started == started), None)
+    return next((run for run in runs if run is not None and run.started == start_time), None)
 
 
 def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
@@ -59,39 +59,39 @@ def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
 _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
-def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
+def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
     """Return the first lines of a run's log: the planned run time, and the checkpoint from which the run resumes."""
     time = "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
     lines = [f"started: a simulated container, which works {time} and runs no process"]
     resumed_from = None if previous else resumption(pod)
     if resumed_from is not None:
         lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.place}")
-    return [_format_line(started, text) for text in lines]
+    return [_format_line(start_time, text) for text in lines]
 
 
 def checkpoint_lines(
-    started: Instant, interval: Duration | None, after: Instant, until: Instant
+    start_time: Instant, interval: Duration | None, last_time: Instant, end_time: Instant
 ) -> Iterator[containers.LogLine]:
-    """Yield the checkpoint lines of a run later than `after` and up to `until`, one per checkpoint `interval`."""
+    """Yield the checkpoint lines of a run after `last_time` and up to `end_time`, one per checkpoint `interval`."""
     if interval is None:
         return
-    last_number = (until - started) // interval
-    first_number = max((after - started) // interval + 1, last_number - CHECKPOINT_LINES_MAX + 1)
+    last_number = (end_time - start_time) // interval
+    first_number = max((last_time - start_time) // interval + 1, last_number - CHECKPOINT_LINES_MAX + 1)
     for number in range(first_number, last_number + 1):
         work_done = format_duration(number * interval)
-        yield _format_line(started + number * interval, f"saved: the work of {work_done} since the start")
+        yield _format_line(start_time + number * interval, f"saved: the work of {work_done} since the start")
 
 
-def last_line(pod: Obj, terminated: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
+def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
     """Return the last line of an ended run's log: its exit code, and why it was stopped."""
-    code = terminated["exitCode"]
+    code = terminated_state["exitCode"]
     cause = "" if previous else _why_stopped(pod)
     if code in _SIGNAL_EXIT_CODES and (cause or code != plan.exit_code):
         verb = "killed" if code == _SIGNAL_EXIT_CODES[0] else "stopped"
         text = f"{verb}: {cause}, exit code {code}" if cause else f"{verb}: exit code {code}"
     else:
         text = f"finished: exit code {code}" if code == 0 else f"failed: exit code {code}"
-    return _format_line(parse_time(terminated["finishedAt"]), text)
+    return _format_line(parse_time(terminated_state["finishedAt"]), text)
 
 
 def lost_line(now: Instant) -> containers.LogLine:
@@ -102,8 +102,8 @@ def lost_line(now: Instant) -> containers.LogLine:
 def _why_stopped(pod: Obj) -> str:
     """Return why a pod was stopped, according to its status; empty if unknown."""
     status = pod.get("status") or {}
-    disrupted = find_condition(pod, DISRUPTION_TARGET) or {}
-    message = status.get("message") or status.get("reason") or disrupted.get("message") or disrupted.get("reason")
+    disruption = find_condition(pod, DISRUPTION_TARGET) or {}
+    message = status.get("message") or status.get("reason") or disruption.get("message") or disruption.get("reason")
     return message or ("the pod was deleted" if is_terminating(pod) else "")
 
 
@@ -111,8 +111,8 @@ def _parse_run(state: Mapping[str, Any] | None) -> SimulatedRun | None:
     state = state or {}
     if "running" in state:
         return SimulatedRun(parse_time(state["running"]["startedAt"]), None)
-    terminated = state.get("terminated") or {}
-    return SimulatedRun(parse_time(terminated["startedAt"]), terminated) if terminated.get("startedAt") else None
+    end_state = state.get("terminated") or {}
+    return SimulatedRun(parse_time(end_state["startedAt"]), end_state) if end_state.get("startedAt") else None
 
 
 def _format_line(at: Instant, text: str) -> containers.LogLine:
@@ -279,11 +279,11 @@ class SimulatedLog:
         self._lines.append(end_line)
         self.close()
 
-    def _add_checkpoints(self, until: Instant) -> None:
-        """Add the checkpoint lines up to `until` that were not reported yet."""
-        if until > self._reported_until:
-            self._lines += checkpoint_lines(self._started, self._plan.checkpoint_every, self._reported_until, until)
-            self._reported_until = until
+    def _add_checkpoints(self, end_time: Instant) -> None:
+        """Add the checkpoint lines up to `end_time` that were not reported yet."""
+        if end_time > self._reported_until:
+            self._lines += checkpoint_lines(self._started, self._plan.checkpoint_every, self._reported_until, end_time)
+            self._reported_until = end_time
 
     def _schedule_next_checkpoint(self) -> None:
         interval = self._plan.checkpoint_every

@@ -127,10 +127,10 @@ def _sleep_duration(args: Sequence[str]) -> Duration | None:
     for arg in args:
         if arg in {"inf", "infinity"}:
             return UNLIMITED_RUNTIME
-        matched = _SLEEP.fullmatch(arg)
-        if matched is None:
+        match = _SLEEP.fullmatch(arg)
+        if match is None:
             return None
-        integer_part, fraction, unit = matched[1], matched[2] or "", matched[3]
+        integer_part, fraction, unit = match[1], match[2] or "", match[3]
         total += int(integer_part + fraction) * _SLEEP_UNITS[unit] // 10 ** len(fraction)
     return total if args else None
 
@@ -207,8 +207,8 @@ def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]
         previous_operator, command = operator, []
 
 
-def _is_operator(word: str, containing: str = "") -> bool:
-    return bool(word) and containing in word and set(word) <= set(_PUNCTUATION)
+def _is_operator(word: str, characters: str = "") -> bool:
+    return bool(word) and characters in word and set(word) <= set(_PUNCTUATION)
 
 
 # Work of simulated pods is saved when containers end, and resumed when containers start.
@@ -250,10 +250,10 @@ def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, rea
 
 def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
     """Return the write that records the checkpointed work of a pod whose machine was lost at `lost_at`."""
-    job, started = _work_owner(pod, reader), pods.running_since(pod)
-    if job is None or started is None:
+    job, start_time = _work_owner(pod, reader), pods.running_since(pod)
+    if job is None or start_time is None:
         return []
-    work = pods.resumed_work(pod) + pods.kept_work(started, interval, lost_at)
+    work = pods.resumed_work(pod) + pods.kept_work(start_time, interval, lost_at)
     return _record_work(job, pods.saved_work_key(pod), work)
 
 
@@ -272,16 +272,16 @@ def resume_from_checkpoint(
 
 def _work_after(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duration:
     """Return a pod's saved work after a change; 0 if its containers have succeeded and restart."""
-    started, earlier_work = pods.running_since(pod), pods.resumed_work(pod)
-    if started is None or pods.running_since(new_pod) == started:
+    start_time, earlier_work = pods.running_since(pod), pods.resumed_work(pod)
+    if start_time is None or pods.running_since(new_pod) == start_time:
         return earlier_work
     container = new_pod["status"]["containerStatuses"][0]
-    terminated = container["state"].get("terminated") or container["lastState"]["terminated"]
-    if "finishedAt" not in terminated:  # it was lost, and its work recorded then
+    terminated_state = container["state"].get("terminated") or container["lastState"]["terminated"]
+    if "finishedAt" not in terminated_state:  # it was lost, and its work recorded then
         return earlier_work
-    if terminated["exitCode"] == 0 and not pods.is_terminal(new_pod):
+    if terminated_state["exitCode"] == 0 and not pods.is_terminal(new_pod):
         return 0
-    return earlier_work + pods.kept_work(started, interval, parse_time(terminated["finishedAt"]))
+    return earlier_work + pods.kept_work(start_time, interval, parse_time(terminated_state["finishedAt"]))
 
 
 def _larger_resumption(pod: meta.Obj, own_resumption: pods.Resumption | None, reader: Reader) -> pods.Resumption | None:
@@ -289,9 +289,9 @@ def _larger_resumption(pod: meta.Obj, own_resumption: pods.Resumption | None, re
     job, slot = _work_owner(pod, reader), pods.saved_work_key(pod)
     if job is None:
         return own_resumption
-    recorded = pods.saved_work(job, slot)
-    if recorded:
-        return pods.Resumption(slot, max(recorded, 0 if own_resumption is None else own_resumption.work))
+    recorded_work = pods.saved_work(job, slot)
+    if recorded_work:
+        return pods.Resumption(slot, max(recorded_work, 0 if own_resumption is None else own_resumption.work))
     if own_resumption is not None or not pods.is_interchangeable(pod) or not pods.saved_work_by_place(job):
         return own_resumption
     slot_prefix, used_slots = slot.rpartition("/")[0], _used_slots(pod, reader)
@@ -356,17 +356,17 @@ class BareWorkloads:
         workload = reader.get(key)
         if workload is None or lifecycle.is_finished(workload) or meta.controller_of(workload) is not None:
             return ReconcileResult()
-        released = evictions.release_after_eviction(workload, now)
-        if released is not workload:
-            return ReconcileResult([UpdateStatus(released)])
-        admitted, runtime = meta.find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
-        if admitted is None or admitted["status"] != "True" or runtime is None:
+        released_workload = evictions.release_after_eviction(workload, now)
+        if released_workload is not workload:
+            return ReconcileResult([UpdateStatus(released_workload)])
+        admitted_condition, runtime = meta.find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
+        if admitted_condition is None or admitted_condition["status"] != "True" or runtime is None:
             return ReconcileResult()
-        finish_at = parse_time(admitted["lastTransitionTime"]) + runtime
+        finish_at = parse_time(admitted_condition["lastTransitionTime"]) + runtime
         if finish_at > now:
             return ReconcileResult(requeue_at=finish_at)
-        finished = lifecycle.finish(workload, lifecycle.SUCCEEDED, "Job finished successfully", now)
-        return ReconcileResult([UpdateStatus(finished)])
+        finished_workload = lifecycle.finish(workload, lifecycle.SUCCEEDED, "Job finished successfully", now)
+        return ReconcileResult([UpdateStatus(finished_workload)])
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:

@@ -132,8 +132,8 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
         case PodEventKind.DELETE:
             return _stopped_status(sim_pod, run, pod_event, now)
         case PodEventKind.EXPIRE:
-            stopped = _stopped_status(sim_pod, run, pod_event, now)
-            return {**stopped, "reason": "DeadlineExceeded", "message": DEADLINE_MESSAGE}
+            stopped_status = _stopped_status(sim_pod, run, pod_event, now)
+            return {**stopped_status, "reason": "DeadlineExceeded", "message": DEADLINE_MESSAGE}
         case PodEventKind.SHUT_DOWN:
             return _shutdown_status(sim_pod, run, pod_event, now)
 
@@ -155,9 +155,9 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < sim_pod.machine.booted_at:
             return [PodEvent(started_at, PodEventKind.LOSE)]
-        remaining = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
+        remaining_runtime = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
         is_limited = sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
-        return [PodEvent(started_at + remaining, PodEventKind.EXIT)] if is_limited else []
+        return [PodEvent(started_at + remaining_runtime, PodEventKind.EXIT)] if is_limited else []
     if run.last:
         return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _restart_delay(run), PodEventKind.START)]
     delay_start = max(parse_time(sim_pod.pod["status"]["startTime"]), sim_pod.machine.booted_at)
@@ -188,8 +188,8 @@ def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, Po
 
 def _restart_delay(run: pod_status.SimulatedRunState) -> Duration:
     """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
-    terminated = run.last["terminated"]
-    run_time = parse_time(terminated["finishedAt"]) - parse_time(terminated["startedAt"])
+    terminated_state = run.last["terminated"]
+    run_time = parse_time(terminated_state["finishedAt"]) - parse_time(terminated_state["startedAt"])
     if not run.restarts or run_time > _BACKOFF_RESET_TIME:
         return 0
     return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
@@ -208,12 +208,12 @@ def _status_after_exit(
 ) -> Mapping[str, Any]:
     """Return a pod's status after its containers exited: restarted, in backoff, or the final status."""
     code = sim_pod.plan.exit_code
-    terminated = pod_status.exited_state(code, run.state["running"]["startedAt"], at)
+    terminated_state = pod_status.exited_state(code, run.state["running"]["startedAt"], at)
     policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
     is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
     if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
-        return _status(sim_pod, FAILED if code else SUCCEEDED, run._replace(state=terminated), now)
-    run_in_backoff = run._replace(last=terminated)
+        return _status(sim_pod, FAILED if code else SUCCEEDED, run._replace(state=terminated_state), now)
+    run_in_backoff = run._replace(last=terminated_state)
     backoff = _restart_delay(run_in_backoff)
     if backoff == 0:
         return _running_status(sim_pod, run_in_backoff._replace(restarts=run_in_backoff.restarts + 1), now)
@@ -237,8 +237,8 @@ def _status_after_loss(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState,
     """Return a pod's status after its machine was lost and returned without the pod's containers."""
     if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
         return _status(sim_pod, FAILED, run._replace(state=pod_status.lost_state(_LOST_MESSAGE)), now)
-    restarted = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restarts + 1)
-    return _running_status(sim_pod, restarted, now)
+    restarted_run = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restarts + 1)
+    return _running_status(sim_pod, restarted_run, now)
 
 
 def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
@@ -293,14 +293,14 @@ class SimulatedKubelets:
         delays: ContainerDelays | None = None,
         *,
         with_nodes: bool = True,
-        local: str = "",
+        local_node: str = "",
         runtime: Duration | None = None,
     ) -> None:
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
         self._delays = delays or ContainerDelays()
         self._with_nodes = with_nodes
         #: The name of the node that is not simulated; empty if all nodes are simulated.
-        self._local = local
+        self._local = local_node
         #: The run time of pods for which no other source gives one; None for the Cluster's default.
         self._runtime = runtime
         self._pods = PodsByNode()

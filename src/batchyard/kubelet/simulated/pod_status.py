@@ -122,9 +122,9 @@ def creating_state(pod: Obj) -> SharedContainerState:
     return {"waiting": {"reason": reason}}
 
 
-def running_state(since: Instant) -> SharedContainerState:
-    """Return the `running` state of containers that started at `since`."""
-    return {"running": {"startedAt": format_time(since)}}
+def running_state(start_time: Instant) -> SharedContainerState:
+    """Return the `running` state of containers that started at `start_time`."""
+    return {"running": {"startedAt": format_time(start_time)}}
 
 
 def exited_state(code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
@@ -143,8 +143,8 @@ def run_of(pod: Obj) -> SimulatedRunState | None:
     statuses = (pod.get("status") or {}).get("containerStatuses")
     if not statuses:
         return None
-    first = statuses[0]
-    return SimulatedRunState(first["state"], first.get("lastState") or _NO_STATE, first.get("restartCount", 0))
+    status = statuses[0]
+    return SimulatedRunState(status["state"], status.get("lastState") or _NO_STATE, status.get("restartCount", 0))
 
 
 def pod_status(pod: Obj, phase: str, run: SimulatedRunState, machine: NodeMachine, now: Instant) -> dict[str, Any]:
@@ -239,18 +239,18 @@ def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> d
 def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
     """Return the statuses of init containers, which succeed at once, and sidecars, which run like main containers."""
     old = {s["name"]: s for s in (pod.get("status") or {}).get("initContainerStatuses") or ()}
-    succeeded = SimulatedRunState(exited_state(0, format_time(now), now))
-    return [_init_container_status(c, run, succeeded, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
+    exited_run = SimulatedRunState(exited_state(0, format_time(now), now))
+    return [_init_container_status(c, run, exited_run, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
 
 
 def _init_container_status(
-    container: Mapping[str, Any], run: SimulatedRunState, succeeded: SimulatedRunState, old: Mapping[str, Any] | None
+    container: Mapping[str, Any], run: SimulatedRunState, exited_run: SimulatedRunState, old: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
     if _is_sidecar(container) or ("waiting" in run.state and not run.last):
         return _container_status(container, run)
     if old is not None and "terminated" in old["state"]:
         return old
-    return {**_container_status(container, succeeded), "ready": True}
+    return {**_container_status(container, exited_run), "ready": True}
 
 
 def _is_sidecar(container: Mapping[str, Any]) -> bool:
@@ -290,10 +290,10 @@ class NodeAgents:
     rank = 0
     kinds = (scheme.NODE, scheme.INSTANCE, scheme.LEASE, scheme.NAMESPACE)
 
-    def __init__(self, local: str = "") -> None:
+    def __init__(self, local_node: str = "") -> None:
         self._nodes: dict[Key, None] = {}
         #: The name of the node that is not simulated; empty if all nodes are simulated.
-        self._local = local
+        self._local = local_node
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of the node that a changed object belongs to, or all nodes' keys for a new Lease namespace."""
@@ -341,11 +341,11 @@ def _is_readiness_change(event: WatchEvent) -> bool:
 
 def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
     """Return a node's Lease: stopped if its machine has crashed, renewed again if it runs, otherwise unchanged."""
-    current = health.new_lease(node, now) if lease is None else lease
-    phase, has_heartbeats = _machine_phase(instance), health.has_heartbeats(current)
+    old_lease = health.new_lease(node, now) if lease is None else lease
+    phase, has_heartbeats = _machine_phase(instance), health.has_heartbeats(old_lease)
     if instance is not None and phase == "Crashed" and has_heartbeats:
-        return health.stop_lease(current, parse_time(instance["status"]["since"]))
-    return health.resume_lease(current, now) if phase == "Running" and not has_heartbeats else current
+        return health.stop_lease(old_lease, parse_time(instance["status"]["since"]))
+    return health.resume_lease(old_lease, now) if phase == "Running" and not has_heartbeats else old_lease
 
 
 def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:

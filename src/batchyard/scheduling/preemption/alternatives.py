@@ -55,8 +55,8 @@ def first_ranked_holders(
     snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], maximum: int
 ) -> tuple[list[MissingQuotaHolder], int]:
     """Return the first holders in the order of `holders_of()` and the number of all holders, without a full sort."""
-    ranked = _rank_holders(snapshot, scope, queue, frs)
-    return [_unpack_holder(holder) for holder in nsmallest(maximum, ranked)], len(ranked)
+    ranked_holders = _rank_holders(snapshot, scope, queue, frs)
+    return [_unpack_holder(holder) for holder in nsmallest(maximum, ranked_holders)], len(ranked_holders)
 
 
 def _rank_holders(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
@@ -78,10 +78,10 @@ def _rank_holders(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs
     return ranked
 
 
-def _unpack_holder(ranked: _RankedHolder) -> MissingQuotaHolder:
-    *_, workload, borrows, frs = ranked
-    held = tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs])
-    return MissingQuotaHolder(workload, held, borrows)
+def _unpack_holder(ranked_holder: _RankedHolder) -> MissingQuotaHolder:
+    *_, workload, borrows, frs = ranked_holder
+    held_usage = tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs])
+    return MissingQuotaHolder(workload, held_usage, borrows)
 
 
 def protection_reason(
@@ -158,19 +158,21 @@ def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_shari
     assignment = decision.why.assignment
     if assignment is None:
         return NO_ALTERNATIVES
-    queue, contested = decision.queue, assignment.preempting
-    request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested)
+    queue, contested_frs = decision.queue, assignment.preempting_frs
+    request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested_frs)
     victims = {target.workload.key for target in decision.targets}
     maximum = _RECORDED_MAX + len(victims)
-    holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested, maximum)
+    holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested_frs, maximum)
     spared_holders = [holder for holder in holders if holder.workload.key not in victims]
-    spared = [
+    workloads = [
         SparedWorkload(
             holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
         )
         for holder in spared_holders[:_RECORDED_MAX]
     ]
-    return Alternatives(tuple(spared), count - sum(_holds_any(snapshot.holder(key), contested) for key in victims))
+    return Alternatives(
+        tuple(workloads), count - sum(_holds_any(snapshot.holder(key), contested_frs) for key in victims)
+    )
 
 
 def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:

@@ -40,12 +40,12 @@ class PreemptionContext(NamedTuple):
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
         """Report whether the request could fit if all candidates were gone; it never fits if this is False."""
         node = self.queue.node
-        missing = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
-        missing = {fr: amount for fr, amount in missing.items() if amount > 0}
+        missing_amounts = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
+        missing_amounts = {fr: amount for fr, amount in missing_amounts.items() if amount > 0}
         for candidate in chain(*candidates):
             for fr, amount in candidate.usage:
-                missing[fr] = missing.get(fr, 0) - amount
-            if max(missing.values(), default=0) <= 0:
+                missing_amounts[fr] = missing_amounts.get(fr, 0) - amount
+            if max(missing_amounts.values(), default=0) <= 0:
                 return True
         return False
 
@@ -56,24 +56,24 @@ class PreemptionContext(NamedTuple):
         """
         if policy == "Never" or not queue.workloads or not queue.active:
             return []
-        ranked = queue.ranked()
+        workloads = queue.ranked_workloads()
         if policy != "Any":
             # The list is sorted by priority first, so eligible Workloads are at the front.
-            priority, lowest = self.workload.priority, ranked[0].priority
+            priority, lowest = self.workload.priority, workloads[0].priority
             includes_equal = policy == "LowerOrNewerEqualPriority"
             if lowest > priority or (lowest == priority and not includes_equal):
                 return []
-            end = bisect_left(ranked, priority, key=_PRIORITY)
-            candidates_below = ranked[:end]
+            end = bisect_left(workloads, priority, key=_PRIORITY)
+            candidates_below = workloads[:end]
             if includes_equal:
-                equal = ranked[end : bisect_right(ranked, priority, key=_PRIORITY)]
+                equal = workloads[end : bisect_right(workloads, priority, key=_PRIORITY)]
                 candidates_below += [candidate for candidate in equal if self.workload.queued < candidate.queued]
-            ranked = candidates_below
-        contested = self.contested
-        if len(contested) == 1:
-            (fr,) = contested
-            return [candidate for candidate in ranked if fr in candidate.flavor_resources]
-        return [candidate for candidate in ranked if not candidate.flavor_resources.isdisjoint(contested)]
+            workloads = candidates_below
+        contested_frs = self.contested
+        if len(contested_frs) == 1:
+            (fr,) = contested_frs
+            return [candidate for candidate in workloads if fr in candidate.flavor_resources]
+        return [candidate for candidate in workloads if not candidate.flavor_resources.isdisjoint(contested_frs)]
 
     def order(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
         """Return the sort key of a candidate: evicted first, then other queues, low priority, late reservation, uid."""

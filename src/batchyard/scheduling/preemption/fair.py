@@ -40,9 +40,9 @@ def find_targets(
     snapshot = request.snapshot
     with snapshot.what_if():
         snapshot.add_usage(request.queue, request.usage)  # shares include the new Workload
-        fits, targets, skipped = _apply_first_rule(request, candidates, strategies[0])
+        fits, targets, skipped_candidates = _apply_first_rule(request, candidates, strategies[0])
         if not fits and len(strategies) > 1:
-            fits, targets = _apply_second_rule(request, skipped, targets)
+            fits, targets = _apply_second_rule(request, skipped_candidates, targets)
         snapshot.remove_usage(request.queue, request.usage)
         return fill_back_workloads(request, targets, may_borrow=True) if fits else []
 
@@ -92,9 +92,9 @@ def _apply_first_rule(
 
 
 def _next_fair_candidate(
-    request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped: list[AdmittedWorkload]
+    request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
-    """Return the first candidate of a queue that the strategy allows; skipped ones are added to `skipped` for S2-b."""
+    """Return the first candidate of a queue that the strategy allows; add those before it to `skipped_candidates`."""
     preemptor_branch, victim_branch = order.branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
@@ -102,7 +102,7 @@ def _next_fair_candidate(
             return order.pop(queue)
         order.drop(queue)  # independent of the candidate
         return None
-    can_never_be_fair = math.isinf(preemptor_share.weighted) and not math.isinf(victim_share.weighted)
+    can_never_be_fair = math.isinf(preemptor_share.weighted_value) and not math.isinf(victim_share.weighted_value)
     while order.has_workload(queue):
         candidate = order.pop(queue)
         if (
@@ -110,7 +110,7 @@ def _next_fair_candidate(
             and compare_shares(preemptor_share, _share_without(request, order, victim_branch, candidate)) <= 0
         ):
             return candidate
-        skipped.append(candidate)
+        skipped_candidates.append(candidate)
     return None
 
 
@@ -126,10 +126,10 @@ def _share_without(
 
 
 def _apply_second_rule(
-    request: PreemptionContext, skipped: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
+    request: PreemptionContext, skipped_candidates: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
 ) -> tuple[bool, list[PreemptionTarget]]:
     """Apply rule S2-b to the skipped candidates, at most one per queue; return whether it fits, and all targets."""
-    order = _TargetOrder(request, skipped)
+    order = _TargetOrder(request, skipped_candidates)
     while (queue := order.next_queue()) is not None:
         preemptor_branch, victim_branch = order.branches(queue)
         candidate = order.pop(queue)

@@ -35,10 +35,10 @@ def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
     if not any(lists) or not request.could_ever_fit(*lists):
         return []
-    ordered = candidates.ordered()
+    ordered_candidates = candidates.in_order()
     for may_borrow in _borrowing_attempts(request, candidates):
         with request.snapshot.what_if():
-            targets = _select_targets(request, candidates, ordered, may_borrow=may_borrow)
+            targets = _select_targets(request, candidates, ordered_candidates, may_borrow=may_borrow)
         if targets:
             return targets
     return []
@@ -68,17 +68,17 @@ class PreemptionCandidates:
         if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
             self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
 
-    def ordered(self) -> list[AdmittedWorkload]:
+    def in_order(self) -> list[AdmittedWorkload]:
         """Return the candidates in preemption order: evicted ones first, then by group."""
         lists = [
             sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
             sorted(self.priority_candidates, key=PREEMPTION_RANK),
             self.own_queue_candidates,
         ]
-        ordered = [candidate for group in lists for candidate in group]
-        if any(candidate.evicted for candidate in ordered):
-            ordered.sort(key=lambda candidate: not candidate.evicted)
-        return ordered
+        candidates = [candidate for group in lists for candidate in group]
+        if any(candidate.evicted for candidate in candidates):
+            candidates.sort(key=lambda candidate: not candidate.evicted)
+        return candidates
 
     def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
         """Report whether a candidate may be preempted in the current snapshot.
@@ -90,9 +90,9 @@ class PreemptionCandidates:
             return True
         if may_borrow and queue not in self._with_advantage and not self._may_preempt_while_borrowing(candidate):
             return False
-        common = self._lowest_common_cohort[queue]
+        common_cohort = self._lowest_common_cohort[queue]
         for node in reversed(queue.node.path):
-            if node is common:
+            if node is common_cohort:
                 return True
             if is_within_nominal(node, request.contested):
                 return False
@@ -121,32 +121,32 @@ class PreemptionCandidates:
         From the first subtree whose quota holds the request, the preemptor has a hierarchical advantage over others.
         A preemptor that already borrows and may not preempt while borrowing has candidates only with this advantage.
         """
-        previous, remaining_request = self._request.queue.node, self._request.usage
-        advantage = fits_in_quota(previous, remaining_request)
-        for cohort in previous.path[-2::-1]:
+        previous_node, remaining_request = self._request.queue.node, self._request.usage
+        advantage = fits_in_quota(previous_node, remaining_request)
+        for cohort in previous_node.path[-2::-1]:
             if advantage or not only_with_advantage:
-                self._collect_below(cohort, previous, has_advantage=advantage)
+                self._collect_below(cohort, previous_node, has_advantage=advantage)
             if not advantage and cohort.parent is not None:
-                remaining_request = request_to_parent(previous, remaining_request)
+                remaining_request = request_to_parent(previous_node, remaining_request)
                 advantage = fits_in_quota(cohort, remaining_request)
-            previous = cohort
+            previous_node = cohort
 
     def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
         """Collect the candidates below `top`, except in the branch `skip` and in branches within their quota."""
         request = self._request
         policy = request.queue.view.preemption.reclaim_within_cohort
-        queue_of, contested = request.snapshot.queue_of, request.contested
-        collected = self.hierarchical_candidates if has_advantage else self.priority_candidates
+        queue_of, contested_frs = request.snapshot.queue_of, request.contested
+        collected_candidates = self.hierarchical_candidates if has_advantage else self.priority_candidates
         nodes = [top]
         for node in nodes:
             for child in node.children.values():
-                if child is skip or is_within_nominal(child, contested):
+                if child is skip or is_within_nominal(child, contested_frs):
                     continue
                 queue = queue_of.get(child)
                 if queue is None:
                     nodes.append(child)
                     continue
-                collected += request.eligible(queue, policy)
+                collected_candidates += request.eligible(queue, policy)
                 self._lowest_common_cohort[queue] = top
                 if has_advantage:
                     self._with_advantage[queue] = None
@@ -176,11 +176,11 @@ def _is_under_nominal(request: PreemptionContext) -> bool:
 
 
 def _select_targets(
-    request: PreemptionContext, candidates: PreemptionCandidates, ordered: list[AdmittedWorkload], *, may_borrow: bool
+    request: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
     """Select candidates in order until the request fits, then drop unneeded ones; empty if it never fits."""
     targets: list[PreemptionTarget] = []
-    for candidate in ordered:
+    for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):
             continue
         request.snapshot.remove_usage(candidate.queue, candidate.usage)
@@ -219,7 +219,7 @@ class Preemptor:
         """
         names = self._snapshot.names
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
-        return self._targets(tuple(usage), assignment.preempting)
+        return self._targets(tuple(usage), assignment.preempting_frs)
 
     def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
         """Return how preemption could free an amount of a flavor-resource, with the borrowing height afterwards.
@@ -237,11 +237,11 @@ class Preemptor:
         in_own_queue = any(target.workload.queue is self._queue for target in targets)
         return (PREEMPT if in_own_queue else RECLAIM) - height
 
-    def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[PreemptionTarget]:
-        cache_key = (usage, contested)
+    def _targets(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
+        cache_key = (usage, contested_frs)
         targets = self._targets_cache.get(cache_key)
         if targets is None:
-            request = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested)
+            request = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested_frs)
             strategies = self._strategies
             targets = fair.find_targets(request, strategies) if strategies else find_targets(request)
             self._targets_cache[cache_key] = targets

@@ -199,13 +199,16 @@ class AdjustedViews:
         """Whether the views of some Workloads are outdated."""
         return bool(self._changed or self._changed_classes)
 
-    def outdated(self, kind: str, reader: Reader) -> list[Obj]:
+    def outdated_workloads(self, kind: str, reader: Reader) -> list[Obj]:
         """Return the Workloads whose view is outdated, and clear the list of changes."""
-        changed, self._changed = self._changed, {}
-        classes, self._changed_classes = self._changed_classes, {}
-        stale = [obj for namespace in changed for obj in reader.list(kind, namespace)]
-        all_workloads = reader.list(kind) if classes else ()
-        return [*stale, *(obj for obj in all_workloads if any(name in classes for name in _runtime_classes(obj)))]
+        changed_namespaces, self._changed = self._changed, {}
+        changed_classes, self._changed_classes = self._changed_classes, {}
+        workloads = [obj for namespace in changed_namespaces for obj in reader.list(kind, namespace)]
+        all_workloads = reader.list(kind) if changed_classes else ()
+        return [
+            *workloads,
+            *(obj for obj in all_workloads if any(name in changed_classes for name in _runtime_classes(obj))),
+        ]
 
     def view(self, obj: Obj) -> WorkloadView:
         """Return the adjusted view of a Workload."""
@@ -213,9 +216,9 @@ class AdjustedViews:
         if limits is None and not self._has_overhead(obj):
             return self._view_of(obj)
         uid = obj["metadata"].get("uid", "")
-        cached = self._view_cache.get(uid)
-        if cached is not None and cached[0] is obj:
-            return cached[1]
+        cached_view = self._view_cache.get(uid)
+        if cached_view is not None and cached_view[0] is obj:
+            return cached_view[1]
         view = self._adjusted_view(obj, limits)
         view.queued = self._view_of(obj).queued
         if len(self._view_cache) >= _VIEW_CACHE_MAX:
@@ -246,9 +249,9 @@ def _runtime_classes(obj: Obj) -> list[str]:
 
 
 def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
-    adjusted = with_default_resources(obj, limits)
-    view = WorkloadView(adjusted)
-    view.out_of_bounds = out_of_bounds(adjusted, limits)
+    adjusted_workload = with_default_resources(obj, limits)
+    view = WorkloadView(adjusted_workload)
+    view.out_of_bounds = out_of_bounds(adjusted_workload, limits)
     pods, priority, counts = view.shape
     view.shape = pods + view.out_of_bounds.encode(), priority, counts  # two cases: within or out of bounds
     return view
@@ -339,12 +342,14 @@ class PriorityClassValues:
         if priority_class is None:
             return ReconcileResult()
         workloads = [obj for k in self._workloads.get(key.name, ()) if (obj := reader.get(k)) is not None]
-        changed = [
+        changed_workloads = [
             w
             for w in workloads
             if _workload_priority_class(w) == key.name and w["spec"].get("priority") != priority_class["value"]
         ]
-        return ReconcileResult([Update(with_path(w, ("spec", "priority"), priority_class["value"])) for w in changed])
+        return ReconcileResult(
+            [Update(with_path(w, ("spec", "priority"), priority_class["value"])) for w in changed_workloads]
+        )
 
     def _note_workload(self, event: WatchEvent) -> None:
         old_class = _workload_priority_class(event.old) if event.old is not None else None

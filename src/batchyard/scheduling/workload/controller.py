@@ -58,10 +58,10 @@ def _check_activity(context: WorkloadReconcile) -> ReconcileResult | None:
 
 def _deactivate(context: WorkloadReconcile) -> ReconcileResult | None:
     workload = context.workload
-    deactivated = evictions.deactivate(workload, context.now)
-    if deactivated is workload:
+    new_workload = evictions.deactivate(workload, context.now)
+    if new_workload is workload:
         return None
-    outcome = _write_outcome(UpdateStatus(deactivated))
+    outcome = _write_outcome(UpdateStatus(new_workload))
     if not lifecycle.is_evicted(workload) and "admission" in (workload.get("status") or ()):
         outcome.events.append(_evicted_event(context.key, evictions.deactivation(workload)))
     return outcome
@@ -73,11 +73,11 @@ def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     if queue is None or not (lifecycle.checks_of(context.workload) or queue["spec"].get("admissionChecksStrategy")):
         return None
     admission, view = (context.workload.get("status") or _NO_STATUS).get("admission"), cluster_queue_view(queue)
-    required = lifecycle.required_checks(view, admission)
+    required_checks = lifecycle.required_checks(view, admission)
     if admission is None:
-        required = sorted({*required, *lifecycle.retried_checks(context.workload, view)})
-    synced = lifecycle.with_checks(context.workload, required, context.now)
-    return None if synced is context.workload else _write_outcome(UpdateStatus(synced))
+        required_checks = sorted({*required_checks, *lifecycle.retried_checks(context.workload, view)})
+    new_workload = lifecycle.with_checks(context.workload, required_checks, context.now)
+    return None if new_workload is context.workload else _write_outcome(UpdateStatus(new_workload))
 
 
 def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -86,14 +86,16 @@ def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     if not lifecycle.is_active(workload):
         return None
     retry_at = lifecycle.retry_at(workload)
-    held = workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
+    held_workload = (
+        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
+    )
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.in_state(workload, lifecycle.REJECTED):
             return _reject(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
         if retrying := lifecycle.in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
-            return _evict(context, held, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
-    return None if held is workload else _write_outcome(UpdateStatus(held))
+            return _evict(context, held_workload, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
+    return None if held_workload is workload else _write_outcome(UpdateStatus(held_workload))
 
 
 def _reject(context: WorkloadReconcile, message: str) -> ReconcileResult:
@@ -137,8 +139,8 @@ def _requeue_after_backoff(context: WorkloadReconcile) -> ReconcileResult | None
 
 def _requeue_block_reason(workload: Obj) -> str | None:
     """Return the reason of a Workload's Requeued=False condition; None if it is not False."""
-    requeued = find_condition(workload, evictions.REQUEUED)
-    return requeued["reason"] if requeued is not None and requeued["status"] == "False" else None
+    condition = find_condition(workload, evictions.REQUEUED)
+    return condition["reason"] if condition is not None and condition["status"] == "False" else None
 
 
 def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -151,8 +153,8 @@ def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult |
 def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
     """Update the QuotaReserved condition if the admission gate annotation was added or removed."""
     key, workload, now = context.key, context.workload, context.now
-    reserved = find_condition(workload, lifecycle.QUOTA_RESERVED)
-    is_gated = reserved is not None and reserved["reason"] == lifecycle.ADMISSION_GATED
+    reserved_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
+    is_gated = reserved_condition is not None and reserved_condition["reason"] == lifecycle.ADMISSION_GATED
     if lifecycle.has_admission_gate(workload) == is_gated:
         return None
     if is_gated:
@@ -163,7 +165,7 @@ def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
         )
     gate = annotation(workload, well_known.ADMISSION_GATED_BY)
     return _write_outcome(
-        UpdateStatus(lifecycle.set_pending(workload, *pending_reason.gated(workload), now)),
+        UpdateStatus(lifecycle.set_pending(workload, *pending_reason.gate_reason(workload), now)),
         EventRecord(key, "Normal", "AdmissionGated", f"Workload admission is gated by: {gate}"),
     )
 
@@ -258,11 +260,11 @@ def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
     """Request deactivation of a Workload whose admitted time over all runs reached its maximum execution time."""
     workload = context.workload
     limit = workload["spec"].get("maximumExecutionTimeSeconds")
-    admitted = find_condition(workload, lifecycle.ADMITTED)
-    if limit is None or admitted is None or admitted["status"] != "True" or lifecycle.is_evicted(workload):
+    admission = find_condition(workload, lifecycle.ADMITTED)
+    if limit is None or admission is None or admission["status"] != "True" or lifecycle.is_evicted(workload):
         return None
     past_seconds = workload["status"].get("accumulatedPastExecutionTimeSeconds", 0)
-    due = parse_time(admitted["lastTransitionTime"]) + (limit - past_seconds) * SECOND
+    due = parse_time(admission["lastTransitionTime"]) + (limit - past_seconds) * SECOND
     if due > context.now:
         return ReconcileResult(requeue_at=due)
     message = f"The maximum execution time ({limit}s) exceeded"
@@ -273,8 +275,8 @@ def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _evict(context: WorkloadReconcile, workload: Obj, eviction: lifecycle.Eviction) -> ReconcileResult:
-    evicted = evictions.evict(workload, reason=eviction.reason, message=eviction.message, now=context.now)
-    return _write_outcome(UpdateStatus(evicted), _evicted_event(context.key, eviction))
+    evicted_workload = evictions.evict(workload, reason=eviction.reason, message=eviction.message, now=context.now)
+    return _write_outcome(UpdateStatus(evicted_workload), _evicted_event(context.key, eviction))
 
 
 def _write_outcome(write: Write, *events: EventRecord) -> ReconcileResult:
@@ -286,11 +288,11 @@ def _evicted_event(key: Key, eviction: lifecycle.Eviction) -> EventRecord:
 
 
 def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
-    reserved = find_condition(workload, lifecycle.QUOTA_RESERVED)
-    assert reserved is not None
-    waited = round(duration_seconds(now - parse_time(reserved["lastTransitionTime"])))
+    reserved_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
+    assert reserved_condition is not None
+    wait_seconds = round(duration_seconds(now - parse_time(reserved_condition["lastTransitionTime"])))
     cluster_queue = lifecycle.cluster_queue_of(workload)
-    message = f"Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {waited}s"
+    message = f"Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {wait_seconds}s"
     return EventRecord(key, "Normal", "Admitted", message)
 
 
@@ -340,11 +342,11 @@ class QueueIndex:
     def note_workload(self, event: WatchEvent) -> None:
         """Record the LocalQueue of a Workload; remove a finished or deleted Workload from the index."""
         key, view = event.key, workload_view(event.obj)
-        before = None if event.old is None else workload_view(event.old).queue
-        if before == view.queue and event.type is _MODIFIED and not view.finished:
+        old_queue = None if event.old is None else workload_view(event.old).queue
+        if old_queue == view.queue and event.type is _MODIFIED and not view.finished:
             return
-        if before is not None and before != view.queue:
-            self._workloads.get(before, {}).pop(key, None)
+        if old_queue is not None and old_queue != view.queue:
+            self._workloads.get(old_queue, {}).pop(key, None)
         if event.type is EventType.DELETED or view.finished:
             self._workloads.get(view.queue, {}).pop(key, None)
         else:
@@ -497,5 +499,5 @@ def _finish_orphan(workload: Obj, now: Instant) -> ReconcileResult:
     if "deletionTimestamp" not in metadata and not lifecycle.is_finished(workload):
         message = "The workload's owner no longer exists"
         return ReconcileResult([UpdateStatus(lifecycle.finish(workload, lifecycle.OWNER_NOT_FOUND, message, now))])
-    released = without_finalizer(workload, well_known.RESOURCE_IN_USE)
-    return ReconcileResult() if released is workload else ReconcileResult([Update(released)])
+    released_workload = without_finalizer(workload, well_known.RESOURCE_IN_USE)
+    return ReconcileResult() if released_workload is workload else ReconcileResult([Update(released_workload)])

@@ -24,24 +24,24 @@ _IMMEDIATE_REQUEUE_REASONS: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_
 
 
 def evict(
-    workload: meta.Obj, *, reason: str, message: str, now: Instant, preempted: str | None = None, cause: str = ""
+    workload: meta.Obj, *, reason: str, message: str, now: Instant, preemption: str | None = None, cause: str = ""
 ) -> meta.Obj:
-    """Mark a Workload as evicted; `preempted` is the reason of a Preempted condition with the same message."""
+    """Mark a Workload as evicted; `preemption` is the reason of a Preempted condition with the same message."""
     draft = meta.StatusDraft(workload, now)
-    if preempted is not None:
-        draft.set_condition(lifecycle.PREEMPTED, True, preempted, message, observed=False)
+    if preemption is not None:
+        draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, observed=False)
     _mark_evicted(draft, lifecycle.Eviction(reason, message, cause))
     return draft.result()
 
 
-def hold_back(workload: meta.Obj, until: Instant, *, counts: bool) -> meta.Obj:
+def hold_back(workload: meta.Obj, requeue_time: Instant, *, counts: bool) -> meta.Obj:
     """Delay a Workload's requeue until an instant, unless a later one is set; `counts` increments its requeue count."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
     if counts:
         state["count"] = state.get("count", 0) + 1
-    if "requeueAt" not in state or parse_time(state["requeueAt"]) < until:
-        state["requeueAt"] = format_time(until)
+    if "requeueAt" not in state or parse_time(state["requeueAt"]) < requeue_time:
+        state["requeueAt"] = format_time(requeue_time)
     return workload if state == old.get("requeueState") else {**workload, "status": {**old, "requeueState": state}}
 
 
@@ -55,8 +55,8 @@ def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
     if not meta.is_true(workload, lifecycle.EVICTED) or not lifecycle.has_quota_reservation(workload):
         return workload
     draft = meta.StatusDraft(workload, now)
-    evicted = draft.conditions[lifecycle.EVICTED]
-    reason, message = evicted["reason"], evicted["message"]
+    evicted_condition = draft.conditions[lifecycle.EVICTED]
+    reason, message = evicted_condition["reason"], evicted_condition["message"]
     draft.set_condition(REQUEUED, reason in _IMMEDIATE_REQUEUE_REASONS, reason, message)
     lifecycle.unset_quota(draft, PENDING_EVALUATION, message)
     return draft.result()
@@ -81,8 +81,8 @@ def clear_requeue_at(workload: meta.Obj) -> meta.Obj:
     state = old.get("requeueState")
     if not state or "requeueAt" not in state:
         return workload
-    remaining = {name: value for name, value in state.items() if name != "requeueAt"}
-    return meta.with_path(workload, ("status", "requeueState"), remaining or None)
+    new_state = {name: value for name, value in state.items() if name != "requeueAt"}
+    return meta.with_path(workload, ("status", "requeueState"), new_state or None)
 
 
 def target_deactivation(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
@@ -104,13 +104,13 @@ def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
 def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Evict a deactivated Workload for the cause in DeactivationTarget, and reset its requeue state."""
     draft = meta.StatusDraft(workload, now)
-    evicted = draft.is_true(lifecycle.EVICTED)
-    if evicted and "requeueState" not in draft.status:
+    is_evicted = draft.is_true(lifecycle.EVICTED)
+    if is_evicted and "requeueState" not in draft.status:
         return workload
     eviction = deactivation(workload)
     draft.drop_fields("requeueState")
     draft.drop_condition(DEACTIVATION_TARGET)
-    if not evicted:
+    if not is_evicted:
         _mark_evicted(draft, eviction)
     return draft.result()
 
@@ -141,8 +141,8 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
         checks = [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
         draft.set_field("admissionChecks", checks)
     if status.get("preemptionGates"):
-        closed = {"position": "Closed", "lastTransitionTime": draft.time}
-        draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])
+        closed_fields = {"position": "Closed", "lastTransitionTime": draft.time}
+        draft.set_field("preemptionGates", [{**gate, **closed_fields} for gate in status["preemptionGates"]])
 
 
 def _count_eviction(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None:

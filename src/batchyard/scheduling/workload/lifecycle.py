@@ -83,12 +83,12 @@ def retried_checks(workload: meta.Obj, queue: ClusterQueueView) -> list[str]:
     return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in rules]
 
 
-def with_checks(workload: meta.Obj, required: Sequence[str], now: Instant) -> meta.Obj:
+def with_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant) -> meta.Obj:
     """Return the Workload with exactly these admission checks, new ones Pending; the same object if unchanged."""
     checks_by_name = {check["name"]: check for check in checks_of(workload)}
-    if checks_by_name.keys() == frozenset(required):
+    if checks_by_name.keys() == frozenset(required_names):
         return workload
-    checks = [checks_by_name.get(name) or new_check(name, format_time(now)) for name in required]
+    checks = [checks_by_name.get(name) or new_check(name, format_time(now)) for name in required_names]
     return meta.with_path(workload, ("status", "admissionChecks"), checks or None)
 
 
@@ -123,8 +123,8 @@ def with_check(workload: meta.Obj, check: Check, now: Instant) -> meta.Obj:
 
 def in_state(workload: meta.Obj, state: str) -> list[Check]:
     """Return the Workload's admission checks in this state, sorted by name."""
-    matching = [check for check in checks_of(workload) if check["state"] == state]
-    return sorted(matching, key=lambda check: check["name"])
+    matching_checks = [check for check in checks_of(workload) if check["state"] == state]
+    return sorted(matching_checks, key=lambda check: check["name"])
 
 
 def describe_checks(checks: Sequence[Check], state: str) -> str:
@@ -291,8 +291,8 @@ def reserve_quota(
         checks_by_name = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
         draft.drop_fields("admissionChecks")
         if checks:
-            required = [checks_by_name.get(name) or new_check(name, draft.time) for name in checks]
-            draft.set_field("admissionChecks", required)
+            required_checks = [checks_by_name.get(name) or new_check(name, draft.time) for name in checks]
+            draft.set_field("admissionChecks", required_checks)
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
     for kind in (EVICTED, PREEMPTED, BLOCKED_ON_PREEMPTION_GATES):
@@ -358,9 +358,9 @@ def _sync_admitted(draft: meta.StatusDraft) -> None:
     old = draft.conditions.get(ADMITTED)
     if old is None and QUOTA_RESERVED not in draft.conditions:
         return  # a new Workload has neither condition
-    admitted, reason, message = _admission_state(draft)
-    draft.set_condition(ADMITTED, admitted, reason, message)
-    if old is not None and old["status"] == "True" and not admitted:
+    is_admitted, reason, message = _admission_state(draft)
+    draft.set_condition(ADMITTED, is_admitted, reason, message)
+    if old is not None and old["status"] == "True" and not is_admitted:
         run_seconds = (draft.now - parse_time(old["lastTransitionTime"])) // SECOND
         past_seconds = draft.status.get("accumulatedPastExecutionTimeSeconds", 0)
         draft.set_field("accumulatedPastExecutionTimeSeconds", past_seconds + run_seconds)
@@ -409,23 +409,23 @@ def transfer_field_ownership(workload: meta.Obj) -> Sequence[meta.Obj]:
     for entry in status_entries:
         merged_fields = _union_fields(merged_fields, entry.get("fieldsV1") or {})
     manager, operation, subresource = _CURRENT_OWNER
-    applied = {
+    new_entry = {
         **status_entries[-1],
         "manager": manager,
         "operation": operation,
         "subresource": subresource,
         "fieldsV1": merged_fields,
     }
-    return [*(entry for entry in entries if _owner_identity(entry) not in {_FORMER_OWNER, _CURRENT_OWNER}), applied]
+    return [*(entry for entry in entries if _owner_identity(entry) not in {_FORMER_OWNER, _CURRENT_OWNER}), new_entry]
 
 
 def _owner_identity(entry: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return entry.get("manager"), entry.get("operation"), entry.get("subresource")
 
 
-def _union_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _union_fields(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the union of two `fieldsV1` field sets."""
-    return {**first, **{name: _union_fields(first.get(name) or {}, inner) for name, inner in second.items()}}
+    return {**base, **{name: _union_fields(base.get(name) or {}, inner) for name, inner in extra.items()}}
 
 
 # Resource-in-use finalizer: set on creation, and removed when the object is being deleted and is no longer used.
@@ -468,12 +468,12 @@ class ResourceInUseFinalizer:
         if obj is None:
             return ReconcileResult()
         if not obj["metadata"].get("deletionTimestamp"):
-            updated = meta.with_finalizer(obj, well_known.RESOURCE_IN_USE)
+            new_workload = meta.with_finalizer(obj, well_known.RESOURCE_IN_USE)
         elif self._is_used(key, reader):
             return ReconcileResult()
         else:
-            updated = meta.without_finalizer(obj, well_known.RESOURCE_IN_USE)
-        return ReconcileResult() if updated is obj else ReconcileResult([Update(updated)])
+            new_workload = meta.without_finalizer(obj, well_known.RESOURCE_IN_USE)
+        return ReconcileResult() if new_workload is obj else ReconcileResult([Update(new_workload)])
 
     def _is_used(self, key: meta.Key, reader: Reader) -> bool:
         queues = self._index.snapshot.queues

@@ -69,8 +69,8 @@ def holding_budgets_suffix(queue: Obj | None) -> str:
 
 def is_inactive(cluster_queue: Obj) -> bool:
     """Report whether a ClusterQueue is inactive; without an Active condition it counts as active."""
-    active = find_condition(cluster_queue, "Active")
-    return active is not None and active["status"] != "True"
+    active_condition = find_condition(cluster_queue, "Active")
+    return active_condition is not None and active_condition["status"] != "True"
 
 
 def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
@@ -83,7 +83,7 @@ def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason |
     if blocker is not None:
         return blocker
     if has_admission_gate(workload):
-        return gated(workload)
+        return gate_reason(workload)
     return _evaluation_awaited_reason(workload)
 
 
@@ -102,7 +102,7 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
     return None
 
 
-def gated(workload: Obj) -> PendingReason:
+def gate_reason(workload: Obj) -> PendingReason:
     """Return the pending reason of a Workload with an admission gate."""
     gates = annotation(workload, well_known.ADMISSION_GATED_BY)
     return PendingReason(lifecycle.ADMISSION_GATED, f"Admission is gated by: {gates}")

@@ -97,15 +97,15 @@ def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
 
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
     """Return the time by which an admitted Workload's pods must be ready; None if they are ready or have no limit."""
-    admitted, ready = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
-    if not admitted or admitted["status"] != "True" or lifecycle.is_evicted(workload) or not policy.awaits(workload):
+    admission, readiness = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
+    if not admission or admission["status"] != "True" or lifecycle.is_evicted(workload) or not policy.awaits(workload):
         return None
-    if ready is None or ready["reason"] == lifecycle.WAIT_FOR_START:
-        return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admitted["lastTransitionTime"]) + policy.timeout)
+    if readiness is None or readiness["reason"] == lifecycle.WAIT_FOR_START:
+        return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admission["lastTransitionTime"]) + policy.timeout)
     recovery = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
-    if ready["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery == 0:
+    if readiness["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery == 0:
         return None
-    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(ready["lastTransitionTime"]) + recovery)
+    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(readiness["lastTransitionTime"]) + recovery)
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
@@ -114,8 +114,8 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
     if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
         return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
-    until = now + exponential_backoff(policy.backoff_base, policy.backoff_max, tries)
-    held_back = evictions.hold_back(workload, until, counts=True)
+    requeue_time = now + exponential_backoff(policy.backoff_base, policy.backoff_max, tries)
+    held_back = evictions.hold_back(workload, requeue_time, counts=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
     return evictions.evict(held_back, reason=reason, message=message, now=now, cause=cause)
 

@@ -61,9 +61,9 @@ class LiveKernel:
         next_due = self._virtual_loop.next_instant()
         return next_due is None or next_due > self.stops_at
 
-    def call_at(self, when: Instant, work: Work) -> Ticket:
+    def call_at(self, due_time: Instant, work: Work) -> Ticket:
         """Schedule work for an instant. Work of the same instant runs in order of registration."""
-        ticket = self._virtual_loop.call_at(when, work)
+        ticket = self._virtual_loop.call_at(due_time, work)
         self._schedule_slice()
         return ticket
 
@@ -127,9 +127,9 @@ class LiveKernel:
     def _run_due_work(self) -> None:
         """Run due work until asyncio must poll its sockets."""
         virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_MAX
-        until = max(self.clock(), virtual_loop.now())
+        end_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():
-            while not self.is_held() and virtual_loop.step(until) and self._loop.time() < slice_end:
+            while not self.is_held() and virtual_loop.step(end_time) and self._loop.time() < slice_end:
                 pass
 
     def _schedule_next_slice(self) -> None:

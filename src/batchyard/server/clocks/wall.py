@@ -39,10 +39,10 @@ class LoopTimers:
         """Return the current instant in real time."""
         return self._offset + int(self._loop.time() * SECOND)
 
-    def call_at(self, when: Instant, work: Work) -> Ticket:
+    def call_at(self, due_time: Instant, work: Work) -> Ticket:
         """Schedule work for an instant; return a ticket for `cancel`."""
         self._last_ticket += 1
-        delay = max(0, when - self.now()) / SECOND
+        delay = max(0, due_time - self.now()) / SECOND
         self._timers[self._last_ticket] = self._loop.call_later(delay, partial(self._run, self._last_ticket, work))
         return self._last_ticket
 

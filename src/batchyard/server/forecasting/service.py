@@ -73,19 +73,19 @@ class ForkPool:
 
     def ask(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
         """Return the deferred answer to a question, computed by `work`. Raises StatusError if the queue is full."""
-        cached = self._cached.get(question) if self._cached_revision == self._revision() else None
-        if cached is not None:
-            response = cached
+        cached_response = self._cached.get(question) if self._cached_revision == self._revision() else None
+        if cached_response is not None:
+            response = cached_response
             return DeferredResponse(lambda callback: _call_soon(self._loop, callback, response))
-        queued = self._find_queued(question)
-        if queued is None:
+        queued_question = self._find_queued(question)
+        if queued_question is None:
             if len(self._queue) >= QUEUED_QUESTIONS_MAX:
                 self.metrics.turn_away()
                 raise too_many_requests()
-            queued = _QueuedQuestion(question, work, self._revision())
-            self._queue.append(queued)
-            self._loop.call_soon(self._next)
-        return DeferredResponse(queued.callback.append)
+            queued_question = _QueuedQuestion(question, work, self._revision())
+            self._queue.append(queued_question)
+            self._loop.call_soon(self._start_next)
+        return DeferredResponse(queued_question.callback.append)
 
     def close(self) -> None:
         """Drop the queued questions, and kill the running child process."""
@@ -97,37 +97,37 @@ class ForkPool:
         """Return the queued entry of the same question, or None."""
         return next((queued for queued in self._queue if queued.question == question), None)
 
-    def _next(self) -> None:
+    def _start_next(self) -> None:
         if self._child is not None or not self._queue:
             return
-        queued = self._queue.popleft()
-        queued.revision = self._revision()
+        queued_question = self._queue.popleft()
+        queued_question.revision = self._revision()
         self.metrics.begin()
         self._child = ChildProcess(
             self._loop,
-            partial(_encode_result, queued.work),
+            partial(_encode_result, queued_question.work),
             FORECAST_SECONDS_MAX,
-            partial(self._process_result, queued),
+            partial(self._process_result, queued_question),
         )
 
-    def _process_result(self, queued: _QueuedQuestion, child_result: ChildResult) -> None:
+    def _process_result(self, queued_question: _QueuedQuestion, child_result: ChildResult) -> None:
         """Pass the result of a child process to all callers of the question, and cache it."""
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
         self.metrics.end(result, child_result.cpu_seconds, child_result.memory)
-        self._store(queued, response)
-        for callback in queued.callback:
+        self._store(queued_question, response)
+        for callback in queued_question.callback:
             callback(response)
-        self._loop.call_soon(self._next)
+        self._loop.call_soon(self._start_next)
 
-    def _store(self, queued: _QueuedQuestion, response: Response) -> None:
+    def _store(self, queued_question: _QueuedQuestion, response: Response) -> None:
         if response.code != 200:
             return
-        if queued.revision != self._cached_revision:
+        if queued_question.revision != self._cached_revision:
             self._cached.clear()
-            self._cached_revision = queued.revision
-        self._cached[queued.question] = response
+            self._cached_revision = queued_question.revision
+        self._cached[queued_question.question] = response
 
 
 def _decode_output(answer: bytes) -> Response:
@@ -183,7 +183,7 @@ class CalibrationLoop:
         self._objects = objects
         self._clock = clock
         self._ask = ask
-        self.calibration = _read(path)
+        self.calibration = _read_calibration(path)
         self._used_at: Instant | None = None
         self._request_samples: Instant | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -200,9 +200,9 @@ class CalibrationLoop:
     def check_forecasts(self) -> None:
         """Compare due forecasts with the actual start times, and request new forecasts if they are due."""
         now = self._clock()
-        updated = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
-        if updated != self.calibration:
-            self._store(updated)
+        new_calibration = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
+        if new_calibration != self.calibration:
+            self._store(new_calibration)
         if self._used_at is None or now - self._used_at > CALIBRATION_USE_PERIOD:
             return
         if self._request_samples is None or now - self._request_samples >= CALIBRATION_INTERVAL:
@@ -243,7 +243,7 @@ class CalibrationLoop:
             _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
 
 
-def _read(path: Path) -> calibration.Calibration:
+def _read_calibration(path: Path) -> calibration.Calibration:
     """Read the calibration from a file; return an empty one if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=calibration.Calibration)
@@ -321,7 +321,9 @@ class ForecastEngine:
             warnings = self._fork_pool.ask(question, partial(self._warn, changed_object, request))
         except StatusError:
             return answer
-        return DeferredResponse(lambda respond: warnings.then(lambda found: respond(_with_warnings(answer, found))))
+        return DeferredResponse(
+            lambda respond: warnings.then(lambda warning_response: respond(_with_warnings(answer, warning_response)))
+        )
 
     @property
     def texts(self) -> TextSource:
@@ -352,7 +354,7 @@ class ForecastEngine:
         return partial(may_see_workloads, self.authorizer, request.user)
 
 
-def _with_warnings(answer: Response, computed: Response) -> Response:
-    if computed.code != 200:
+def _with_warnings(answer: Response, warning_response: Response) -> Response:
+    if warning_response.code != 200:
         return answer
-    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(computed.body)))
+    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(warning_response.body)))

@@ -133,14 +133,14 @@ class ConnectionDeadline:
         self._timer_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def wait(self, awaited: tuple[str, int], within: float, on_timeout: Callable[[], object]) -> None:
+    def wait(self, awaited_event: tuple[str, int], within: float, on_timeout: Callable[[], object]) -> None:
         """Start a timeout of `within` seconds for an event, which calls `on_timeout` when it expires.
 
-        `awaited` identifies the event by kind and request number. A second call for the same event changes nothing.
+        `awaited_event` is its kind and request number. A second call for the same event changes nothing.
         """
-        if awaited == self._awaited:
+        if awaited_event == self._awaited:
             return
-        self._awaited, self._on_timeout = awaited, on_timeout
+        self._awaited, self._on_timeout = awaited_event, on_timeout
         self._deadline = self._loop.time() + within
         if self._timer is None or self._timer_at > self._deadline:
             self._start_timer()

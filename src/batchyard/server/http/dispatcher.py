@@ -50,9 +50,9 @@ _encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 def encode_shared(value: Any) -> bytes:
     """Return the JSON encoding of an immutable object; responses and watches share a cache of encodings."""
-    cached = _encodings.get(id(value))
-    if cached is not None and cached[0] is value:
-        return cached[1]
+    cached_encoding = _encodings.get(id(value))
+    if cached_encoding is not None and cached_encoding[0] is value:
+        return cached_encoding[1]
     text = _encode(value)
     if len(text) <= _LENGTH_MAX:
         if len(_encodings) >= _ENCODINGS_MAX:
@@ -169,13 +169,13 @@ class RequestDispatcher:
             on_response(encode_body(refused.response()))
         else:
             began_at = self._metrics.begin()
-            queued = _QueuedRequest(
+            queued_request = _QueuedRequest(
                 request,
                 partial(self._execute, request, began_at, partial(self._finish, user, on_response)),
                 on_response,
             )
             is_urgent = is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
-            self._queue.put(flow_of(user), queued, is_urgent=is_urgent)
+            self._queue.put(flow_of(user), queued_request, is_urgent=is_urgent)
             self._kernel.post(self._execute_next)
 
     def end(self) -> None:
@@ -189,15 +189,17 @@ class RequestDispatcher:
         """Execute the next queued request in fair order, and charge its duration to its flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
-        flow, queued = self._queue.take()
+        flow, queued_request = self._queue.take()
         began_at = monotonic_seconds()
-        self._watchdog.begin(queued.request)
+        self._watchdog.begin(queued_request.request)
         try:
-            queued.work()
+            queued_request.work()
         finally:
             self._watchdog.end()
             if flow:
-                self._queue.charge(flow, monotonic_seconds() - began_at + len(queued.request.body) * _SECONDS_PER_BYTE)
+                self._queue.charge(
+                    flow, monotonic_seconds() - began_at + len(queued_request.request.body) * _SECONDS_PER_BYTE
+                )
 
     @property
     def watches(self) -> int:
@@ -214,7 +216,7 @@ class RequestDispatcher:
             self._limiter.end_watch(user)
 
     def _execute(self, request: ApiRequest, began_at: float, finish: _FinishResponse) -> None:
-        answer, measurement = self._answer(request), (self._metrics.latest, began_at)
+        answer, measurement = self._answer(request), (self._metrics.latest_labels, began_at)
         if isinstance(answer, DeferredResponse):  # registered now: the response may come before the journal is written
             answer.then(lambda response: self._send_deferred(finish, response, measurement))
         else:
@@ -269,5 +271,5 @@ def encode_body(response: Response) -> Response:
     if not isinstance(body, Mapping):
         return response._replace(body=_encoder.encode_lines([body]))
     chunks = encode_in_pieces(body)
-    first, second = next(chunks), next(chunks, None)
-    return response._replace(body=first if second is None else chain((first, second), chunks))
+    first_chunk, second_chunk = next(chunks), next(chunks, None)
+    return response._replace(body=first_chunk if second_chunk is None else chain((first_chunk, second_chunk), chunks))

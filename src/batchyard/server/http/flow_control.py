@@ -95,9 +95,9 @@ class _Flow(Generic[_T]):
 class FairQueue(Generic[_T]):
     """A fair queue: returns the items of the flow that has used the least time first, and urgent items before all."""
 
-    def __init__(self, expected: float) -> None:
-        """Create an empty queue. `expected` is the assumed cost of an item in seconds before it is measured."""
-        self._expected_cost = expected
+    def __init__(self, expected_cost: float) -> None:
+        """Create an empty queue. `expected_cost` is the assumed cost of an item in seconds before it is measured."""
+        self._expected_cost = expected_cost
         self._flows: dict[str, _Flow[_T]] = {}
         #: A heap of the flows with queued items: used time when pushed, sequence number, and name.
         self._heap: list[tuple[float, int, str]] = []
@@ -119,7 +119,7 @@ class FairQueue(Generic[_T]):
         """Whether an item that is not urgent is queued."""
         return bool(self._heap)
 
-    def waiting(self, name: str) -> int:
+    def waiting_count(self, name: str) -> int:
         """Return the number of queued items of a flow."""
         flow = self._flows.get(name)
         return 0 if flow is None else len(flow.items)
@@ -166,10 +166,10 @@ class FairQueue(Generic[_T]):
 
     def clear(self) -> list[_T]:
         """Remove and return all queued items that are not urgent."""
-        found = [item for flow in self._flows.values() for item in flow.items]
+        queued_items = [item for flow in self._flows.values() for item in flow.items]
         self._flows.clear()
         self._heap.clear()
-        return found
+        return queued_items
 
     def _push_flow(self, name: str, flow: _Flow[_T]) -> None:
         self._sequence += 1

@@ -40,11 +40,11 @@ class ChildProcess:
     """A child process, forked from this one, that computes one result."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, work: ChildWork, within: float, done: Callable[[ChildResult], None]
+        self, loop: asyncio.AbstractEventLoop, work: ChildWork, within: float, on_result: Callable[[ChildResult], None]
     ) -> None:
-        """Fork a child that runs `work`; `done` gets its result. It is killed after `within` seconds."""
+        """Fork a child that runs `work`; `on_result` gets its result. It is killed after `within` seconds."""
         self._loop = loop
-        self._done = done
+        self._done = on_result
         self._output = bytearray()
         self._read_fd, write_fd = os.pipe()
         self._pid = os.fork()
@@ -52,14 +52,14 @@ class ChildProcess:
             _run(work, write_fd)
         os.close(write_fd)
         self._kill_timer = loop.call_later(within, self.kill)
-        loop.add_reader(self._read_fd, self._read)
+        loop.add_reader(self._read_fd, self._read_output)
 
     def kill(self) -> None:
         """Kill the child process; its result is then empty."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
-    def _read(self) -> None:
+    def _read_output(self) -> None:
         """Read a part of the child's result; at its end, reap the child and report the result."""
         part = os.read(self._read_fd, _READ_SIZE)
         if part:
@@ -85,9 +85,9 @@ def _run(work: ChildWork, write_fd: int) -> NoReturn:
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, signal.SIG_DFL)
         _close_other_fds(write_fd)
-        remaining = memoryview(work())
-        while remaining:
-            remaining = remaining[os.write(write_fd, remaining) :]
+        remaining_data = memoryview(work())
+        while remaining_data:
+            remaining_data = remaining_data[os.write(write_fd, remaining_data) :]
         code = 0
     finally:
         os._exit(code)
@@ -132,13 +132,13 @@ class ForkedWork:
         self._is_scheduled = False
         self._is_ending = False
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], done: ForkedWorkCallback) -> None:
-        """Queue work of a user for a child process; `done` gets the result. Raises StatusError (429) if it is full."""
+    def ask(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
+        """Queue work of a user for a child process; `on_end` gets the result. Raises StatusError if it is full."""
         flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
-        is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting(flow) >= USER_QUEUED_WORK_MAX
+        is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow) >= USER_QUEUED_WORK_MAX
         if self._is_ending or (is_full and not is_urgent):
             raise too_many_requests()
-        self._queue.put(flow, _QueuedWork(work, done), is_urgent=is_urgent)
+        self._queue.put(flow, _QueuedWork(work, on_end), is_urgent=is_urgent)
         self._schedule_fork()
 
     def close(self) -> None:
@@ -146,8 +146,8 @@ class ForkedWork:
         self._is_ending = True
         for child in self._children:
             child.kill()
-        for queued in self._queue.clear():
-            self._post(partial(queued.done, too_many_requests()))
+        for queued_work in self._queue.clear():
+            self._post(partial(queued_work.done, too_many_requests()))
 
     def _schedule_fork(self) -> None:
         if not self._is_scheduled:
@@ -164,21 +164,21 @@ class ForkedWork:
             is_free = self._queue.has_others and len(self._children) - owner_children < SLOTS
         if self._is_ending or not is_free:
             return
-        flow, queued = self._queue.take()
+        flow, queued_work = self._queue.take()
         holder: list[ChildProcess] = []
         child = ChildProcess(
             self._loop,
-            queued.work,
+            queued_work.work,
             CHILD_SECONDS_MAX,
-            lambda child_result: self._process_result(holder[0], flow, queued.done, child_result),
+            lambda child_result: self._process_result(holder[0], flow, queued_work.done, child_result),
         )
         holder.append(child)
         self._children[child] = not flow
         self._schedule_fork()
 
-    def _process_result(self, child: ChildProcess, flow: str, done: ForkedWorkCallback, result: ChildResult) -> None:
+    def _process_result(self, child: ChildProcess, flow: str, on_end: ForkedWorkCallback, result: ChildResult) -> None:
         """Charge the CPU time of a child process to its user, and report its result."""
         del self._children[child]
         self._queue.charge(flow, result.cpu_seconds + _FORK_SECONDS)
-        self._post(partial(done, result.output))
+        self._post(partial(on_end, result.output))
         self._schedule_fork()

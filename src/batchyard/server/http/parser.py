@@ -36,7 +36,7 @@ class RequestSink(Protocol):
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
 
-    def take(self, parsed: ParsedRequest) -> None:
+    def take(self, parsed_request: ParsedRequest) -> None:
         """Receive a complete request; requests are answered in order."""
 
     def refuse(self, code: int, message: str) -> None:
@@ -112,14 +112,14 @@ class RequestParser:
                 self._is_upgrade = False
                 self._sink.refuse(*_INVALID_REQUEST)
 
-    def _parse_again(self, remaining: bytes) -> None:
+    def _parse_again(self, remaining_data: bytes) -> None:
         """Parse a head again without its Upgrade header, because httptools ignores the body of an upgrade request."""
         method, version = self._parser.get_method().decode(), self._parser.get_http_version()
         lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
         for name, values in self._headers.items():
             lines += [f"{name}: {value}" for value in values.split(HEADER_SEPARATOR) if name != "upgrade"]
         self._parser, self._must_parse_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
-        self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining)
+        self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining_data)
 
     def end_late(self, error: StatusError) -> bool:
         """Reject the request whose body timed out. Return whether such a request exists."""

@@ -74,23 +74,23 @@ class ResponseStream:
 
     def __init__(
         self,
-        ongoing: StreamingResponse,
+        response: StreamingResponse,
         request: ApiRequest,
         sink: StreamSink,
         loop: asyncio.AbstractEventLoop,
         take_turn: TakeTurn,
     ) -> None:
-        self.ongoing = ongoing
+        self.ongoing = response
         self._sink = sink
         self._loop = loop
         self._take_turn = take_turn
-        self._timers = [loop.call_later(delay, action) for delay, action in _timed_actions(ongoing, request)]
+        self._timers = [loop.call_later(delay, action) for delay, action in _timed_actions(response, request)]
         self._bookmark_timer = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
         #: The parts that were taken from the response but not written yet; None if there are none.
         self._queued: Iterator[Any] | None = None
         self._is_turn_scheduled = False
         self._is_stopped = False
-        ongoing.on_new_data = self.write_next
+        response.on_new_data = self.write_next
 
     def write_next(self) -> None:
         """Write the next part, if the connection accepts it."""
@@ -172,14 +172,14 @@ def _encode_part(part: Any) -> bytes:
     return _encode(part) + b"\n"
 
 
-def _timed_actions(ongoing: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
+def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
     """Yield the timed actions of a stream, with their delays in seconds: its end, and a bookmark before it."""
-    if not ongoing.times_out:
+    if not response.times_out:
         return
     duration = float(timeout_seconds(request)) or _DEFAULT_TIMEOUT
-    yield max(0.0, duration), ongoing.end
+    yield max(0.0, duration), response.end
     if duration > BOOKMARK_BEFORE_END:
-        yield duration - BOOKMARK_BEFORE_END, ongoing.mark
+        yield duration - BOOKMARK_BEFORE_END, response.mark
 
 
 def _ignore_news() -> None:
@@ -287,21 +287,24 @@ class HttpProtocol(asyncio.Protocol):
         if not self._is_secure:
             _check_local(request)
         user = _user_of_peer(self.peer) if self._is_secure else OWNER_USER
-        authenticated = self._dispatcher.authenticate(request.made_by(user))
-        self._holder = _holder_of(authenticated.user)
-        return authenticated
+        authenticated_request = self._dispatcher.authenticate(request.made_by(user))
+        self._holder = _holder_of(authenticated_request.user)
+        return authenticated_request
 
-    def take(self, parsed: ParsedRequest) -> None:
+    def take(self, parsed_request: ParsedRequest) -> None:
         """Queue a complete request; requests are answered in order."""
-        self._queued.append(parsed)
+        self._queued.append(parsed_request)
         self._answer_next()
 
     def refuse(self, code: int, message: str) -> None:
         """Respond to invalid input with an error, and close the connection."""
         self._queued.clear()
         if self._current_request is None:
-            framing, answer = b"\r\ncontent-length: %d" % len(message), Response(code, message, content_type=_TEXT_TYPE)
-            head = _encode_head(answer, self._connections.date(), framing, is_last=True)
+            header, response = (
+                b"\r\ncontent-length: %d" % len(message),
+                Response(code, message, content_type=_TEXT_TYPE),
+            )
+            head = _encode_head(response, self._connections.date(), header, is_last=True)
             self._transport.write(head + message.encode())
             self._transport.close()
 
@@ -351,68 +354,70 @@ class HttpProtocol(asyncio.Protocol):
         """Start to answer the next queued request, unless one is in progress or the client does not read."""
         if self._current_request is not None or not self._queued or not self.takes or self._is_lost:
             return
-        self._current_request = parsed = self._queued.popleft()
+        self._current_request = parsed_request = self._queued.popleft()
         self._set_reading(paused=bool(self._queued))
-        if parsed.refused is None:
-            self._dispatcher.ask(parsed.request, self._write_response)
+        if parsed_request.refused is None:
+            self._dispatcher.ask(parsed_request.request, self._write_response)
         else:
-            self._write_response(encode_body(parsed.refused.response()))
+            self._write_response(encode_body(parsed_request.refused.response()))
 
-    def _write_response(self, answer: StartedResponse) -> None:
+    def _write_response(self, response: StartedResponse) -> None:
         """Write the response to the current request, or start a streaming response."""
         if self._is_lost or self._transport.is_closing():
-            if not isinstance(answer, Response):
-                self._dispatcher.leave(answer)
+            if not isinstance(response, Response):
+                self._dispatcher.leave(response)
             return
-        parsed = self._current_request
-        assert parsed is not None, "a response arrives only while a request is in progress"
-        if isinstance(answer, UpgradeResponse):
-            self._upgrade(answer, parsed)
+        parsed_request = self._current_request
+        assert parsed_request is not None, "a response arrives only while a request is in progress"
+        if isinstance(response, UpgradeResponse):
+            self._upgrade(response, parsed_request)
             return
-        if not isinstance(answer, Response):
-            self._begin_stream(answer, Response(200, None, content_type=answer.content_type), parsed)
+        if not isinstance(response, Response):
+            self._begin_stream(response, Response(200, None, content_type=response.content_type), parsed_request)
             return
-        if not isinstance(answer.body, bytes):
-            self._begin_stream(ResponsePieces(answer.body), answer, parsed)
+        if not isinstance(response.body, bytes):
+            self._begin_stream(ResponsePieces(response.body), response, parsed_request)
             return
-        framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(parsed)
-        head = _encode_head(answer, self._connections.date(), framing, is_last=is_last)
-        body = b"" if parsed.request.method == "HEAD" else answer.body
+        header, is_last = b"\r\ncontent-length: %d" % len(response.body), self._is_last(parsed_request)
+        head = _encode_head(response, self._connections.date(), header, is_last=is_last)
+        body = b"" if parsed_request.request.method == "HEAD" else response.body
         self._transport.write(head + body[:PIECE_SIZE])
         if len(body) <= PIECE_SIZE:
             self._end_answer()
         else:
-            self._current_request = parsed._replace(is_chunked=False)
+            self._current_request = parsed_request._replace(is_chunked=False)
             self._stream_parts(
                 ResponsePieces(body[begin : begin + PIECE_SIZE] for begin in range(PIECE_SIZE, len(body), PIECE_SIZE)),
-                parsed,
+                parsed_request,
             )
 
-    def _begin_stream(self, ongoing: StreamingResponse, answer: Response, parsed: ParsedRequest) -> None:
+    def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
         """Start a streaming response. For HTTP/1.0, which has no chunked encoding, it ends with the connection."""
-        framing = b"\r\ntransfer-encoding: chunked" if parsed.is_chunked else b""
-        is_last = self._is_last(parsed) or not parsed.is_chunked
-        self._current_request = parsed._replace(is_last=is_last)
-        self._transport.write(_encode_head(answer, self._connections.date(), framing, is_last=is_last))
-        if parsed.request.method == "HEAD":
-            self._dispatcher.leave(ongoing)
+        header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
+        is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
+        self._current_request = parsed_request._replace(is_last=is_last)
+        self._transport.write(_encode_head(response, self._connections.date(), header, is_last=is_last))
+        if parsed_request.request.method == "HEAD":
+            self._dispatcher.leave(stream)
             self._end_answer()
         else:
-            self._stream_parts(ongoing, parsed)
+            self._stream_parts(stream, parsed_request)
 
-    def _stream_parts(self, ongoing: StreamingResponse, parsed: ParsedRequest) -> None:
-        self._stream = ResponseStream(ongoing, parsed.request, self, self._loop, self._turns.of(parsed.request.user))
+    def _stream_parts(self, stream: StreamingResponse, parsed_request: ParsedRequest) -> None:
+        self._stream = ResponseStream(
+            stream, parsed_request.request, self, self._loop, self._turns.of(parsed_request.request.user)
+        )
         self._stream.write_next()
 
-    def _upgrade(self, answer: UpgradeResponse, parsed: ParsedRequest) -> None:
+    def _upgrade(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
         self._set_reading(paused=False)
         transport, connections = self._transport, self._connections
-        remaining, user = self._requests.unparsed, parsed.request.user
+        unparsed_data, user = self._requests.unparsed, parsed_request.request.user
         self.connection_lost(None)
-        transport.write(switching_protocols_response(answer, parsed.request, connections.date()))
-        upgraded = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
-        serve_upgraded(answer, upgraded, remaining, partial(self._dispatcher.leave, answer))
+        transport.write(switching_protocols_response(response, parsed_request.request, connections.date()))
+        connection = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
+        serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
 
     def _release_bodies(self) -> None:
         """Release the counted bytes of the request body that was answered."""
@@ -420,14 +425,14 @@ class HttpProtocol(asyncio.Protocol):
             self._connections.hold(holder, -length)
         self._body_bytes.clear()
 
-    def _is_last(self, parsed: ParsedRequest) -> bool:
-        return parsed.is_last or (self._requests.is_over and not self._queued)
+    def _is_last(self, parsed_request: ParsedRequest) -> bool:
+        return parsed_request.is_last or (self._requests.is_over and not self._queued)
 
     def _end_answer(self) -> None:
-        parsed, self._current_request = self._current_request, None
-        assert parsed is not None, "a response ends only while a request is in progress"
+        parsed_request, self._current_request = self._current_request, None
+        assert parsed_request is not None, "a response ends only while a request is in progress"
         self._release_bodies()
-        if self._is_last(parsed):
+        if self._is_last(parsed_request):
             self._requests.is_over = True
             self._queued.clear()
             self._transport.close()
@@ -483,13 +488,20 @@ class _ClosedTransport:
 _CLOSED_TRANSPORT: Final = _ClosedTransport()
 
 
-def _encode_head(answer: Response, date: bytes, framing: bytes, *, is_last: bool) -> bytes:
-    """Encode the head of a response; `framing` is the Content-Length or Transfer-Encoding header."""
-    lines = [_STATUS_LINES[answer.code], b"date: ", date, b"\r\ncontent-type: ", answer.content_type.encode(), framing]
-    if answer.retry_after is not None:
-        lines.append(b"\r\nretry-after: %d" % answer.retry_after)
-    lines += [f'\r\nwarning: 299 - "{text}"'.encode() for text in _quote_warnings(answer.warnings)]
-    lines += [f"\r\n{name}: {value}".encode() for name, value in answer.headers]
+def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: bool) -> bytes:
+    """Encode the head of a response; `header` is the Content-Length or Transfer-Encoding header."""
+    lines = [
+        _STATUS_LINES[response.code],
+        b"date: ",
+        date,
+        b"\r\ncontent-type: ",
+        response.content_type.encode(),
+        header,
+    ]
+    if response.retry_after is not None:
+        lines.append(b"\r\nretry-after: %d" % response.retry_after)
+    lines += [f'\r\nwarning: 299 - "{text}"'.encode() for text in _quote_warnings(response.warnings)]
+    lines += [f"\r\n{name}: {value}".encode() for name, value in response.headers]
     if is_last:
         lines.append(b"\r\nconnection: close")
     lines.append(b"\r\n\r\n")
@@ -507,11 +519,11 @@ def _holder_of(user: UserInfo) -> str:
 
 def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
     """Yield the texts of Warning headers, escaped for quotes and truncated to the limits."""
-    remaining = WARNINGS_MAX
+    remaining_length = WARNINGS_MAX
     for warning in warnings:
         text = "".join(filter(str.isprintable, warning))[:WARNING_MAX]
-        remaining -= len(text)
-        if remaining < 0:
+        remaining_length -= len(text)
+        if remaining_length < 0:
             return
         yield text.replace("\\", "\\\\").replace('"', '\\"')
 

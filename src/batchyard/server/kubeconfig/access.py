@@ -43,10 +43,10 @@ class ApiServerAccess(NamedTuple):
     headers: Sequence[tuple[str, str]] = ()
 
 
-def owner_access(running: PlatformProcess, folder: Path) -> ApiServerAccess:
+def owner_access(process: PlatformProcess, folder: Path) -> ApiServerAccess:
     """Return the owner's access to a running platform, with the kubeconfig in its data directory."""
-    tls = owner_tls_context(folder) if running.url.startswith("https:") else True
-    return ApiServerAccess(running.url, tls, "", None, "", "default")
+    tls = owner_tls_context(folder) if process.url.startswith("https:") else True
+    return ApiServerAccess(process.url, tls, "", None, "", "default")
 
 
 def owner_tls_context(folder: Path) -> ssl.SSLContext:

@@ -160,10 +160,10 @@ def select_context(files: str, context: str) -> KubeconfigContext:
 
 def _existing_files(files: str) -> list[Path]:
     paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
-    existing = [path for path in paths if path.is_file()]
-    if not existing:
+    existing_files = [path for path in paths if path.is_file()]
+    if not existing_files:
         raise FileNotFoundError("no such file")
-    return existing
+    return existing_files
 
 
 def _read_kubeconfig(path: Path) -> Mapping[str, Any]:

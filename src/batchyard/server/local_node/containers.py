@@ -171,10 +171,10 @@ class LocalPort(asyncio.Protocol):
         failure = f'failed to execute portforward in network namespace "{self._network}": {reason}'
         self._end(containers.SessionEnd(failure=failure))
 
-    def _end(self, ending: containers.SessionEnd) -> None:
+    def _end(self, session_end: containers.SessionEnd) -> None:
         if not self._is_closed:
             self.close()
-            self._talker.process_end(ending)
+            self._talker.process_end(session_end)
 
     def _start_response_timeout(self) -> None:
         """Close the connection if the port sends no data for a while after the end of the input."""
@@ -512,9 +512,9 @@ def _join_partial_lines(lines: Sequence[_LogLine], *, is_complete: bool) -> cont
 
 def _parse_log_line(raw_line: bytes) -> _LogLine | None:
     """Parse a line of a CRI log file; return None if it is malformed."""
-    time, _, remaining = raw_line.decode(errors="replace").partition(" ")
-    _, _, remaining = remaining.partition(" ")
-    tag, separator, text = remaining.partition(" ")
+    time, _, rest = raw_line.decode(errors="replace").partition(" ")
+    _, _, rest = rest.partition(" ")
+    tag, separator, text = rest.partition(" ")
     return _LogLine(time, tag == "P", text) if separator or tag in {"F", "P"} else None
 
 
@@ -530,9 +530,11 @@ def _container_not_found_message(container: str) -> str:
 class BothContainers:
     """Access to the containers of simulated pods and of the local node's pods, chosen by the pod's node."""
 
-    def __init__(self, simulated: containers.Containers, local: containers.Containers, node: str) -> None:
-        self._simulated = simulated
-        self._local = local
+    def __init__(
+        self, simulated_containers: containers.Containers, local_containers: containers.Containers, node: str
+    ) -> None:
+        self._simulated = simulated_containers
+        self._local = local_containers
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:

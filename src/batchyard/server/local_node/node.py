@@ -55,12 +55,12 @@ def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu
         "pods": str(settings.get("pods", 110)),
         **({GPU: str(len(gpus))} if gpus else {}),
     }
-    reserved = {**_DEFAULT_RESERVATION, **(settings.get("reserved") or {})}
+    reservation = {**_DEFAULT_RESERVATION, **(settings.get("reserved") or {})}
     return NodeInventory(
         name,
         _host_address(),
         capacity,
-        {resource: _subtract_reservation(amount, reserved.get(resource)) for resource, amount in capacity.items()},
+        {resource: _subtract_reservation(amount, reservation.get(resource)) for resource, amount in capacity.items()},
         _node_info(architecture),
         {**labels, **(settings.get("labels") or {})},
         settings.get("taints") or (),
@@ -76,12 +76,12 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
     return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(megabytes)}
 
 
-def _subtract_reservation(amount: str, reserved: str | None) -> str:
+def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
     """Subtract a reserved quantity from a capacity, not below 0; keep the format of the capacity."""
-    if reserved is None:
-        return amount
-    remaining = max(0, meta.parse_quantity(amount) - meta.parse_quantity(reserved))
-    return meta.format_quantity(remaining, meta.quantity_format(amount))
+    if reserved_quantity is None:
+        return capacity
+    remaining_quantity = max(0, meta.parse_quantity(capacity) - meta.parse_quantity(reserved_quantity))
+    return meta.format_quantity(remaining_quantity, meta.quantity_format(capacity))
 
 
 def _memory_bytes() -> int:
@@ -219,23 +219,23 @@ API_PORT: Final = 443
 
 
 class LocalNodeParts:
-    """The local node and its components; `local` is `spec.local` of the Cluster.
+    """The local node and its components; `local_settings` is `spec.local` of the Cluster.
 
     It must be created within the asyncio loop that runs it.
     """
 
     def __init__(
-        self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, objects: Reader, token: TokenIssuer
+        self, local_settings: Mapping[str, Any], folder: Path, kernel: LiveKernel, objects: Reader, token: TokenIssuer
     ) -> None:
         loop = asyncio.get_running_loop()
         self._gpus = Gpus()
-        facts = node_inventory(local, folder, self._gpus.devices)
+        facts = node_inventory(local_settings, folder, self._gpus.devices)
         self.name = facts.name
         self._folder = folder / NODE_FOLDER
         times = NodeTimes(kernel.clock, wall_clock)
         self.machine = LocalMachine(self._folder, kernel, loop, times)
         engines = [engine["name"] for engine in self.machine.features.get("engines") or ()]
-        settings = node_settings(local, engines, self._profile_fault)
+        settings = node_settings(local_settings, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
         run_specs = RunRequests(facts.name, settings, token, self._gpus.devices)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, run_specs), LocalNode(facts))
@@ -250,8 +250,8 @@ class LocalNodeParts:
         features = self.machine.features
         if features.get("isolated"):
             return ""
-        missing = ", ".join(f["what"] for f in features.get("missing") or () if f["what"] in _ISOLATION_FEATURES)
-        return f"this machine cannot isolate pods, so only its owner may run them: it lacks {missing or 'isolation'}"
+        names = ", ".join(f["what"] for f in features.get("missing") or () if f["what"] in _ISOLATION_FEATURES)
+        return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
 
     def _profile_fault(self, name: str) -> str:
         """Return why a seccomp profile in the node's folder cannot be loaded; '' if it can."""

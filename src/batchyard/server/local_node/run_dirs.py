@@ -163,23 +163,26 @@ class NodeTimes:
         self._clock_difference: Duration = 0
         self._convert = lru_cache(maxsize=_CONVERSIONS_MAX)(self.to_platform_time)
 
-    def to_platform_time(self, recorded: Instant) -> Instant:
+    def to_platform_time(self, machine_time: Instant) -> Instant:
         """Convert machine time to platform time."""
-        return recorded + self._current_difference()
+        return machine_time + self._current_difference()
 
     def to_machine_time(self, instant: Instant) -> Instant:
         """Convert platform time to machine time."""
         return instant - self._current_difference()
 
-    def state(self, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    def state(self, raw_state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Convert the times of a run's state to platform time."""
-        state = {**recorded, **{field: self._convert(recorded[field]) for field in _TIME_FIELDS if recorded.get(field)}}
-        exceeded = recorded.get("exceeded")
-        return {**state, "exceeded": {**exceeded, "at": self._convert(exceeded["at"])}} if exceeded else state
+        state = {
+            **raw_state,
+            **{field: self._convert(raw_state[field]) for field in _TIME_FIELDS if raw_state.get(field)},
+        }
+        excess = raw_state.get("exceeded")
+        return {**state, "exceeded": {**excess, "at": self._convert(excess["at"])}} if excess else state
 
-    def run(self, recorded: Obj) -> Obj:
+    def run(self, raw_run: Obj) -> Obj:
         """Convert the times in a run's state and stop request to platform time."""
-        run = {**recorded, "status": self.state(recorded["status"])}
+        run = {**raw_run, "status": self.state(raw_run["status"])}
         return {**run, "stop": {**run["stop"], "at": self._convert(run["stop"]["at"])}} if "stop" in run else run
 
     def with_machine_stop_time(self, run: Obj) -> Obj:

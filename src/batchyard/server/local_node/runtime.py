@@ -95,14 +95,14 @@ def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
 def _current_folder(folder: Path) -> Path | None:
     """Return the folder that holds the current files of a volume; None if there is none."""
     try:
-        current = folder / (folder / DATA_LINK).readlink()
+        current_folder = folder / (folder / DATA_LINK).readlink()
     except OSError:
         return None
-    return current if current.is_dir() else None
+    return current_folder if current_folder.is_dir() else None
 
 
-def _read_contents(current: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(current)): path.read_bytes() for path in sorted(current.rglob("*")) if path.is_file()}
+def _read_contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _write_new_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
@@ -302,15 +302,15 @@ class LocalMachine:
 
     # --- writes ---
 
-    def _start_run(self, requested: Obj) -> Obj:
-        key = key_of(requested)
-        previous = self.run(key)
-        if previous is not None:
+    def _start_run(self, new_run: Obj) -> Obj:
+        key = key_of(new_run)
+        previous_run = self.run(key)
+        if previous_run is not None:
             self._close_pidfd(key)
             self._delete_later(self.folders.move_sandbox_to_trash(key))
-        run = {field: value for field, value in requested.items() if field not in {"mounts", "volumes"}}
+        run = {field: value for field, value in new_run.items() if field not in {"mounts", "volumes"}}
         try:
-            run["spec"] = self._sandbox_spec(requested) if key.name == SANDBOX else _run_spec(self.folders, requested)
+            run["spec"] = self._sandbox_spec(new_run) if key.name == SANDBOX else _run_spec(self.folders, new_run)
             self.folders.make(run, run["spec"])
             self._spawner.ask(self.folders.path(key))
             run["status"] = {}
@@ -318,14 +318,14 @@ class LocalMachine:
             run["status"] = _error_status(str(error), self._times.clock())
         except OSError as error:
             run["status"] = _error_status(f"{error.filename or self._node}: {error.strerror}", self._times.clock())
-        return self._replace_run(EventType.ADDED if previous is None else EventType.MODIFIED, run, previous)
+        return self._replace_run(EventType.ADDED if previous_run is None else EventType.MODIFIED, run, previous_run)
 
-    def _sandbox_spec(self, requested: Obj) -> Mapping[str, Any]:
+    def _sandbox_spec(self, requested_run: Obj) -> Mapping[str, Any]:
         """Create the volumes of a pod, and return the spec of its sandbox for the node's programs."""
-        uid: str = requested["metadata"]["namespace"]
-        for name, plan in requested["volumes"].items():
+        uid: str = requested_run["metadata"]["namespace"]
+        for name, plan in requested_run["volumes"].items():
             make_volume(self.folders.pod(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
-        spec: Mapping[str, Any] = requested["spec"]
+        spec: Mapping[str, Any] = requested_run["spec"]
         address, gateway = None, None
         if self.features.get("podNetwork") and spec["network"] == "pod":
             address, gateway = self._addresses.allocate(uid), self._addresses.gateway
@@ -335,27 +335,27 @@ class LocalMachine:
         resolvers = [gateway] if gateway else []
         return {**spec, "address": address, "gateway": gateway, "resolvers": resolvers, "hosts": hosts}
 
-    def _refresh_volumes(self, requested: Obj) -> Obj:
+    def _refresh_volumes(self, requested_run: Obj) -> Obj:
         """Update the files of a pod's volumes; a volume that cannot be written keeps its content."""
-        run = self.run(key_of(requested))
+        run = self.run(key_of(requested_run))
         if run is None:
-            return requested
-        folder = self.folders.pod(requested["metadata"]["namespace"]) / VOLUMES_FOLDER
-        for name, plan in requested["volumes"].items():
+            return requested_run
+        folder = self.folders.pod(requested_run["metadata"]["namespace"]) / VOLUMES_FOLDER
+        for name, plan in requested_run["volumes"].items():
             with suppress(VolumeError):
                 make_volume(folder / name, name, plan, wall_clock())
-        return self._replace_run(EventType.MODIFIED, {**run, "filesFrom": requested["filesFrom"]}, run)
+        return self._replace_run(EventType.MODIFIED, {**run, "filesFrom": requested_run["filesFrom"]}, run)
 
-    def _request_stop(self, requested: Obj) -> Obj:
-        key = key_of(requested)
+    def _request_stop(self, requested_run: Obj) -> Obj:
+        key = key_of(requested_run)
         run = self.run(key)
         if run is None:
-            return requested
-        stopping = {**run, "stop": requested["stop"]}
-        self.folders.stop(self._times.with_machine_stop_time(stopping))
-        self._replace_run(EventType.MODIFIED, stopping, run)
+            return requested_run
+        stopping_run = {**run, "stop": requested_run["stop"]}
+        self.folders.stop(self._times.with_machine_stop_time(stopping_run))
+        self._replace_run(EventType.MODIFIED, stopping_run, run)
         self._signal_shim(key)
-        return stopping
+        return stopping_run
 
     def _signal_shim(self, key: Key) -> None:
         """Signal the shim of a run to read the stop request in its folder."""
@@ -506,13 +506,13 @@ def use_short_path(path: Path, action: Callable[[str], None]) -> None:
         os.close(folder_fd)
 
 
-def _run_spec(folders: RunFolders, requested: Obj) -> Mapping[str, Any]:
+def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
     """Return the spec of a container or image run for the node's programs, with resolved mount sources."""
-    spec: Mapping[str, Any] = requested["spec"]
-    if "mounts" not in requested:
+    spec: Mapping[str, Any] = requested_run["spec"]
+    if "mounts" not in requested_run:
         return spec
-    pod, plans = folders.pod(requested["metadata"]["namespace"]), requested["volumes"]
-    volume_mounts = [mount.row(mount_source(pod, mount, plans[mount.volume])) for mount in requested["mounts"]]
+    pod, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
+    volume_mounts = [mount.row(mount_source(pod, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
     targets = {mount_row["target"] for mount_row in volume_mounts}
     image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in targets]
     other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]

@@ -47,7 +47,7 @@ class PipeReader:
             return
         self._is_reading = listens
         if listens:
-            self._loop.add_reader(self._fd, self._read)
+            self._loop.add_reader(self._fd, self._read_data)
         else:
             self._loop.remove_reader(self._fd)
 
@@ -58,7 +58,7 @@ class PipeReader:
             self._is_open = False
             os.close(self._fd)
 
-    def _read(self) -> None:
+    def _read_data(self) -> None:
         try:
             data = os.read(self._fd, _READ_SIZE)
         except BlockingIOError:
@@ -122,10 +122,10 @@ class PipeWriter:
         try:
             while self._buffer:
                 data = self._buffer[0]
-                written = os.write(self._fd, data)
-                self._buffered_bytes -= written
-                if written < len(data):
-                    self._buffer[0] = data[written:]
+                written_count = os.write(self._fd, data)
+                self._buffered_bytes -= written_count
+                if written_count < len(data):
+                    self._buffer[0] = data[written_count:]
                     break
                 self._buffer.popleft()
         except BlockingIOError:
@@ -224,7 +224,7 @@ class HostConnection:
             socket.send_fds(self._socket, [self._message], fds)
         finally:
             os.close(folder_fd)
-        self._loop.add_reader(self._socket, self._read)
+        self._loop.add_reader(self._socket, self._read_data)
 
     def send_message(self, message: Mapping[str, Any]) -> None:
         """Send another message to the host; ignore errors if the host has disconnected."""
@@ -241,7 +241,7 @@ class HostConnection:
             self._loop.remove_reader(self._socket)
             self._socket.close()
 
-    def _read(self) -> None:
+    def _read_data(self) -> None:
         message = b""
         fds: Sequence[int] = ()
         try:
@@ -376,10 +376,10 @@ class _LocalSession:
         if self._ending is None:
             self._end_with(SessionEnd(failure=f"{self._error_prefix}the connection to its host process was lost"))
 
-    def _end_with(self, ending: SessionEnd) -> None:
+    def _end_with(self, session_end: SessionEnd) -> None:
         """End the session once all outputs of the process have been read completely."""
         if self._ending is None:
-            self._ending = ending
+            self._ending = session_end
             self._loop.call_soon(self._end_if_complete)
 
     def _process_output_end(self, name: str) -> None:

@@ -116,8 +116,8 @@ class LocalUsage:
         self._clock = clock
         self._loop = loop
         self._containers: dict[Key, _Readings] = {}
-        first = read_machine_usage(clock())
-        self._node: _Readings = (first, first)
+        first_reading = read_machine_usage(clock())
+        self._node: _Readings = (first_reading, first_reading)
         self._task: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_READ_INTERVAL, self._start_reading)
 
@@ -176,8 +176,10 @@ class LocalUsage:
         new_readings = await self._loop.run_in_executor(
             None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in arguments.items()}
         )
-        last = {key: readings[1] for key, readings in self._containers.items()}
-        self._containers = {key: (last.get(key, starts[key]), reading) for key, reading in new_readings.items()}
+        last_readings = {key: readings[1] for key, readings in self._containers.items()}
+        self._containers = {
+            key: (last_readings.get(key, starts[key]), reading) for key, reading in new_readings.items()
+        }
         self._node = (self._node[1], read_machine_usage(self._clock()))
 
 

@@ -69,10 +69,10 @@ class LedgerFile:
             self.was_damaged = True
         with journal_errors(path):
             self._reader = _open_database(path)
-        first, last = self._number_range()
-        self._count = last - first + 1 if last else 0
+        first_number, last_number = self._number_range()
+        self._count = last_number - first_number + 1 if last_number else 0
         #: The number of the last entry; 0 if there is none.
-        self.last = last
+        self.last = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
         """Add entries in one transaction: all or none. Raises sqlite3.Error if it fails."""
@@ -148,8 +148,8 @@ class LedgerFile:
 
     def _first_number_at(self, instant: Instant) -> int:
         """Return the number of the first entry at or after an instant, by binary search."""
-        low, last = self._number_range()
-        high = last + 1
+        low, last_number = self._number_range()
+        high = last_number + 1
         while low < high:
             middle = (low + high) // 2
             row = self._reader.execute(
@@ -178,9 +178,9 @@ def _open_database(path: Path) -> sqlite3.Connection:
 def _number_range_of(db: sqlite3.Connection) -> tuple[int, int]:
     """Return the numbers of the first and the last entry of a ledger file; 0 and 0 if it is empty."""
     # One SELECT for both would make SQLite scan the whole table.
-    (first,) = db.execute("SELECT min(number) FROM decisions").fetchone()
-    (last,) = db.execute("SELECT max(number) FROM decisions").fetchone()
-    return first or 0, last or 0
+    (first_number,) = db.execute("SELECT min(number) FROM decisions").fetchone()
+    (last_number,) = db.execute("SELECT max(number) FROM decisions").fetchone()
+    return first_number or 0, last_number or 0
 
 
 def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -198,11 +198,11 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
 def _column_values(records: Sequence[DecisionRecord]) -> list[Any]:
     """Return the column values of entries; details that consecutive entries share are encoded once."""
     values: list[Any] = []
-    previous: Mapping[str, Any] = {}
+    previous_details: Mapping[str, Any] = {}
     encoded_details: bytes | None = None
     for number, at, component, regarding, type_, reason, message, details in records:
-        if details is not previous:
-            previous, encoded_details = details, _encode(details) if details else None
+        if details is not previous_details:
+            previous_details, encoded_details = details, _encode(details) if details else None
         values += (number, at, component, *regarding, type_, reason, message, encoded_details if details else None)
     return values
 
@@ -285,7 +285,7 @@ class LiveLedger:
         self._writing, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
         self._writer.do(partial(self._append, self._writing), self._finish_write)
 
-    def _finish_write(self, _done: Exception | None) -> None:
+    def _finish_write(self, _error: Exception | None) -> None:
         self._writing = []
         if self._unwritten and not self._is_write_scheduled:
             self._is_write_scheduled = True
@@ -313,9 +313,9 @@ def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:
     )
 
 
-def _matches_key(key: Key, requested: Key) -> bool:
+def _matches_key(key: Key, requested_key: Key) -> bool:
     """Report whether a key matches the requested key, whose name may end with `?` wildcards for one character each."""
-    if (key.kind, key.namespace) != (requested.kind, requested.namespace):
+    if (key.kind, key.namespace) != (requested_key.kind, requested_key.namespace):
         return False
-    prefix = requested.name.rstrip("?")
-    return key.name.startswith(prefix) and len(key.name) == len(requested.name)
+    prefix = requested_key.name.rstrip("?")
+    return key.name.startswith(prefix) and len(key.name) == len(requested_key.name)

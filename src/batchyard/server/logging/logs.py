@@ -160,24 +160,24 @@ _DECISION_LOG: Final = logging.getLogger("batchyard.decisions")
 class DecisionLog:
     """An EventSink that numbers, logs and stores the decisions of controllers, and delegates to another sink."""
 
-    def __init__(self, sink: EventSink, store_entry: Callable[[DecisionRecord], None], last: int = 0) -> None:
+    def __init__(self, sink: EventSink, store_entry: Callable[[DecisionRecord], None], last_number: int = 0) -> None:
         self._sink = sink
         self._store_entry = store_entry
-        self._number = last
+        self._number = last_number
         self._last_messages: LruCache[Key, tuple[str, str]] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Pass an event record on to the other sink, and log and store it unless it repeats the object's last one."""
         self._sink(now, controller, record)
-        regarding, type_, reason, message, make_details = record
-        if self._last_messages.recall(regarding) == (reason, message):
+        object_key, type_, reason, message, make_details = record
+        if self._last_messages.recall(object_key) == (reason, message):
             return
-        self._last_messages.remember(regarding, (reason, message))
+        self._last_messages.remember(object_key, (reason, message))
         self._number += 1
         details = {} if make_details is None else make_details()
-        entry = DecisionRecord(self._number, now, component_of(controller), regarding, type_, reason, message, details)
+        entry = DecisionRecord(self._number, now, component_of(controller), object_key, type_, reason, message, details)
         if _DECISION_LOG.isEnabledFor(logging.INFO):
-            _DECISION_LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _log_fields(entry)})
+            _DECISION_LOG.info("%s %s: %s", reason, object_key, message, extra={"fields": _log_fields(entry)})
         self._store_entry(entry)
 
 
@@ -188,9 +188,9 @@ def discard_decision(_entry: DecisionRecord) -> None:
 def _log_fields(entry: DecisionRecord) -> Mapping[str, Any]:
     """Return the structured fields of a decision's log line."""
     kind, namespace, name = entry.regarding
-    regarding = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
-    about = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}
-    return {**about, "regarding": regarding, "reason": entry.reason, "details": entry.details}
+    object_fields = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
+    decision_fields = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}
+    return {**decision_fields, "regarding": object_fields, "reason": entry.reason, "details": entry.details}
 
 
 # Audit log: a file of JSON lines that only its owner can read, rotated by size.
@@ -211,12 +211,12 @@ class AuditLog:
         self._count = 0
         self._file = _open_audit_file(path)
 
-    def note(self, audited: AuditedRequest) -> None:
+    def note(self, audited_request: AuditedRequest) -> None:
         """Write the audit event of an answered request. If that fails, the event is lost and the error is logged."""
-        if isinstance(audited.response, DeferredResponse):
+        if isinstance(audited_request.response, DeferredResponse):
             return  # it is written once the response is known
         self._count += 1
-        line = _encode_audit(audit_event(audited, wall_clock(), self._count)) + b"\n"
+        line = _encode_audit(audit_event(audited_request, wall_clock(), self._count)) + b"\n"
         try:
             self._write(line)
         except OSError as error:

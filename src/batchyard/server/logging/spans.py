@@ -121,10 +121,10 @@ class SpanExport:
 
 
 async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-    done = loop.create_future()
-    handle = loop.call_later(seconds, done.set_result, None)
+    timer_future = loop.create_future()
+    handle = loop.call_later(seconds, timer_future.set_result, None)
     try:
-        await done
+        await timer_future
     finally:
         handle.cancel()
 

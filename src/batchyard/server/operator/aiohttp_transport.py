@@ -124,11 +124,11 @@ class HttpTransport:
 
     async def _renew_credentials(self) -> bool:
         """Load the credentials again, once for all concurrent callers. Return whether they have changed."""
-        previous = self._access
+        previous_access = self._access
         if self._renewal_task is None:
             self._renewal_task = asyncio.ensure_future(self._load_credentials())
         await asyncio.shield(self._renewal_task)
-        return self._access is not previous
+        return self._access is not previous_access
 
     async def _load_credentials(self) -> None:
         try:
@@ -155,25 +155,25 @@ class KernelTransport:
         self._transport = http_transport
         self._post = post
 
-    def send(self, request: HttpRequest, answered: Callable[[HttpResponse], None]) -> None:
-        """Send a request, and call `answered` once with the response."""
-        self._transport.start(self._send(request, answered))
+    def send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+        """Send a request, and call `on_response` once with the response."""
+        self._transport.start(self._send(request, on_response))
 
     def watch(
-        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpResponse], None]
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], on_end: Callable[[HttpResponse], None]
     ) -> None:
-        """Send a watch request. Call `deliver` with its lines as they arrive, and `ended` once at the end."""
-        self._transport.start(self._watch(request, deliver, ended))
+        """Send a watch request. Call `deliver` with its lines as they arrive, and `on_end` once at the end."""
+        self._transport.start(self._watch(request, deliver, on_end))
 
-    async def _send(self, request: HttpRequest, answered: Callable[[HttpResponse], None]) -> None:
+    async def _send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
         answer = await self._transport.ask(request)
-        self._post(partial(answered, answer))
+        self._post(partial(on_response, answer))
 
     async def _watch(
-        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], ended: Callable[[HttpResponse], None]
+        self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], on_end: Callable[[HttpResponse], None]
     ) -> None:
         answer = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
-        self._post(partial(ended, answer))
+        self._post(partial(on_end, answer))
 
 
 def _http_session() -> aiohttp.ClientSession:
@@ -193,8 +193,8 @@ async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Seque
     """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
     incomplete: list[bytes] = []
     async for chunk in response.content.iter_any():
-        first, *later_parts = chunk.split(b"\n")
-        incomplete.append(first)
+        first_part, *later_parts = chunk.split(b"\n")
+        incomplete.append(first_part)
         if later_parts:
             lines = [b"".join(incomplete), *later_parts[:-1]]
             incomplete = [later_parts[-1]]

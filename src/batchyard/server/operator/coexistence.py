@@ -122,10 +122,10 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
     """Return why controller groups must not start, if webhooks show a competing controller; else ''."""
-    listed = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
+    listed_objects = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     configurations = [
         configuration
-        for configuration in (listed or {}).get("items") or ()
+        for configuration in (listed_objects or {}).get("items") or ()
         if not _refers_to_service(configuration, own_service)
     ]
     for group in groups:
@@ -169,8 +169,8 @@ async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIte
         info = kind_info(kind)
         path = kind_path(info, info.storage_version)
         answer = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
-        listed = list_in_response(answer) or {}
-        written_at = _last_written(listed.get("items") or (), upstream.managers)
+        listed_leases = list_in_response(answer) or {}
+        written_at = _last_written(listed_leases.get("items") or (), upstream.managers)
         now = answer.server_time or wall_clock()  # managedFields have the server's time
         if written_at is not None and now - written_at < _RECENT:
             yield f"it wrote a {info.kind} {format_age(max(0, now - written_at))} ago"

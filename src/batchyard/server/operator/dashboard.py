@@ -188,8 +188,8 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
         return web.Response(text="ok")
 
     async def handle_readyz(_request: web.Request) -> web.Response:
-        missing = waits_for()
-        return web.Response(status=503, text=f"waiting for {missing}") if missing else web.Response(text="ok")
+        reason = waits_for()
+        return web.Response(status=503, text=f"waiting for {reason}") if reason else web.Response(text="ok")
 
     async def handle_metrics(request: web.Request) -> web.StreamResponse:
         """Respond with the metrics in parts, so that the controllers run in between."""

@@ -31,8 +31,8 @@ class DefinitionsClient(Protocol):
 
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of kinds that the server does not serve. Return a message for each."""
-    missing = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
-    return [await _install_definition(api_client, info) for info in missing]
+    missing_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
+    return [await _install_definition(api_client, info) for info in missing_kinds]
 
 
 def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
@@ -59,8 +59,8 @@ async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -
         reason = decode_object(answer.body).get("message") or answer.trouble or answer.code
         return f"batchyard: CustomResourceDefinition {name} could not be installed: {reason}"
     for _ in range(_POLLS_MAX):
-        stored = decode_object((await api_client.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
-        if is_true(stored, ESTABLISHED):
+        stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
+        if is_true(stored_definition, ESTABLISHED):
             return f"batchyard: CustomResourceDefinition {name} installed, version {info.storage_version}"
         await sleep_for(_POLL_INTERVAL)
     return f"batchyard: CustomResourceDefinition {name} installed; the server does not serve it yet"

@@ -140,9 +140,9 @@ class OperatorProcess:
         """Stop the controllers, and release the Lease."""
         self.kernel.stop()
         if self._leadership is not None:
-            released = asyncio.Event()
-            self._leadership.end(released.set)
-            await released.wait()
+            lease_released = asyncio.Event()
+            self._leadership.end(lease_released.set)
+            await lease_released.wait()
         self.timers.stop()
         if self.spans is not None:
             await self.spans.close()
@@ -185,16 +185,16 @@ class OperatorProcess:
         decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         observer = self._cycle_observer(cycles)
         ports = PlatformPorts(self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=observer)
-        platform, existing = build_platform(ports, self._config.settings), self.client.added_events()
+        platform, existing_events = build_platform(ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
         if not self._config.beside_upstream:
             self.client.subscribe(self._check_conflicts)
-        platform.runner.observe(existing)
+        platform.runner.observe(existing_events)
         fair_sharing = self._config.settings.kueue.policy.fair_sharing
-        observed = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing)
-        self.server_metrics.begin(observed, existing)
-        self.models = self._create_models(platform, existing)
+        observed_platform = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing)
+        self.server_metrics.begin(observed_platform, existing_events)
+        self.models = self._create_models(platform, existing_events)
         return platform
 
     def _check_conflicts(self, events: Sequence[WatchEvent]) -> None:
@@ -204,10 +204,10 @@ class OperatorProcess:
                 self.kernel.stop()
                 self.fail(OperatorError(reason))
 
-    def _create_models(self, platform: WiredPlatform, existing: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
+    def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
         """Create the dashboard's models of a platform, which are updated on every change."""
         history, hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
-        history.observe(existing)
+        history.observe(events)
         self.client.subscribe(history.observe)
         self.client.subscribe(hub.observe)
         views = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
@@ -259,7 +259,7 @@ async def _without_conflicts(
     if config.beside_upstream:
         yield
         return
-    groups, reported = config.settings.controllers, ""
+    groups, reported_reason = config.settings.controllers, ""
     while not end.is_set() and (
         reason := await run_unless_ended(
             end, coexistence.startup_conflict(operator.http_transport, groups, own_service)
@@ -267,13 +267,15 @@ async def _without_conflicts(
     ):
         if not config.webhooks.port:
             raise OperatorError(reason)
-        if reason != reported:
+        if reason != reported_reason:
             operator.report(f"batchyard: {reason}. Only the webhooks are served until this is resolved")
-        reported = reason
+        reported_reason = reason
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(end.wait(), coexistence.CHECK_INTERVAL / SECOND)
     task = asyncio.create_task(coexistence.watch_for_conflict(operator.http_transport, groups, own_service))
-    task.add_done_callback(lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result())))
+    task.add_done_callback(
+        lambda ended_task: None if ended_task.cancelled() else operator.fail(OperatorError(ended_task.result()))
+    )
     try:
         yield
     finally:
@@ -281,12 +283,12 @@ async def _without_conflicts(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _wait_for_end(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
+async def _wait_for_end(end: asyncio.Event, operator_end: asyncio.Future[None]) -> None:
     """Wait until `end` is set or the operator has ended. Raises the error that ended it, if any."""
-    ended.add_done_callback(lambda _: end.set())
+    operator_end.add_done_callback(lambda _: end.set())
     await end.wait()
-    if ended.done():
-        ended.result()
+    if operator_end.done():
+        operator_end.result()
 
 
 def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -71,10 +71,10 @@ class ShadowPage:
 
     def add_divergence(self, divergence: Divergence) -> None:
         """Add a divergence between the decisions of Kueue and batchyard to the dashboard."""
-        since = divergence.at if divergence.since is None else divergence.since
+        start_time = divergence.at if divergence.since is None else divergence.since
         identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.recent_divergences.appendleft(
-            SchedulerDivergence(divergence.at, since, *identity, divergence.why(), divergence.look)
+            SchedulerDivergence(divergence.at, start_time, *identity, divergence.why(), divergence.look)
         )
         self._hub.touch()
 

@@ -93,7 +93,7 @@ async def _request_status_document(sender: RequestSender) -> transport.HttpRespo
 
 async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
     """List all objects of a kind, in the newest version that the server serves and can convert to."""
-    unconverted: transport.HttpResponse | None = None
+    unconverted_response: transport.HttpResponse | None = None
     for version in reversed(info.versions):
         path, exact_query = transport.kind_path(info, version), ""
         if result.revision:
@@ -110,11 +110,11 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
             result.refusal = result.refusal or transport.failure_reason(answer)
             return
         if _is_unconverted(answer):
-            unconverted = answer
+            unconverted_response = answer
         elif answer.code != _NOT_FOUND:
             raise SnapshotError(transport.failure_reason(answer))
-    if unconverted is not None:
-        raise SnapshotError(transport.failure_reason(unconverted))
+    if unconverted_response is not None:
+        raise SnapshotError(transport.failure_reason(unconverted_response))
     result.unserved.append(info.constant)
 
 

@@ -61,10 +61,10 @@ class TokenReviewer:
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide about a request from the cache, and record it if its review is missing or expired."""
         question = attributes.user, attributes.group, attributes.resource, attributes.namespace
-        reviewed_at, allowed = self._permissions.get(question, (-CACHE_LIFETIME, False))
+        reviewed_at, is_allowed = self._permissions.get(question, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:
             self._missing_reviews[question] = None
-        return AuthorizationDecision(allowed)
+        return AuthorizationDecision(is_allowed)
 
     async def send_reviews(self) -> bool:
         """Send reviews for the recorded requests. Return whether any result differs from the decision made before."""
@@ -80,11 +80,11 @@ class TokenReviewer:
                 _ACCESS_REVIEWS_PATH, "SubjectAccessReview", {**subject, "resourceAttributes": resource_attributes}
             )
         _, previously_allowed = self._permissions.get(question, (0, False))
-        allowed = status.get("allowed") is True
+        is_allowed = status.get("allowed") is True
         if len(self._permissions) >= CACHE_SIZE_MAX:
             self._permissions.clear()
-        self._permissions[question] = self._now(), allowed
-        return allowed is not previously_allowed
+        self._permissions[question] = self._now(), is_allowed
+        return is_allowed is not previously_allowed
 
     async def _review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Send a review to the API server and return its status; on errors an empty status, which allows nothing."""

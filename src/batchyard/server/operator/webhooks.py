@@ -103,25 +103,29 @@ class CertificateGenerations:
 def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
     """Parse certificate generations from the `data` of a Secret."""
     contents = {name: base64.b64decode(text) for name, text in data.items()}
-    served = CertificatePair(contents.get("tls.crt", b""), contents.get("tls.key", b""))
+    served_pair = CertificatePair(contents.get("tls.crt", b""), contents.get("tls.key", b""))
     next_pair = CertificatePair(contents.get("next.crt", b""), contents.get("next.key", b""))
-    return CertificateGenerations(served, next_pair, contents.get("ca.crt", b""))
+    return CertificateGenerations(served_pair, next_pair, contents.get("ca.crt", b""))
 
 
-def next_generations(current: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
+def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
     """Return the generations after the next rotation step; the same object if no step is due."""
-    if not _can_serve(current.served, now, terms):
+    if not _can_serve(state.served, now, terms):
         pair, authority = _create_generation(now, terms)
-        return CertificateGenerations(pair, CertificatePair(), authority + _without_expired(current.authorities, now))
-    if current.next_pair.certificate:
-        if now < _created_at(current.next_pair) + terms.overlap:
-            return current
-        return CertificateGenerations(current.next_pair, CertificatePair(), current.authorities)
-    if now >= _expires_at(current.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
+        return CertificateGenerations(pair, CertificatePair(), authority + _without_expired(state.authorities, now))
+    if state.next_pair.certificate:
+        if now < _created_at(state.next_pair) + terms.overlap:
+            return state
+        return CertificateGenerations(state.next_pair, CertificatePair(), state.authorities)
+    if now >= _expires_at(state.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
         pair, authority = _create_generation(now, terms)
-        return CertificateGenerations(current.served, pair, authority + current.authorities)
-    kept = _without_expired(current.authorities, now)
-    return current if kept == current.authorities else CertificateGenerations(current.served, CertificatePair(), kept)
+        return CertificateGenerations(state.served, pair, authority + state.authorities)
+    authorities = _without_expired(state.authorities, now)
+    return (
+        state
+        if authorities == state.authorities
+        else CertificateGenerations(state.served, CertificatePair(), authorities)
+    )
 
 
 def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bool:
@@ -262,15 +266,15 @@ class CertificateKeeper:
             await self._check()
 
     async def _check(self) -> None:
-        current = await self._perform_rotation()
-        if current is None:
+        generations = await self._perform_rotation()
+        if generations is None:
             return
-        published = [await self._inject(path, current.authorities) for path in self._target_paths()]
-        if current.served != self._served:
-            with _memory_file(current.served.certificate + current.served.key) as path:
+        injection_results = [await self._inject(path, generations.authorities) for path in self._target_paths()]
+        if generations.served != self._served:
+            with _memory_file(generations.served.certificate + generations.served.key) as path:
                 self.context.load_cert_chain(path)
-            self._served = current.served
-        self.is_ready = all(published)
+            self._served = generations.served
+        self.is_ready = all(injection_results)
         if self.is_ready and self._reported_errors:
             self._reported_errors.clear()
             self._report("batchyard: webhook certificates: the checks succeed again")
@@ -284,11 +288,11 @@ class CertificateKeeper:
             self._report_error(answer)
             return None
         secret = transport.decode_object(answer.body) if answer.code == 200 else {}
-        current = parse_generations(secret.get("data") or {})
-        following = next_generations(current, answer.server_time or wall_clock(), targets.terms)
-        if following is current:
-            return current
-        body = _encode(_secret_object(secret, targets, following))
+        current_generations = parse_generations(secret.get("data") or {})
+        new_generations = next_generations(current_generations, answer.server_time or wall_clock(), targets.terms)
+        if new_generations is current_generations:
+            return current_generations
+        body = _encode(_secret_object(secret, targets, new_generations))
         request = (
             transport.HttpRequest("PUT", f"{secrets_path}/{targets.secret}", body)
             if secret
@@ -296,7 +300,7 @@ class CertificateKeeper:
         )
         answer = await self._transport.ask(request)
         if answer.code in {200, 201}:
-            return following
+            return new_generations
         if answer.code == 409:
             return await self._perform_rotation()
         self._report_error(answer)
@@ -317,12 +321,12 @@ class CertificateKeeper:
         if answer.code != 200:
             self._report_error(answer)
             return False
-        stored = transport.decode_object(answer.body)
+        stored_object = transport.decode_object(answer.body)
         service = {"namespace": self._targets.namespace, "name": self._targets.service}
-        updated = with_ca_bundle(stored, base64.b64encode(authorities).decode(), service)
-        if updated == stored:
+        updated_object = with_ca_bundle(stored_object, base64.b64encode(authorities).decode(), service)
+        if updated_object == stored_object:
             return True
-        answer = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated)))
+        answer = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
         if answer.code == 409:  # another replica updated it first: read it again
             return await self._inject(path, authorities)
         if answer.code != 200:
@@ -361,8 +365,8 @@ def _set_ca_bundle(client_config: Mapping[str, Any], bundle: str, service: Mappi
     return {**client_config, "caBundle": bundle} if is_own_service else client_config
 
 
-def _secret_object(stored: Mapping[str, Any], targets: CertificateTargets, generations: CertificateGenerations) -> Obj:
-    metadata = stored.get("metadata") or {"name": targets.secret, "namespace": targets.namespace}
+def _secret_object(secret: Mapping[str, Any], targets: CertificateTargets, generations: CertificateGenerations) -> Obj:
+    metadata = secret.get("metadata") or {"name": targets.secret, "namespace": targets.namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": generations.data()}
 
 
@@ -464,10 +468,10 @@ class Webhooks:
             await self._keeper_context.__aexit__(None, None, None)
 
     def _count_requests(self, path: str, answer: WebhookHandler) -> WebhookHandler:
-        async def counted(request: web.Request) -> web.Response:
-            return await self._metrics.counted(path, answer(request), lambda response: response.status)
+        async def counting_handler(request: web.Request) -> web.Response:
+            return await self._metrics.count_response(path, answer(request), lambda response: response.status)
 
-        return counted
+        return counting_handler
 
     async def _mutate(self, request: web.Request) -> web.Response:
         return await self._answer_review(request, partial(review_mutation, namespaces=self._terms.managed_namespaces))

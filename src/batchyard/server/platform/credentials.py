@@ -89,10 +89,10 @@ class CertificateAuthority:
         write_private(self.certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
 
     def _sign_certificate(
-        self, unsigned: x509.CertificateBuilder, usage: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None
+        self, template: x509.CertificateBuilder, usage: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None
     ) -> SignedCertificate:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = unsigned.issuer_name(self._certificate.subject).public_key(key.public_key())
+        builder = template.issuer_name(self._certificate.subject).public_key(key.public_key())
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
@@ -133,8 +133,8 @@ class SigningKey:
         """Report whether a signature is the valid signature of a message."""
         if len(signature) != 2 * _SIGNATURE_NUMBER_SIZE:
             return False
-        first, second = signature[:_SIGNATURE_NUMBER_SIZE], signature[_SIGNATURE_NUMBER_SIZE:]
-        encoded_signature = encode_dss_signature(int.from_bytes(first, "big"), int.from_bytes(second, "big"))
+        r_bytes, s_bytes = signature[:_SIGNATURE_NUMBER_SIZE], signature[_SIGNATURE_NUMBER_SIZE:]
+        encoded_signature = encode_dss_signature(int.from_bytes(r_bytes, "big"), int.from_bytes(s_bytes, "big"))
         try:
             self._key.public_key().verify(encoded_signature, message, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
@@ -142,10 +142,13 @@ class SigningKey:
         return True
 
 
-def kubeconfig_text(url: str, authority: bytes, user: str, signed: SignedCertificate, namespace: str = "") -> str:
+def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
     """Return a kubeconfig for a user of a server, with embedded credentials and an optional default namespace."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
-    user_credentials = {"client-certificate-data": _base64(signed.certificate), "client-key-data": _base64(signed.key)}
+    user_credentials = {
+        "client-certificate-data": _base64(certificate.certificate),
+        "client-key-data": _base64(certificate.key),
+    }
     context = {"cluster": "batchyard", "user": user, **({"namespace": namespace} if namespace else {})}
     config = {
         "apiVersion": "v1",

@@ -74,11 +74,11 @@ class DecisionThrottle:
         """Return 0 if the next decision may start now, else the instant at which the caller must ask again."""
         now = wall_clock()
         self._measure_load(now)
-        paused, required = now - self._last_ended_at, self._pause_after_last()
-        if paused >= required or paused < 0 or self._is_disabled():
+        pause, min_pause = now - self._last_ended_at, self._pause_after_last()
+        if pause >= min_pause or pause < 0 or self._is_disabled():
             return 0
-        remaining = min(required - paused, _MEASUREMENT_INTERVAL) if self._is_busy else required - paused
-        return self._clock() + max(1, int(remaining * self._speed))
+        remaining_pause = min(min_pause - pause, _MEASUREMENT_INTERVAL) if self._is_busy else min_pause - pause
+        return self._clock() + max(1, int(remaining_pause * self._speed))
 
     def take(self, turn: Work) -> None:
         """Run a decision, and measure its duration."""
@@ -97,11 +97,11 @@ class DecisionThrottle:
 
     def _measure_load(self, now: Instant) -> None:
         """Measure the CPU demand of the thread since the last measurement, if that was long enough ago."""
-        elapsed = now - self._measured_at
-        if 0 <= elapsed < _MEASUREMENT_INTERVAL:
+        elapsed_time = now - self._measured_at
+        if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
         demand = cpu_demand()
-        self._is_busy = (demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed
+        self._is_busy = (demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
         self._measured_at, self._measured_cpu = now, demand
 
     def texts(self) -> Iterator[str]:

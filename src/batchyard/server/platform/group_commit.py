@@ -41,12 +41,12 @@ class BackgroundThread:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._worker: Thread | None = None
 
-    def do(self, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> None:
-        """Queue a job. `done` is called on the asyncio loop with its result, or with the exception that it raised."""
+    def do(self, work: Callable[[], _T], on_done: Callable[[_T | Exception], None]) -> None:
+        """Queue a function; `on_done` gets its result, or the exception that it raised, on the asyncio loop."""
         if self._worker is None:
             self._worker = Thread(target=self._run, name="writer", daemon=True)
             self._worker.start()
-        self._jobs.put((work, done))
+        self._jobs.put((work, on_done))
 
     def end(self) -> None:
         """Wait until all queued jobs have run, and stop the thread."""
@@ -57,13 +57,13 @@ class BackgroundThread:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            work, done = job
+            work, on_done = job
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001 - the caller gets it as the result
                 result = error
-            self._loop.call_soon_threadsafe(done, result)
-            del job, work, done, result
+            self._loop.call_soon_threadsafe(on_done, result)
+            del job, work, on_done, result
 
 
 #: Compaction keeps this many revisions for watches to resume from. It runs when the history is twice as long.
@@ -145,12 +145,12 @@ class GroupCommit:
         """Unregister a watch, which then receives no more changes."""
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
-    def when_durable(self, revision: int, done: DurableCallback) -> None:
-        """Call `done` with None once a revision is durable, or with the error if it cannot become durable."""
+    def when_durable(self, revision: int, on_durable: DurableCallback) -> None:
+        """Call `on_durable` with None once a revision is durable, or with the error if it cannot become durable."""
         if revision <= self.durable or self.failure is not None:
-            done(None if revision <= self.durable else self.failure)
+            on_durable(None if revision <= self.durable else self.failure)
         else:
-            self._callers.append((revision, done))
+            self._callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
         """Report whether more than UNDURABLE_CHANGES_MAX changes are not durable, so that the event loop must pause."""

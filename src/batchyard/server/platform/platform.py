@@ -107,15 +107,17 @@ _NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
 class ProvidedObjectsClient(Reader, Protocol):
     """A client that reads and writes objects."""
 
-    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Apply writes in order until one is rejected; `done` later gets the result."""
+    def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
+        """Apply writes in order until one is rejected; `on_result` later gets the result."""
 
 
 class ProvidedObjects:
     """Creates and updates the definitions and APIServices that the platform provides."""
 
-    def __init__(self, client: ProvidedObjectsClient, kernel: Kernel, served: Callable[[], Sequence[Resource]]) -> None:
-        self._client, self._kernel, self._create_server = client, kernel, served
+    def __init__(
+        self, client: ProvidedObjectsClient, kernel: Kernel, resources: Callable[[], Sequence[Resource]]
+    ) -> None:
+        self._client, self._kernel, self._served_resources = client, kernel, resources
         self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds()}
         self._is_synchronization_scheduled = False
 
@@ -146,12 +148,12 @@ class ProvidedObjects:
 
     def _refresh(self, name: str) -> None:
         """Update a stored CustomResourceDefinition if an earlier release provided it."""
-        stored = self._client.get(Key(DEFINITION, "", name))
-        if stored is None or annotation(stored, well_known.PROVIDED) is None:
+        stored_definition = self._client.get(Key(DEFINITION, "", name))
+        if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
             return
         spec = platform_definition(self._kinds[name])["spec"]
-        if any(stored["spec"].get(field) != value for field, value in spec.items()):
-            self._write(Update({**stored, "spec": {**stored["spec"], **spec}}))
+        if any(stored_definition["spec"].get(field) != value for field, value in spec.items()):
+            self._write(Update({**stored_definition, "spec": {**stored_definition["spec"], **spec}}))
 
     def _synchronize_soon(self) -> None:
         if not self._is_synchronization_scheduled:
@@ -162,9 +164,11 @@ class ProvidedObjects:
         """Create, delete and update APIServices to match the served resources."""
         self._is_synchronization_scheduled = False
         now = self._kernel.now()
-        required = {service["metadata"]["name"]: service for service in provided_services(self._create_server(), now)}
-        stored = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
-        for write in _differences(required, stored, now):
+        services = {
+            service["metadata"]["name"]: service for service in provided_services(self._served_resources(), now)
+        }
+        stored_services = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
+        for write in _differences(services, stored_services, now):
             self._write(write)
 
     def _schedule(self, work: Callable[[], None]) -> None:
@@ -181,14 +185,14 @@ def provided_role(role: Obj) -> Obj:
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
 
 
-def _differences(required: Mapping[str, Obj], stored: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
-    for name, service in required.items():
-        if name not in stored:
+def _differences(services: Mapping[str, Obj], stored_services: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
+    for name, service in services.items():
+        if name not in stored_services:
             yield Create(service)
-    for name, service in stored.items():
-        if name not in required and annotation(service, well_known.PROVIDED) is not None:
+    for name, service in stored_services.items():
+        if name not in services and annotation(service, well_known.PROVIDED) is not None:
             yield Delete(key_of(service))
-        elif (updated := with_available_condition(service, required, now)) is not service:
+        elif (updated := with_available_condition(service, services, now)) is not service:
             yield UpdateStatus(updated)
 
 
@@ -248,12 +252,12 @@ class ClockControl:
     def put(self, request: ApiRequest) -> Response:
         """Handle a PUT request: let time run until the requested instant."""
         try:
-            until = json.loads(request.body)["until"]
+            end_time = json.loads(request.body)["until"]
         except (ValueError, TypeError, KeyError):
             raise _INVALID_CLOCK_REQUEST from None
-        if until is not None and type(until) is not int:
+        if end_time is not None and type(end_time) is not int:
             raise _INVALID_CLOCK_REQUEST
-        self._kernel.run_until(until)
+        self._kernel.run_until(end_time)
         return Response(200, self.document())
 
 
@@ -287,7 +291,7 @@ class EmbeddedPlatform:
         self._kernel.is_held = self._commit.is_behind
         report = StatusReport(self._store, options, wall_clock(), speed)
         self._metrics = EmbeddedMetrics(report, self._kernel, speed)
-        self._commit.on_commit = self._metrics.committed
+        self._commit.on_commit = self._metrics.observe_commit
         stored_clusters = self._store.list(CLUSTER)
         has_nodes = bool(stored_clusters) or cluster is not None
         effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
@@ -380,8 +384,8 @@ class EmbeddedPlatform:
         self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).answer)
 
     def _status_document(self, report: StatusReport) -> Mapping[str, Any]:
-        local = None if self._local is None else self._local.status()
-        return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
+        node_status = None if self._local is None else self._local.status()
+        return report.document(wall=wall_clock(), clock=self._kernel.clock(), node_status=node_status)
 
     def _start_clock(self, timers: LoopTimers, speed: float) -> None:
         """Synchronize with the machine's clock, or serve the clock control if time is accelerated."""
@@ -428,17 +432,17 @@ class EmbeddedPlatform:
         self.on_failure()
 
     def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
-        has_nodes, local = settings.with_nodes, self._local
-        name = "" if local is None else local.name
+        has_nodes, local_node = settings.with_nodes, self._local
+        name = "" if local_node is None else local_node.name
         delays = container_delays_of(cluster, 0)
-        kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local=name, runtime=self._runtime)
+        kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.also.append(throttle.texts)
         ports = PlatformPorts(
             self._kernel,
-            self._client if local is None else CompositeClient(self._client, local.machine),
-            runtime if local is None else (*runtime, *local.controllers),
+            self._client if local_node is None else CompositeClient(self._client, local_node.machine),
+            runtime if local_node is None else (*runtime, *local_node.controllers),
             simulated_cloud(0) if has_nodes else (),
             self._decisions,
             self._metrics.server_metrics.cycles.loop,
@@ -451,38 +455,42 @@ class EmbeddedPlatform:
 
     def _containers(self) -> Containers:
         """Return access to the containers of all pods, simulated and local, for logs, exec and port-forward."""
-        simulated = SimulatedContainers(self._client, self._kernel, self._runtime)
-        self._commit.join(simulated)
+        simulated_containers = SimulatedContainers(self._client, self._kernel, self._runtime)
+        self._commit.join(simulated_containers)
         if self._local is None:
-            return simulated
+            return simulated_containers
         self._commit.join(self._local.containers)
-        return BothContainers(simulated, self._local.containers, self._local.name)
+        return BothContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
         """Replay the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
-        found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
-        events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
+        objects = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
+        events = [
+            WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects
+        ]
         self._client.recall(events)
         self.platform.runner.observe(events)
         if self._local is not None:
             self._metrics.local, self._metrics.local_gpus = self._local.name, self._local.gpu_states
-        observed = ObservedPlatform(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair_sharing)
-        self._metrics.begin(observed, events, self._server)
+        observed_platform = ObservedPlatform(
+            self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair_sharing
+        )
+        self._metrics.begin(observed_platform, events, self._server)
         self._history.observe(events)
         # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
-        required = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-        required += map(provided_role, bootstrap_roles())
+        required_objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
+        required_objects += map(provided_role, bootstrap_roles())
         if cluster is not None:
-            required += initial_objects(cluster)
+            required_objects += initial_objects(cluster)
             self._kernel.post(lambda: self._store_local_settings(cluster))
-        self._kernel.post(lambda: self._create_missing(required))
+        self._kernel.post(lambda: self._create_missing(required_objects))
         self._provided_objects.begin()
 
     def _store_local_settings(self, cluster: Obj) -> None:
         """Store `spec.local` of the given Cluster, so that the next start uses it if no Cluster is given."""
-        stored, local = self._client.get(key_of(cluster)), cluster["spec"].get("local")
-        if stored is not None and stored["spec"].get("local") != local:
-            self._client.submit([Update(with_path(stored, ("spec", "local"), local))], _must_succeed)
+        stored_cluster, local_settings = self._client.get(key_of(cluster)), cluster["spec"].get("local")
+        if stored_cluster is not None and stored_cluster["spec"].get("local") != local_settings:
+            self._client.submit([Update(with_path(stored_cluster, ("spec", "local"), local_settings))], _must_succeed)
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
         """Return the address and the bound socket at which pods with their own network reach the platform, or None."""
@@ -496,8 +504,10 @@ class EmbeddedPlatform:
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:
         """Create objects, or overwrite existing ones."""
         for obj in objects:
-            stored = self._client.get(key_of(obj))
-            write = Create(obj) if stored is None else Update({**stored, **obj, "metadata": stored["metadata"]})
+            old_object = self._client.get(key_of(obj))
+            write = (
+                Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
+            )
             self._client.submit([write], _must_succeed)
 
     def _create_missing(self, objects: Iterable[Obj]) -> None:
@@ -524,17 +534,17 @@ def _last_instant(store: Store) -> Instant:
 
     It is a creation time of an object or a renew time of a node's Lease. Other Leases are written by any client.
     """
-    created = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
-    renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]
-    return max((parse_time(text) for text in (*created, *renewed) if text), default=0)
+    creation_times = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
+    renewal_times = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]
+    return max((parse_time(text) for text in (*creation_times, *renewal_times) if text), default=0)
 
 
-def _combine_auditors(first: Auditor, second: Auditor) -> Auditor:
+def _combine_auditors(first_auditor: Auditor, second_auditor: Auditor) -> Auditor:
     """Return an auditor that passes each audited request to both auditors."""
 
-    def note(audited: AuditedRequest) -> None:
-        first(audited)
-        second(audited)
+    def note(audited_request: AuditedRequest) -> None:
+        first_auditor(audited_request)
+        second_auditor(audited_request)
 
     return note
 

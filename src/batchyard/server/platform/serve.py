@@ -173,10 +173,10 @@ async def serve_platform(
     options: data_dir.PlatformOptions,
     cluster: Obj | None,
     speed: float,
-    ready: Callable[[str], None],
+    on_ready: Callable[[str], None],
     forecast_functions: ForecastFunctions | None = None,
 ) -> None:
-    """Run an embedded platform until the process gets a signal. `ready` is called with its URL once it listens.
+    """Run an embedded platform until the process gets a signal. `on_ready` is called with its URL once it listens.
 
     `forecast_functions` computes forecasts; without it the platform serves no forecasts.
 
@@ -184,28 +184,31 @@ async def serve_platform(
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
-        embedded = EmbeddedPlatform(
+        platform = EmbeddedPlatform(
             options, cluster, speed, discard_audit if audit_log is None else audit_log.note, forecast_functions
         )
         try:
             with rare_garbage_collections(asyncio.get_running_loop()):
-                await _serve_on(listener, options, embedded, ready)
+                await _serve_on(listener, options, platform, on_ready)
         finally:
-            await embedded.close()
-    if embedded.failure is not None:
-        raise embedded.failure
+            await platform.close()
+    if platform.failure is not None:
+        raise platform.failure
 
 
 async def _serve_on(
-    listener: socket.socket, options: data_dir.PlatformOptions, embedded: EmbeddedPlatform, ready: Callable[[str], None]
+    listener: socket.socket,
+    options: data_dir.PlatformOptions,
+    platform: EmbeddedPlatform,
+    on_ready: Callable[[str], None],
 ) -> None:
     data_dir.remove_state(options.folder)
     address, port = listener.getsockname()[:2]
     url = _url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
-    pod_listener = None if options.is_insecure else embedded.listener_among_pods()
+    pod_listener = None if options.is_insecure else platform.listener_among_pods()
     reachable_address = data_dir.LOOPBACK if address in _ALL_ADDRESSES else address
-    embedded.publish_address(
+    platform.publish_address(
         reachable_address, port, is_secure=not options.is_insecure, among_pods=pod_listener[0] if pod_listener else ""
     )
     context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
@@ -213,20 +216,20 @@ async def _serve_on(
     certificate = None if context is None else options.folder / _SERVER_CERTIFICATE
     watchdog = LoopWatchdog(asyncio.get_running_loop(), listeners, certificate)
     with closing(watchdog):
-        await _serve_requests(options, url, embedded, _ListeningSockets(listeners, context), watchdog, ready)
+        await _serve_requests(options, url, platform, _ListeningSockets(listeners, context), watchdog, on_ready)
 
 
 async def _serve_requests(
     options: data_dir.PlatformOptions,
     url: str,
-    embedded: EmbeddedPlatform,
+    platform: EmbeddedPlatform,
     sockets: "_ListeningSockets",
     watchdog: LoopWatchdog,
-    ready: Callable[[str], None],
+    on_ready: Callable[[str], None],
 ) -> None:
     """Serve requests until the process gets a signal, then complete the requests in progress."""
-    dispatcher, connections, ended = embedded.create_dispatcher(watchdog), Connections(), asyncio.Event()
-    _shut_down_on_signal(ended, embedded)
+    dispatcher, connections, end_event = platform.create_dispatcher(watchdog), Connections(), asyncio.Event()
+    _shut_down_on_signal(end_event, platform)
     loop = asyncio.get_running_loop()
     turns = ResponseTurns(loop)
     connect = partial(HttpProtocol, dispatcher, connections, turns, is_secure=sockets.context is not None)
@@ -236,8 +239,8 @@ async def _serve_requests(
         listener.listen(_BACKLOG)
     acceptors = [Acceptor(listener, connect, sockets.context, HEAD_TIMEOUT) for listener in sockets.listeners]
     data_dir.write_state(options.folder, url, watchdog.pid)
-    ready(url)
-    await ended.wait()
+    on_ready(url)
+    await end_event.wait()
     for acceptor in acceptors:
         acceptor.close()
     dispatcher.end()
@@ -271,13 +274,13 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
         raise PortError(f"{message}; set another port with --port, or omit the option for any free port") from error
 
 
-def _shut_down_on_signal(ended: asyncio.Event, embedded: EmbeddedPlatform) -> None:
+def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -> None:
     """Shut down on SIGTERM, SIGINT, SIGHUP or a journal failure. A second Ctrl-C kills the process at once."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
-        embedded.end_watches()
-        ended.set()
+        platform.end_watches()
+        end_event.set()
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -285,7 +288,7 @@ def _shut_down_on_signal(ended: asyncio.Event, embedded: EmbeddedPlatform) -> No
         loop.add_signal_handler(signal_number, end)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the signal stays ignored
         loop.add_signal_handler(signal.SIGHUP, end)
-    embedded.on_failure = end
+    platform.on_failure = end
 
 
 def _url(options: data_dir.PlatformOptions, port: int) -> str:
@@ -301,8 +304,8 @@ def _create_tls_context(
     authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((pod_listener[0], *_API_NAMES) if pod_listener else ())
-    signed = authority.server([name for name in names if name not in _ALL_ADDRESSES])
-    data_dir.write_private(options.folder / _SERVER_CERTIFICATE, signed.certificate + signed.key)
+    certificate = authority.server([name for name in names if name not in _ALL_ADDRESSES])
+    data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)
     ca_certificate = authority.certificate_file.read_bytes()
     admin_kubeconfig = kubeconfig_text(url, ca_certificate, ADMIN_USER, authority.client(ADMIN_USER, [MASTERS_GROUP]))
     data_dir.write_private(options.folder / data_dir.KUBECONFIG_FILE, admin_kubeconfig.encode())

@@ -45,19 +45,19 @@ class StatusObjects(Protocol):
 
 
 class StatusReport:
-    """Creates the status document. `started` is in wall-clock time; `speed` is how much faster platform time runs."""
+    """Creates the status document. `start_time` is in wall-clock time; `speed` is the speedup of platform time."""
 
-    def __init__(self, objects: StatusObjects, options: PlatformOptions, started: Instant, speed: float) -> None:
+    def __init__(self, objects: StatusObjects, options: PlatformOptions, start_time: Instant, speed: float) -> None:
         self._objects = objects
         self._journal_path = options.folder / JOURNAL_FILE
-        self._started_at = started
+        self._started_at = start_time
         self._speed = speed
         self._sync = options.sync
         self._controllers = options.controllers
         self._configuration = options.configuration
 
-    def document(self, *, wall: Instant, clock: Instant, local: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the status document. `clock` is the platform's time; `local` is the local node's status, or None."""
+    def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return the status document. `clock` is the platform's time; `node_status` describes the local node."""
         objects = self._objects
         nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
@@ -80,7 +80,7 @@ class StatusReport:
             },
             "objects": dict(self.counts()),
             **({} if self._configuration is None else {"configuration": self._configuration}),
-            **({} if local is None else {"local": local}),
+            **({} if node_status is None else {"local": node_status}),
         }
 
     @property
@@ -139,9 +139,9 @@ class EmbeddedMetrics:
         self.local = ""
         self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
-    def begin(self, observed: ObservedPlatform, existing: Iterable[WatchEvent], server: ApiServer) -> None:
+    def begin(self, observed_platform: ObservedPlatform, events: Iterable[WatchEvent], server: ApiServer) -> None:
         """Start to observe a platform, given its existing objects as ADDED events, and serve its metrics."""
-        self.server_metrics.begin(observed, existing)
+        self.server_metrics.begin(observed_platform, events)
         sources = [
             *self.server_metrics.sources(),
             ("program", self.requests.texts),
@@ -161,7 +161,7 @@ class EmbeddedMetrics:
 
         server.add_handler(METRICS_PATH, answer)
 
-    def committed(self, seconds: float) -> None:
+    def observe_commit(self, seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""
         self._commits.observe((), seconds)
 
@@ -174,8 +174,8 @@ class EmbeddedMetrics:
         objects = self.server_metrics.objects
         nodes = [node for node in objects.all(scheme.NODE) if node["metadata"]["name"] != self.local]
         yield ""
-        simulated = self._simulated.states(nodes, objects.all(scheme.POD), self._kernel.clock())
-        yield from gpu_texts([*self.local_gpus(), *simulated])
+        simulated_states = self._simulated.states(nodes, objects.all(scheme.POD), self._kernel.clock())
+        yield from gpu_texts([*self.local_gpus(), *simulated_states])
 
     def _platform_texts(self) -> Iterator[str]:
         yield from self._commits.texts()

@@ -146,17 +146,17 @@ class SpdyFrames:
             raise SpdyError from error
         return None
 
-    def _parse_headers(self, compressed: bytes) -> Mapping[str, str]:
-        decompressed = self._inflate.decompress(compressed, HEADERS_BYTES_MAX)
+    def _parse_headers(self, compressed_headers: bytes) -> Mapping[str, str]:
+        header_block = self._inflate.decompress(compressed_headers, HEADERS_BYTES_MAX)
         if self._inflate.unconsumed_tail:
             raise SpdyError
-        (count,), offset = struct.unpack_from(">I", decompressed), 4
+        (count,), offset = struct.unpack_from(">I", header_block), 4
         if count > HEADERS_MAX:
             raise SpdyError
         headers = {}
         for _ in range(count):
-            name, offset = _length_prefixed(decompressed, offset)
-            value, offset = _length_prefixed(decompressed, offset)
+            name, offset = _length_prefixed(header_block, offset)
+            value, offset = _length_prefixed(header_block, offset)
             headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         return headers
 

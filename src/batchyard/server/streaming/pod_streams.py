@@ -100,10 +100,10 @@ class ExecWebSocket:
         """Resume or pause reading from the client, as the process accepts more input or not."""
         self._socket.listen(listens=wants)
 
-    def process_end(self, ending: SessionEnd) -> None:
+    def process_end(self, session_end: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
-        self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(ending)))
+        self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(session_end)))
         self._socket.close()
 
 
@@ -144,12 +144,12 @@ class ExecSpdy:
         self._session: ProcessSession | None = None
         self._streams: dict[str, int] = {}
         self._client_accepts_data = True
-        requested = command.streams
+        requested_streams = command.streams
         is_stream_wanted = {
-            "stdin": requested.stdin,
-            "stdout": requested.stdout,
-            "stderr": requested.stderr,
-            _EXEC_SPDY_RESIZE: requested.tty,
+            "stdin": requested_streams.stdin,
+            "stdout": requested_streams.stdout,
+            "stderr": requested_streams.stderr,
+            _EXEC_SPDY_RESIZE: requested_streams.tty,
         }
         #: The streams that the client must open before the command starts.
         self._missing_streams = {_ERROR, *(name for name, is_wanted in is_stream_wanted.items() if is_wanted)}
@@ -196,10 +196,10 @@ class ExecSpdy:
         """Resume or pause reading from the client, as the process accepts more input or not."""
         self._connection.listen(listens=wants)
 
-    def process_end(self, ending: SessionEnd) -> None:
+    def process_end(self, session_end: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
-        status = msgspec.json.encode(self._command.status(ending))
+        status = msgspec.json.encode(self._command.status(session_end))
         self._connection.send(framing.encode_data(self._streams[_ERROR], status))
         for stream in self._streams.values():
             self._connection.send(framing.encode_data(stream, b"", is_last=True))
@@ -213,14 +213,14 @@ class ExecSpdy:
         elif isinstance(event, SpdyData) and self._session is not None:
             self._process_data(event, self._session)
 
-    def _open_stream(self, opened: SpdyStreamOpened) -> None:
-        stream_type = opened.headers.get("streamtype", "")
+    def _open_stream(self, frame: SpdyStreamOpened) -> None:
+        stream_type = frame.headers.get("streamtype", "")
         if stream_type not in self._missing_streams:
-            self._connection.send(framing.encode_reset(opened.stream, PROTOCOL_ERROR))
+            self._connection.send(framing.encode_reset(frame.stream, PROTOCOL_ERROR))
             return
         self._missing_streams.discard(stream_type)
-        self._streams[stream_type] = opened.stream
-        self._connection.send(self._frames.accept(opened.stream))
+        self._streams[stream_type] = frame.stream
+        self._connection.send(self._frames.accept(frame.stream))
         if not self._missing_streams:
             self._session = self._command.open(self)
             if not self._client_accepts_data:
@@ -256,11 +256,11 @@ def switching_protocols_response(answer: UpgradeResponse, request: ApiRequest, d
 
 
 def serve_upgraded(
-    answer: UpgradeResponse, connection: UpgradedConnection, received: bytes, on_lost: Callable[[], None]
+    answer: UpgradeResponse, connection: UpgradedConnection, received_data: bytes, on_lost: Callable[[], None]
 ) -> None:
     """Serve an upgraded connection, starting with bytes already received; call `on_lost` when it is lost."""
     create_handler = _websocket_handler if answer.upgrade.to == WEBSOCKET else _spdy_handler
-    connection.start_handler(_NotifyingHandler(create_handler(answer, connection), on_lost), received)
+    connection.start_handler(_NotifyingHandler(create_handler(answer, connection), on_lost), received_data)
 
 
 def _websocket_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:

@@ -54,8 +54,8 @@ class PortForwardLimit(Protocol):
 class PortForwardSpdy:
     """Port-forward over SPDY: each forwarded connection is a pair of streams, for data and for errors."""
 
-    def __init__(self, sink: SpdyConnection, forwarding: PortForwardResponse, port_limit: PortForwardLimit) -> None:
-        self.forwarding = forwarding
+    def __init__(self, sink: SpdyConnection, port_forward: PortForwardResponse, port_limit: PortForwardLimit) -> None:
+        self.forwarding = port_forward
         self.sink = sink
         self.port_limit = port_limit
         #: Whether the client accepts more data.
@@ -137,20 +137,20 @@ class PortForwardSpdy:
         else:
             pair.reset(event.stream)
 
-    def _open_stream(self, opened: SpdyStreamOpened) -> None:
-        stream_type, port = opened.headers.get("streamtype", ""), _port_of(opened.headers)
-        if opened.stream <= self._last_stream or stream_type not in {"data", "error"} or port is None:
-            self.sink.send(framing.encode_reset(opened.stream, PROTOCOL_ERROR))
+    def _open_stream(self, frame: SpdyStreamOpened) -> None:
+        stream_type, port = frame.headers.get("streamtype", ""), _port_of(frame.headers)
+        if frame.stream <= self._last_stream or stream_type not in {"data", "error"} or port is None:
+            self.sink.send(framing.encode_reset(frame.stream, PROTOCOL_ERROR))
             return
-        self._last_stream = opened.stream
-        request = opened.headers.get("requestid") or str(opened.stream - (2 if stream_type == "data" else 0))
+        self._last_stream = frame.stream
+        request = frame.headers.get("requestid") or str(frame.stream - (2 if stream_type == "data" else 0))
         pair = self._incomplete_pairs.pop(request, None) or _StreamPair(self, port)
         if stream_type in pair.streams or len(self._pairs_by_stream) >= STREAMS_MAX:
-            self.sink.send(framing.encode_reset(opened.stream, REFUSED_STREAM))
+            self.sink.send(framing.encode_reset(frame.stream, REFUSED_STREAM))
             return
-        pair.streams[stream_type] = opened.stream
-        self._pairs_by_stream[opened.stream] = pair
-        self.sink.send(self._frames.accept(opened.stream))
+        pair.streams[stream_type] = frame.stream
+        self._pairs_by_stream[frame.stream] = pair
+        self.sink.send(self._frames.accept(frame.stream))
         if len(pair.streams) == 2:
             pair.connect()
         else:
@@ -211,14 +211,14 @@ class _StreamPair:
         """Resume or pause reading from the client, as the port accepts more data or not."""
         self._owner.wants_more(self, wants=wants)
 
-    def process_end(self, ending: SessionEnd) -> None:
+    def process_end(self, session_end: SessionEnd) -> None:
         """Report the end of the connection to the port, or its failure, to the client."""
         self._detach_session()
-        if ending.failure:
-            error_text = self._owner.forwarding.failure(self._port, ending).encode()
+        if session_end.failure:
+            error_text = self._owner.forwarding.failure(self._port, session_end).encode()
             self._owner.sink.send(framing.encode_data(self.streams["error"], error_text))
         self._end_stream(self.streams["error"])
-        if ending.failure:
+        if session_end.failure:
             self._owner.sink.send(framing.encode_reset(self.streams["data"], CANCEL))
         else:
             self._end_stream(self.streams["data"])
@@ -244,15 +244,15 @@ def _port_of(headers: Mapping[str, str]) -> int | None:
 class PortForwardWebSocket:
     """Port-forward over a WebSocket, whose messages begin with a channel number; each port has two channels."""
 
-    def __init__(self, socket: WebSocket, forwarding: PortForwardResponse, port_limit: PortForwardLimit) -> None:
+    def __init__(self, socket: WebSocket, port_forward: PortForwardResponse, port_limit: PortForwardLimit) -> None:
         self.socket = socket
-        self.forwarding = forwarding
+        self.forwarding = port_forward
         self._port_limit = port_limit
         self._channel: int | None = None
         self._open_ports: dict[int, _ForwardedPort] = {}
         self._blocked: set[int] = set()
         socket.set_handler(self)
-        for number, port in enumerate(forwarding.ports):
+        for number, port in enumerate(port_forward.ports):
             for channel in (2 * number, 2 * number + 1):
                 socket.send(bytes([channel]) + struct.pack("<H", port))
             if port_limit.enter_port():
@@ -305,9 +305,9 @@ class PortForwardWebSocket:
         if not self._open_ports:
             self.socket.close()
 
-    def send_failure(self, channel: int, port: int, ending: SessionEnd) -> None:
+    def send_failure(self, channel: int, port: int, session_end: SessionEnd) -> None:
         """Send the failure of a port to the client on the port's error channel."""
-        self.socket.send(bytes([channel + 1]) + self.forwarding.failure(port, ending).encode())
+        self.socket.send(bytes([channel + 1]) + self.forwarding.failure(port, session_end).encode())
 
 
 class _ForwardedPort:
@@ -327,8 +327,8 @@ class _ForwardedPort:
         """Resume or pause reading from the client, as the port accepts more data or not."""
         self._port_forward.wants_more(self._channel, wants=wants)
 
-    def process_end(self, ending: SessionEnd) -> None:
+    def process_end(self, session_end: SessionEnd) -> None:
         """Report the end of the connection to the port, or its failure, to the client."""
-        if ending.failure:
-            self._port_forward.send_failure(self._channel, self._port, ending)
+        if session_end.failure:
+            self._port_forward.send_failure(self._channel, self._port, session_end)
         self._port_forward.forget(self._channel)

@@ -83,10 +83,10 @@ class UpgradedConnection(asyncio.Protocol):
         transport.set_protocol(self)
         connections.enter(self)
 
-    def start_handler(self, handler: UpgradeHandler, received: bytes) -> None:
+    def start_handler(self, handler: UpgradeHandler, received_data: bytes) -> None:
         """Set the protocol handler, and pass it the bytes that were already received."""
         self._handler = handler
-        self._received += received
+        self._received += received_data
         self._schedule_processing()
 
     # --- forwarded connections ---

@@ -43,12 +43,17 @@ class EngineSearchResult(NamedTuple):
 
 
 def find(
-    node: int, environment: Mapping[str, str], node_cgroups: Cgroups | None, disabled: Collection[str], *, may_run: bool
+    node: int,
+    environment: Mapping[str, str],
+    node_cgroups: Cgroups | None,
+    disabled_names: Collection[str],
+    *,
+    may_run: bool,
 ) -> EngineSearchResult:
     """Detect the container engines of this machine; `may_run`: podman may run containers in pod sandboxes."""
     engines, failures, run_failure = [], [], ""
     for kind in (PODMAN, DOCKER):
-        path = None if kind in disabled else find_program(kind)
+        path = None if kind in disabled_names else find_program(kind)
         if path is None:
             continue
         engine = _detect_docker(path, environment, node) if kind == DOCKER else _detect_podman(path, environment, node)
@@ -208,8 +213,8 @@ def _stream_options(spec: Mapping[str, Any]) -> list[str]:
 
 def _namespace_options(spec: Mapping[str, Any], sandbox_pid: int) -> list[str]:
     """Return the options that join the namespaces of the pod's sandbox."""
-    shared = [option for name in ("ipc", "uts") for option in (f"--{name}", f"ns:/proc/{sandbox_pid}/ns/{name}")]
-    return [*shared, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
+    options = [option for name in ("ipc", "uts") for option in (f"--{name}", f"ns:/proc/{sandbox_pid}/ns/{name}")]
+    return [*options, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
 
 
 def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:

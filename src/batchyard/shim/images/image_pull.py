@@ -228,11 +228,11 @@ def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
 
 
 def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
-    unpacked = _unpack_if_needed(run, engine, engine_image)
+    unpacking_fields = _unpack_if_needed(run, engine, engine_image)
     _warn(run, "Normal", "Pulled", message)
     image = {
         **engine_image,
-        **unpacked,
+        **unpacking_fields,
         "lacksFolder": _lacks_working_directory(engine, engine_image["id"], run.spec.get("workingDir") or ""),
     }
     _report_state(run, phase="Exited", finishedAt=linux.now(), exitCode=0, reason="Completed", message="", image=image)
@@ -357,7 +357,7 @@ _DETECTION_SECONDS = 60.0
 
 
 def start_image_helper(
-    node: int, disabled: Collection[str], environment: Mapping[str, str]
+    node: int, disabled_names: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
     """Fork the image helper; return the socket for paths of runs, and the engines that the helper detected."""
     own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -366,15 +366,19 @@ def start_image_helper(
             event_loop.run_child(
                 node,
                 "outside",
-                partial(_serve_requests, node, helper_socket, partial(engines.find, node, environment, None, disabled)),
+                partial(
+                    _serve_requests, node, helper_socket, partial(engines.find, node, environment, None, disabled_names)
+                ),
             )
     own_socket.settimeout(_DETECTION_SECONDS)
     result: dict[str, Any] = {"failures": [["container engine", "the detection did not finish within 60 seconds"]]}
     with suppress(OSError, ValueError):
         result = json.loads(own_socket.recv(_RESULT_BYTES))
     own_socket.settimeout(None)
-    found = tuple(ContainerEngine(**engine) for engine in result.get("engines") or ())
-    return own_socket, EngineSearchResult(found, tuple(EngineFailure(*failure) for failure in result["failures"]))
+    found_engines = tuple(ContainerEngine(**engine) for engine in result.get("engines") or ())
+    return own_socket, EngineSearchResult(
+        found_engines, tuple(EngineFailure(*failure) for failure in result["failures"])
+    )
 
 
 def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., EngineSearchResult]) -> None:

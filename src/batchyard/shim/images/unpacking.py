@@ -191,24 +191,24 @@ def _read_link(path: str) -> str | None:
 
 
 def _resolve_links(path: str, read_link_at: Callable[[str], str | None]) -> str:
-    components, resolved, link_count = path.split("/")[::-1], "", 0
+    components, resolved_path, link_count = path.split("/")[::-1], "", 0
     while components:
         component = components.pop()
         if component in {"", "."}:
             continue
         if component == "..":
-            resolved = resolved.rpartition("/")[0]
+            resolved_path = resolved_path.rpartition("/")[0]
             continue
-        target = read_link_at(f"{resolved}/{component}")
+        target = read_link_at(f"{resolved_path}/{component}")
         if target is None:
-            resolved = f"{resolved}/{component}"
+            resolved_path = f"{resolved_path}/{component}"
             continue
         link_count += 1
         if link_count > _LINKS_MAX:
             raise ValueError(f"{path}: too many levels of symbolic links (more than {_LINKS_MAX})")
-        resolved = "" if target.startswith("/") else resolved
+        resolved_path = "" if target.startswith("/") else resolved_path
         components += target.split("/")[::-1]
-    return resolved or "/"
+    return resolved_path or "/"
 
 
 def unshare_mounts() -> None:

@@ -92,7 +92,7 @@ class Features(NamedTuple):
         return next((engine for engine in self.engines if engine.runs_containers), None)
 
 
-def detect_features(node: int, disabled: Collection[str], detect_engines: EngineDetector) -> Features:
+def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> Features:
     """Detect the node's capabilities; enter a user namespace if needed, and start the network switch.
 
     `detect_engines` detects container engines that must be used from outside of that user namespace.
@@ -100,8 +100,8 @@ def detect_features(node: int, disabled: Collection[str], detect_engines: Engine
     is_root = os.geteuid() == 0
     switch_connection = switch.connect_to_switch(node)
     namespaces = succeeds_in_child(_make_namespaces)
-    user_namespace = not namespaces and "userns" not in disabled and succeeds_in_child(_make_user_namespace)
-    has_engines = any(kind not in disabled and find_program(kind) for kind in (PODMAN, DOCKER))
+    user_namespace = not namespaces and "userns" not in disabled_names and succeeds_in_child(_make_user_namespace)
+    has_engines = any(kind not in disabled_names and find_program(kind) for kind in (PODMAN, DOCKER))
     may_run = is_root and namespaces
     image_helper, engine_search = (
         detect_engines(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
@@ -111,18 +111,18 @@ def detect_features(node: int, disabled: Collection[str], detect_engines: Engine
         namespaces = True
     if namespaces and not switch_connection:
         switch_connection = switch.start_switch(node)
-    network = switch_connection.network if switch_connection and "network" not in disabled else None
+    network = switch_connection.network if switch_connection and "network" not in disabled_names else None
     network_failure_reason = switch_connection.failure if switch_connection else "namespaces cannot be created"
-    bwrap = None if "bubblewrap" in disabled or not namespaces else find_program("bwrap")
-    may_map = is_root and not user_namespace and "users" not in disabled
+    bwrap = None if "bubblewrap" in disabled_names or not namespaces else find_program("bwrap")
+    may_map = is_root and not user_namespace and "users" not in disabled_names
     maps_users = may_map and bwrap is not None and _can_map_users(node, bwrap)
     version = _read_bubblewrap_version(bwrap, is_tried=maps_users) if bwrap else None
-    filters = "seccomp" not in disabled and _can_filter()
-    groups = None if "cgroups" in disabled else cgroups.find_cgroups()
+    filters = "seccomp" not in disabled_names and _can_filter()
+    groups = None if "cgroups" in disabled_names else cgroups.find_cgroups()
     if has_engines and may_run:
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
-        engine_search = engines.find(node, dict(os.environ), groups, disabled, may_run=not maps_users)
+        engine_search = engines.find(node, dict(os.environ), groups, disabled_names, may_run=not maps_users)
     engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,

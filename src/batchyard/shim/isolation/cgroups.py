@@ -103,7 +103,7 @@ def control_file_contents(
 def count_oom_kills(group: CgroupPaths) -> int:
     """Return how many processes of a control group were OOM-killed."""
     for file_name in ("memory.events", "memory.oom_control") if "memory" in group else ():
-        for line in _read(f"{group['memory']}/{file_name}").splitlines():
+        for line in _read_file(f"{group['memory']}/{file_name}").splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":
                 return int(value)
@@ -154,7 +154,7 @@ def _try_remove(path: str) -> bool:
     """Kill the processes of a control group and try to remove it; report whether it is removed."""
     for name in _list_folders(path):
         _try_remove(f"{path}/{name}")
-    for pid in _read(f"{path}/cgroup.procs").split():
+    for pid in _read_file(f"{path}/cgroup.procs").split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     try:
@@ -168,14 +168,14 @@ def _try_remove(path: str) -> bool:
 
 def _read_own_groups() -> dict[str, str]:
     """Return the names of this process's control groups, by controller; the key for v2 is empty."""
-    entries = (line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines())
+    entries = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
     return {name: path for _, names, path in entries for name in names.split(",")}
 
 
 def _read_mounts() -> dict[str, tuple[str, str]]:
     """Return the mounted root group and the mount point of each controller; the key for v2 is empty."""
     mounts: dict[str, tuple[str, str]] = {}
-    for line in _read("/proc/self/mountinfo").splitlines():
+    for line in _read_file("/proc/self/mountinfo").splitlines():
         fields = line.split(" ")
         filesystem = fields[fields.index("-") + 1 :]
         names = filesystem[2].split(",") if filesystem[0] == "cgroup" else [""] if filesystem[0] == "cgroup2" else []
@@ -199,8 +199,8 @@ def _find_unified(mount_point: str, path: str) -> Cgroups | None:
     while True:
         if _can_create_children(path):
             _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
-            enabled = _read(f"{path}/cgroup.subtree_control").split()
-            usable = {name: path for name in _CONTROLLERS if name in enabled}
+            controllers = _read_file(f"{path}/cgroup.subtree_control").split()
+            usable = {name: path for name in _CONTROLLERS if name in controllers}
             if "memory" in usable:
                 return Cgroups(2, usable)
         if path == mount_point or not path.startswith(mount_point):
@@ -235,7 +235,7 @@ def _list_folders(path: str) -> list[str]:
         return []
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

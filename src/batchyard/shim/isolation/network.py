@@ -144,44 +144,44 @@ def connect_to_switch(node: int) -> SwitchConnection | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.socket_address(node, "switch"))
-        greeting, fds = state_dir.receive_fds(connection, 4096, 2)
+        hello, fds = state_dir.receive_fds(connection, 4096, 2)
     except OSError:
-        greeting, fds = b"", []
-    if not greeting:
+        hello, fds = b"", []
+    if not hello:
         connection.close()
         return None
-    network = fds[1] if greeting == b"ok" else None
-    return SwitchConnection(connection, fds[0], network, "" if greeting == b"ok" else greeting.decode())
+    network = fds[1] if hello == b"ok" else None
+    return SwitchConnection(connection, fds[0], network, "" if hello == b"ok" else hello.decode())
 
 
 def start_switch(node: int) -> SwitchConnection | None:
     """Start a switch process in this process's user namespace and connect to it; None if it does not answer."""
     state_dir.remove_file(node, "switch")
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listening.bind(state_dir.socket_address(node, "switch"))
-    listening.listen(64)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(state_dir.socket_address(node, "switch"))
+    listener.listen(64)
     if os.fork() == 0:
-        _run_switch(listening)
-    listening.close()
+        _run_switch(listener)
+    listener.close()
     return connect_to_switch(node)
 
 
-def _run_switch(listening: socket.socket) -> NoReturn:
+def _run_switch(listener: socket.socket) -> NoReturn:
     """In a child process: run the switch until its last client disconnects, then exit."""
     try:
         os.setsid()
-        os.closerange(3, listening.fileno())
-        os.closerange(listening.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(3, listener.fileno())
+        os.closerange(listener.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, signal.SIG_IGN)
-        _Switch(listening).serve()
+        _Switch(listener).serve()
     finally:
         os._exit(0)
 
 
 class _Switch:
-    def __init__(self, listening: socket.socket) -> None:
-        self._listening = listening
+    def __init__(self, listener: socket.socket) -> None:
+        self._listening = listener
         self._loop = ShimEventLoop()
         self._client_count = 0
         self._greeting = _make_network()

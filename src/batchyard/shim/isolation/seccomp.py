@@ -129,26 +129,26 @@ def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
             low_test = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
             high_steps = [_Instruction(_IF_GREATER, high, _JUMP_FAIL), _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS)]
             return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_FAIL, _JUMP_PASS)]
-    expected = test.expected
-    masked_high = [_Instruction(_AND, high), _Instruction(_IF_EQUAL, expected >> 32 & _WORD_MASK, 0, _JUMP_FAIL)]
-    masked_low = [_Instruction(_AND, low), _Instruction(_IF_EQUAL, expected & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL)]
+    operand = test.expected
+    masked_high = [_Instruction(_AND, high), _Instruction(_IF_EQUAL, operand >> 32 & _WORD_MASK, 0, _JUMP_FAIL)]
+    masked_low = [_Instruction(_AND, low), _Instruction(_IF_EQUAL, operand & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL)]
     return [load_high, *masked_high, load_low, *masked_low]
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
     """Resolve jump placeholders: `_PASS` skips to the next test, `_FAIL` behind the return that follows all tests."""
-    resolved = []
+    instructions = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
         next_test = next((i for i in range(position + 1, len(tests)) if _is_test_start(tests, i)), len(tests))
         distances = {_JUMP_FAIL: fail_distance, _JUMP_PASS: next_test - position - 1}
-        resolved.append(
+        instructions.append(
             step._replace(
                 skip_if_true=distances.get(step.skip_if_true, step.skip_if_true),
                 skip_if_false=distances.get(step.skip_if_false, step.skip_if_false),
             )
         )
-    return resolved
+    return instructions
 
 
 def _is_test_start(tests: list[_Instruction], index: int) -> bool:
@@ -248,8 +248,8 @@ class Processor(NamedTuple):
     foreign_bit: int
 
 
-def _number_calls(text: str, first: int = 0) -> dict[str, int]:
-    return {name: first + number for number, name in enumerate(text.split())}
+def _number_calls(text: str, first_number: int = 0) -> dict[str, int]:
+    return {name: first_number + number for number, name in enumerate(text.split())}
 
 
 _COMMON_NUMBERS: Final = _number_calls(_COMMON_CALLS, _COMMON_FIRST_NUMBER)
@@ -364,31 +364,31 @@ def _merge_spans(
     decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, highest_number: int
 ) -> Iterator[SyscallSpan]:
     """Yield ranges of call numbers in ascending order; neighboring calls with the same decisions share a range."""
-    previous: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
+    previous_decision: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
     for number in range(highest_number + 1):
         all_decisions = (*decisions.get(number, ()), ((), default))
         first_unconditional = next(index for index, (conditions, _) in enumerate(all_decisions) if not conditions)
         decision = all_decisions[: first_unconditional + 1]
-        if decision != previous:
+        if decision != previous_decision:
             yield SyscallSpan(number, decision)
-        previous = decision
+        previous_decision = decision
 
 
 def _require_processor() -> Processor:
-    supported = find_processor()
-    if supported is None:
+    processor = find_processor()
+    if processor is None:
         raise ValueError("seccomp filters are supported only on x86_64 and aarch64")
-    return supported
+    return processor
 
 
 def _default_profile(processor: Processor) -> SeccompProfile:
-    denied = {name for names in _DENIED_CALLS.values() for name in names.split()}
+    denied_names = {name for names in _DENIED_CALLS.values() for name in names.split()}
     conditional = {"clone", "clone3", "personality", "socket"}
-    allowed = [name for name in processor.numbers if name not in denied | conditional and name != "-"]
+    allowed_names = [name for name in processor.numbers if name not in denied_names | conditional and name != "-"]
     return SeccompProfile(
         _DENY,
         (
-            SeccompRule(allowed, _ALLOW),
+            SeccompRule(allowed_names, _ALLOW),
             SeccompRule(["clone"], _ALLOW, [ArgumentComparison(0, "masked", _NAMESPACE_FLAGS, 0)]),
             SeccompRule(["clone3"], _UNKNOWN_CALL),  # the C library falls back to clone, whose flags a filter can read
             *(SeccompRule(["personality"], _ALLOW, [ArgumentComparison(0, "==", value)]) for value in _PERSONALITIES),

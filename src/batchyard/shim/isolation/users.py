@@ -33,10 +33,10 @@ _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 def pod_unix_id(pod: str) -> int:
     """Return the Unix id for a pod, derived from the pod's uid. OSError if root's user namespace has too few ids."""
-    first, count = _FIRST_ID, _ID_COUNT
-    if not _has_ids(first, count):
-        first, count = _upper_ids()
-    return first + zlib.crc32(pod.encode()) % count
+    first_id, count = _FIRST_ID, _ID_COUNT
+    if not _has_ids(first_id, count):
+        first_id, count = _upper_ids()
+    return first_id + zlib.crc32(pod.encode()) % count
 
 
 def create_pod_user_namespace(pod: str) -> int:
@@ -131,8 +131,8 @@ def _read_id_ranges() -> list[tuple[int, int]]:
     return [(first, first + count) for first, _, count in id_ranges]
 
 
-def _has_ids(first: int, count: int) -> bool:
-    return any(start <= first and first + count <= end for start, end in _read_id_ranges())
+def _has_ids(first_id: int, count: int) -> bool:
+    return any(start <= first_id and first_id + count <= end for start, end in _read_id_ranges())
 
 
 def _upper_ids() -> tuple[int, int]:

@@ -60,7 +60,7 @@ def test_reserve_quota_removes_resource_requests() -> None:
 
 
 def test_reserve_quota_resets_eviction_conditions() -> None:
-    wl = evictions.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
+    wl = evictions.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preemption="InClusterQueue")
     wl = lifecycle.reserve_quota(
         evictions.release_after_eviction(wl, make.at(5)), make.admission(), make.at(9), admitted=True
     )
@@ -90,7 +90,7 @@ def test_sync_admitted_changes_nothing_before_first_evaluation() -> None:
 
 
 def test_evict_keeps_admission_and_counts_eviction() -> None:
-    wl = evictions.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
+    wl = evictions.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preemption="InClusterQueue")
     assert lifecycle.status(wl) is Status.ADMITTED
     assert stated(wl, "Evicted") == ("True", "Preempted", "why")
     assert stated(wl, "Preempted") == ("True", "InClusterQueue", "why")
