@@ -270,7 +270,7 @@ def bounds(outcomes: Sequence[Outcome], nominal: int) -> tuple[float, float]:
     shares = []
     for seed in range(BOOTSTRAPS):
         places = BlockBootstrap(len(rows), seed, "bounds")
-        found = [each for _ in rows for each in rows[places.next()]]
+        found = [each for _ in rows for each in rows[places.next_index()]]
         shares.append(100 * sum(found) / len(found))
     shares.sort()
     return shares[BOOTSTRAPS // 20], shares[-BOOTSTRAPS // 20]

@@ -104,7 +104,7 @@ def test_quota_values_match_definition(forest: Forest) -> None:
     for name, node in forest.nodes().items():
         for fr, pair in enumerate(PAIRS):
             ours = node.subtree[fr], node.local[fr], node.usage[fr], node.potential[fr], available(node, fr)
-            figures_of = defined.subtree, defined.local, defined.used, defined.potential, defined.available
+            figures_of = defined.subtree, defined.local_quota, defined.used, defined.potential, defined.available
             assert ours == tuple(figure(name, pair) for figure in figures_of), (name, pair)
 
 
@@ -157,7 +157,7 @@ def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: Quota
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
         used, subtree = defined.used(name, pair), defined.subtree(name, pair)
-        own = max(0, defined.local(name, pair) - used)
+        own = max(0, defined.local_quota(name, pair) - used)
         assert is_borrowing_with(node, fr, amount) == (used + amount > subtree)
         assert is_within_nominal(node, (fr,)) == (used <= subtree)
         assert local_available(node, fr) == own
@@ -187,7 +187,7 @@ def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: QuotaKey
         for place in reversed(path):
             if defined.used(place, pair) + wanted <= defined.subtree(place, pair) or place == path[0]:
                 break
-            wanted -= max(0, defined.local(place, pair) - defined.used(place, pair))
+            wanted -= max(0, defined.local_quota(place, pair) - defined.used(place, pair))
         is_found = defined.used(place, pair) + wanted <= defined.subtree(place, pair)
         expected = height(defined, place), len(path) > 1 and place != path[0] if is_found else False
         assert lowest_fitting_height(queue.node, fr, amount) == expected

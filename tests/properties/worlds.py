@@ -27,8 +27,8 @@ class Drawn:
     def __init__(self, source: st.DataObject) -> None:
         self._source = source
 
-    def below(self, bound: int) -> int:
-        return self._source.draw(st.integers(0, bound - 1))
+    def draw_below(self, stop: int) -> int:
+        return self._source.draw(st.integers(0, stop - 1))
 
 
 def examples() -> int:

@@ -80,7 +80,9 @@ class SchedulerModel:
             if find_condition(old_event.obj, kind) != find_condition(event.obj, kind):
                 queue.record_attempt(name, arrived_at)
         if is_waiting and not was_waiting:
-            self.index.queue_manager.requeue(queue.head_of(name), entry.last_assignment, RequeueReason.PENDING_PREEMPTION)
+            self.index.queue_manager.requeue(
+                queue.head_of(name), entry.last_assignment, RequeueReason.PENDING_PREEMPTION
+            )
         elif was_waiting is None:
             queue.release_preemptor(name)
 
@@ -164,7 +166,9 @@ class SchedulerModel:
         for decision in decisions:
             parks = False
             if isinstance(decision, StayPending | Preempt):
-                parks = self.index.queue_manager.requeue(decision.head, decision.last_assignment, self._requeue_reason(decision))
+                parks = self.index.queue_manager.requeue(
+                    decision.head, decision.last_assignment, self._requeue_reason(decision)
+                )
             parked_flags.append((decision, parks))
         self._quiescence_detector.look(parked_flags)
 

@@ -79,9 +79,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
         sorted_keys = sorted(objects_by_key, key=lambda key: (revisions[key] or len(objects_by_key), key))
         revisions = {key: number for number, key in enumerate(sorted_keys, 1)}
-    completed_objects = {
-        key: _complete_metadata(key, obj, revisions[key], time) for key, obj in objects_by_key.items()
-    }
+    completed_objects = {key: _complete_metadata(key, obj, revisions[key], time) for key, obj in objects_by_key.items()}
     configuration = configurations[0] if configurations else None
     kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
     applied = _applied_manifests(completed_objects)

@@ -11,7 +11,7 @@ from batchyard.base.instant import Instant
 class Gauge:
     """A number that changes over time, its time-weighted mean and its peak."""
 
-    __slots__ = ("_start_time", "_changed_at", "_integral", "_value", "peak", "peak_at")
+    __slots__ = ("_changed_at", "_integral", "_start_time", "_value", "peak", "peak_at")
 
     def __init__(self, start_time: Instant) -> None:
         self._start_time = self._changed_at = start_time
@@ -49,7 +49,7 @@ class Gauge:
 class Curve:
     """A number that changes over time, with all its changes. A value replaced within the same instant is not kept."""
 
-    __slots__ = ("_start_time", "_points")
+    __slots__ = ("_points", "_start_time")
 
     def __init__(self, start_time: Instant) -> None:
         self._start_time = start_time

@@ -381,7 +381,7 @@ class EmbeddedPlatform:
         self._client.subscribe(self._history.observe)
         pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
         self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
-        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).answer)
+        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).respond)
 
     def _status_document(self, report: StatusReport) -> Mapping[str, Any]:
         node_status = None if self._local is None else self._local.status()

@@ -107,7 +107,7 @@ class QuotaDefinition:
         if amount is not None:
             return amount
         quota = self.nodes[node].quotas.get(pair)
-        lent = sum(self.subtree(child, pair) - self.local(child, pair) for child in self.nodes[node].children)
+        lent = sum(self.subtree(child, pair) - self.local_quota(child, pair) for child in self.nodes[node].children)
         own = self._subtrees[node, pair] = (quota.nominal if quota else 0) + lent
         return own
 
@@ -122,7 +122,7 @@ class QuotaDefinition:
         """Return the usage of a node: the amounts of its Workloads plus its children's usage above guaranteed quota."""
         own_usage = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
-        return own_usage + sum(max(0, self.used(child, pair) - self.local(child, pair)) for child in children)
+        return own_usage + sum(max(0, self.used(child, pair) - self.local_quota(child, pair)) for child in children)
 
     def available(self, node: str, pair: QuotaKey) -> int:
         """Return the amount that a node can still use; negative if quota was reduced below the usage."""

@@ -229,8 +229,8 @@ class AssumedEqualsConfirmed(Invariant):
         world = self.world_view.world
         inputs = _decision_inputs(world.platform.index)
         expected_inputs = _decision_inputs(rebuild_cache(world, world.kernel.now()))
-        for input_name in sorted({**inputs, **expected_inputs}):
-            if inputs.get(input_name) != expected_inputs.get(input_name):
+        for name in sorted({**inputs, **expected_inputs}):
+            if inputs.get(name) != expected_inputs.get(name):
                 self.violate(f"{name} is {inputs.get(name)} in the cache, not {expected_inputs.get(name)}")
 
 

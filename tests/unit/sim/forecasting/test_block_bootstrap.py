@@ -11,7 +11,7 @@ DAYS = [float(place // 10 % 2) for place in range(100)]
 
 def drawn(seed: int, count: int = 20) -> list[int]:
     places = BlockBootstrap(100, seed, "test")
-    return [places.next() for _ in range(count)]
+    return [places.next_index() for _ in range(count)]
 
 
 def test_bootstrap_is_determined_by_seed() -> None:
@@ -33,7 +33,7 @@ def test_bootstrap_draws_places_uniformly() -> None:
 
 def test_bootstrap_of_one_place_returns_it() -> None:
     places = BlockBootstrap(1, 5, "test")
-    assert [places.next() for _ in range(3)] == [0, 0, 0]
+    assert [places.next_index() for _ in range(3)] == [0, 0, 0]
 
 
 def test_block_bootstrap_keeps_variance_of_days() -> None:

@@ -91,10 +91,14 @@ def test_forks_draw_different_but_deterministic_histories() -> None:
     found = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
     assert found.history is not None
     drawn = [
-        [lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.draws_for_fork(seed)]
+        [lengths.next_run_time(0) for _ in range(8)]
+        for seed in range(20)
+        for lengths in [found.history.draws_for_fork(seed)]
     ]
     again = [
-        [lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.draws_for_fork(seed)]
+        [lengths.next_run_time(0) for _ in range(8)]
+        for seed in range(20)
+        for lengths in [found.history.draws_for_fork(seed)]
     ]
     assert drawn == again
     assert {2 * SECOND, 10 * SECOND} <= {length for fork in drawn for length in fork}
