@@ -1,6 +1,6 @@
 """Metrics of controllers (controller-runtime's names) and of API requests (k8s.io/apiserver's names)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from batchyard.apiserver.auth.authorization import verb_of
@@ -36,18 +36,18 @@ class ControllerMetrics:
     def texts(self, runner: Runner) -> Iterator[str]:
         """Yield the text of all controller and work queue families."""
         loads = runner.loads()
-        fields = {"workqueue_depth": "waiting", "workqueue_adds_total": "adds", "workqueue_retries_total": "retries"}
-        for name, field in fields.items():
-            yield gauge_text(metric(name), (((load.name, load.name), getattr(load, field)) for load in loads))
-        results = {"success": "succeeded", "requeue_after": "delayed", "error": "errors"}
-        yield gauge_text(
-            metric("controller_runtime_reconcile_total"),
-            (((load.name, result), getattr(load, field)) for load in loads for result, field in results.items()),
-        )
+        yield _queue_text("workqueue_depth", ((load.name, load.queued_count) for load in loads))
+        yield _queue_text("workqueue_adds_total", ((load.name, load.adds) for load in loads))
+        yield _queue_text("workqueue_retries_total", ((load.name, load.retries) for load in loads))
+        reconcile_counts: list[tuple[Labels, int]] = []
+        for load in loads:
+            counts = {"success": load.succeeded, "requeue_after": load.delayed, "error": load.errors}
+            reconcile_counts += [((load.name, result), count) for result, count in counts.items()]
+        yield gauge_text(metric("controller_runtime_reconcile_total"), reconcile_counts)
         errors = metric("controller_runtime_reconcile_errors_total")
         yield gauge_text(errors, (((load.name,), load.errors) for load in loads))
         for name in ("workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"):
-            yield gauge_text(metric(name), (((load.name, load.name), 0) for load in loads))
+            yield _queue_text(name, ((load.name, 0) for load in loads))
         for name, value in _CONSTANT_GAUGES:
             yield gauge_text(metric(name), (((load.name,), value) for load in loads))
         yield from self._group.texts()
@@ -56,6 +56,11 @@ class ControllerMetrics:
             failing[controller] = failing.get(controller, 0) + 1
         samples = (((load.name,), failing.get(load.name, 0)) for load in loads)
         yield gauge_text(metric("batchyard_failing_keys"), samples)
+
+
+def _queue_text(name: str, values: Iterable[tuple[str, int]]) -> str:
+    """Return the text of a work queue metric; its labels `name` and `controller` are both the controller's name."""
+    return gauge_text(metric(name), [((controller, controller), value) for controller, value in values])
 
 
 # Source of the names: k8s.io/apiserver, pkg/endpoints/metrics.
