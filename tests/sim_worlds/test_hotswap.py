@@ -193,7 +193,7 @@ def test_simultaneous_job_sets_are_placed_without_conflict(whose: str, mode: str
 def test_invalid_queue_from_article_is_rejected_with_both_faults() -> None:
     found = read_manifests([("q.yaml", (THEIRS / "kueue-as-printed.yaml").read_text("utf-8"))])
     assert [str(fault).partition("tpu-training-cq: ")[2] for fault in found.faults] == [
-        "spec.resourceGroups[0].coveredResources: Required value; set it to a list of strings",
+        "spec.resourceGroups[0].coveredResources: Required value; set the field to a list of strings",
         "spec.preemption.reclaimOutOfCohort: unknown field; did you mean reclaimWithinCohort?",
     ]
 

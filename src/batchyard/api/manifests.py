@@ -94,7 +94,7 @@ def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
     """Return the errors for an apiVersion or kind that is missing or not a string."""
     required_fields = {
         "apiVersion": (api_version, _api_version_remedy(kind)),
-        "kind": (kind, "set it to the kind of the object, such as Job"),
+        "kind": (kind, "set the field to the kind of the object, such as Job"),
     }
     faults = []
     for name, (value, remedy) in required_fields.items():
@@ -108,7 +108,7 @@ def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
 def _api_version_remedy(kind: object) -> str:
     """Return the remedy for a missing apiVersion: the apiVersion of the kind if it is known, else an example."""
     info = _kinds_by_name().get(str(kind))
-    return f"set it to {info.api_version}" if info else "set it to group/version, such as batch/v1"
+    return f"set the field to {info.api_version}" if info else "set the field to group/version, such as batch/v1"
 
 
 def _unknown_kind(api_version: str, kind: str) -> FieldError:

@@ -86,7 +86,7 @@ def _plain_value(text: str) -> Any:
 def _parse_integer(text: str) -> int:
     digits = text.replace("_", "")
     if len(digits) > _DIGITS_MAX:
-        raise BadScalarError(f"a number of {len(digits)} digits is too large; put it in quotes if it is a text")
+        raise BadScalarError(f"a number of {len(digits)} digits is too large; put the value in quotes if it is a text")
     sign, digits = (-1, digits[1:]) if digits[0] == "-" else (1, digits.removeprefix("+"))
     is_octal = digits[0] == "0" and digits[1:].isdigit()
     return sign * (int(digits, 8) if is_octal else int(digits, 0))
@@ -95,7 +95,7 @@ def _parse_integer(text: str) -> int:
 def _parse_float(text: str) -> float | int:
     value = float(text)
     if math.isinf(value):
-        raise BadScalarError(f"the number {text} is too large; put it in quotes if it is a text")
+        raise BadScalarError(f"the number {text} is too large; put the value in quotes if it is a text")
     return int(value) if value.is_integer() and abs(value) < _INTEGER_BELOW else value
 
 
@@ -103,7 +103,9 @@ def _decode_binary(text: str) -> str:
     try:
         return base64.b64decode(text).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise BadScalarError("the !!binary value is not base64 of UTF-8 text; correct it, or remove the tag") from None
+        raise BadScalarError(
+            "the !!binary value is not base64 of UTF-8 text; correct the value, or remove the tag"
+        ) from None
 
 
 #: The maximum nesting depth: manifests need less, and Python's recursion limit is much higher.
@@ -342,7 +344,9 @@ class _DocumentBuilder:
     def _alias(self, event: yaml.AliasEvent) -> tuple[Any, int]:
         anchor = event.anchor
         if anchor not in self._anchors:
-            self._fault(event, f"the anchor &{anchor} is not defined before *{anchor}", "define it, or quote the text")
+            self._fault(
+                event, f"the anchor &{anchor} is not defined before *{anchor}", "define the anchor, or quote the text"
+            )
             return "", 1
         value, size = self._anchors[anchor]
         self._aliased += size
@@ -386,7 +390,7 @@ class _DocumentBuilder:
             return value
         name = format_value(value)
         if not isinstance(value, list | dict):
-            self._fault(event, f"the field name {name} is not a string", f'put it in quotes: "{name}"')
+            self._fault(event, f"the field name {name} is not a string", f'put the value in quotes: "{name}"')
         elif isinstance(value, list):
             self._fault(event, "a list cannot be the name of a field", "quote the name if it contains brackets")
         return name

@@ -221,7 +221,7 @@ def _unknown_machines(names_with_paths: Sequence[tuple[str, str]], catalog: Cata
         if name not in catalog.machines:
             close = get_close_matches(name, list(catalog.machines), 1)
             hint = f"did you mean {close[0]!r}? Otherwise" if close else "check the name, or"
-            yield FieldError(path, f"unknown machine type {name!r}", f"{hint} define it in spec.catalog")
+            yield FieldError(path, f"unknown machine type {name!r}", f"{hint} define this machine type in spec.catalog")
 
 
 def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
@@ -294,7 +294,9 @@ def _label_faults(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
 def _topology_faults(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
     machine, topology = catalog.machine(pool["spec"]["machineType"]), pool["spec"]["tpuTopology"]
     if machine.accelerator is None or machine.accelerator.resource != well_known.TPU:
-        yield FieldError("tpuTopology", f"{machine.name} has no TPUs", "remove it or choose a machine type with TPUs")
+        yield FieldError(
+            "tpuTopology", f"{machine.name} has no TPUs", "remove the field, or choose a machine type with TPUs"
+        )
         return
     chips, chips_per_machine = chips_in(topology), machine.accelerator.count
     if chips % chips_per_machine or (chips != chips_per_machine and hosts_of_slice(pool, catalog) < 2):

@@ -434,11 +434,13 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
     """Yield findings for invalid documents, each with a repaired object if possible, and for decoder warnings."""
     others = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
     for source, document in sorted(others):
-        error = FieldError("", "it is not a Kubernetes manifest and is ignored", "move it out of the linted folder")
+        error = FieldError(
+            "", "the document is not a Kubernetes manifest and is ignored", "move the file out of the linted folder"
+        )
         yield _make_finding("not-a-manifest", source, document, ("", ""), error)
     for manifest in manifests.objects:
         if group_kind(manifest.obj) == scheme.PLATFORM:
-            error = FieldError("", "lint ignores a Platform", "check it with `batchyard platform plan FILE`")
+            error = FieldError("", "lint ignores a Platform", "check the Platform with `batchyard platform plan FILE`")
             yield _make_finding(
                 "not-a-manifest",
                 manifest.source,

@@ -329,7 +329,7 @@ def _is_not_namespace(obj: Obj) -> bool:
 
 def _platform_faults(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:
     """Report each Platform object, which has to be rendered to manifests first."""
-    remedy = "render it with `batchyard platform render`, and simulate the rendered folder"
+    remedy = "render the Platform with `batchyard platform render`, and simulate the rendered folder"
     error = FieldError("", "an object of kind Platform cannot be simulated", remedy)
     return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
@@ -347,7 +347,7 @@ def _unknown_cluster_faults(later_clusters: Iterable[Manifest], cluster: Obj | N
 def _cluster_deletion_faults(cluster: Obj) -> Iterator[FieldError]:
     if annotation(cluster, well_known.DELETE_AT) is not None:
         path = f"metadata.annotations[{well_known.DELETE_AT}]"
-        remedy = "remove it; spec.horizon of the Scenario ends the run"
+        remedy = "remove the annotation; spec.horizon of the Scenario ends the run"
         yield FieldError(path, "a Cluster cannot be deleted during a run", remedy)
 
 
@@ -458,7 +458,7 @@ SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STANDARD_INPUT: Final = "-"
 #: The number of bytes at either end of a file that are read to detect its type.
 _END_BYTES: Final = 4096
-_SAVE_AS_UTF8: Final = "save the file as UTF-8, or remove it"
+_SAVE_AS_UTF8: Final = "save the file as UTF-8, or remove the file"
 
 #: A path, the text of manifests, or one object.
 Source: TypeAlias = str | Path | Mapping[str, Any]
@@ -533,7 +533,7 @@ def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterato
         content = sys.stdin.buffer.read() if path is None else path.read_bytes()
         yield name, content.decode()
     except UnicodeDecodeError as error:
-        problem = f"it is not a text file: byte {error.start} is not UTF-8"
+        problem = f"the file is not text: byte {error.start} is not UTF-8"
         faults.append(FileFault(name, FieldError("", problem, _SAVE_AS_UTF8)))
     except (OSError, ValueError) as error:
         faults.append(_unreadable_fault(name, error))

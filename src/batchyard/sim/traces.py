@@ -196,7 +196,9 @@ def _read_trace_tables(folder: Path, faults: list[FileFault]) -> tuple[_TraceRow
         try:
             _read_table(name, text, tables, faults)
         except csv.Error as error:
-            faults.append(FileFault(name, FieldError("", f"it is not valid CSV: {error}", "save the file as CSV")))
+            faults.append(
+                FileFault(name, FieldError("", f"the file is not valid CSV: {error}", "save the file as CSV"))
+            )
     for columns, table_name in ((_NODE_COLUMNS, "nodes"), (_POD_COLUMNS, "pods")):
         if columns not in tables and not faults:
             remedy = f"add a CSV file with the columns {', '.join(columns)}"

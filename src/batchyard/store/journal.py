@@ -292,7 +292,9 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
     if not backup.is_file():
         raise journal_file.JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
     if any(backup.with_name(backup.name + suffix).exists() for suffix in ("-wal", "-journal")):
-        raise journal_file.JournalError(f"{backup} is not a backup: it has a log file; use `batchyard backup`")
+        raise journal_file.JournalError(
+            f"{backup} is not a backup: a SQLite log file is beside it; use `batchyard backup`"
+        )
     with backup.open("rb") as file:
         if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
             raise journal_file.JournalError(f"{backup} is not a backup; pass a file that `batchyard backup` wrote")

@@ -97,14 +97,17 @@ def test_scalars_are_parsed_as_kubernetes_does(text: str, value: object) -> None
     ("text", "fault"),
     [
         (".inf", 'a: .inf is not a number in JSON (line 1); write a finite number, or ".inf" in quotes'),
-        ("1e400", "a: the number 1e400 is too large (line 1); put it in quotes if it is a text"),
-        ("9" * 500, "a: a number of 500 digits is too large (line 1); put it in quotes if it is a text"),
+        ("1e400", "a: the number 1e400 is too large (line 1); put the value in quotes if it is a text"),
+        ("9" * 500, "a: a number of 500 digits is too large (line 1); put the value in quotes if it is a text"),
         ("!!int x", "a: 'x' is not a valid int (line 1); remove the tag, or change the value"),
         ("!mine x", "a: the tag !mine is not supported (line 1); remove the tag"),
         ("!mine {}", "a: the tag !mine is not supported (line 1); remove the tag"),
-        ("!!binary /w==", "a: the !!binary value is not base64 of UTF-8 text (line 1); correct it, or remove the tag"),
-        ("*b", "a: the anchor &b is not defined before *b (line 1); define it, or quote the text"),
-        ("&b [*b]", "a[0]: the anchor &b is not defined before *b (line 1); define it, or quote the text"),
+        (
+            "!!binary /w==",
+            "a: the !!binary value is not base64 of UTF-8 text (line 1); correct the value, or remove the tag",
+        ),
+        ("*b", "a: the anchor &b is not defined before *b (line 1); define the anchor, or quote the text"),
+        ("&b [*b]", "a[0]: the anchor &b is not defined before *b (line 1); define the anchor, or quote the text"),
     ],
     ids=lambda text: text[:12],
 )
@@ -125,8 +128,8 @@ def test_duplicate_field_in_json_is_reported() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("1: a", 'line 1: the field name 1 is not a string; put it in quotes: "1"'),
-        ("yes: a", 'line 1: the field name true is not a string; put it in quotes: "true"'),
+        ("1: a", 'line 1: the field name 1 is not a string; put the value in quotes: "1"'),
+        ("yes: a", 'line 1: the field name true is not a string; put the value in quotes: "true"'),
         ("? [a]\n: b", "line 1: a list cannot be the name of a field; quote the name if it contains brackets"),
         ("? {a: b}\n: c", "line 1: an object cannot be the name of a field; quote the name if it contains braces"),
         ("{{name}}: c", "line 1: an object cannot be the name of a field; quote the name if it contains braces"),

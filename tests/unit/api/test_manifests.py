@@ -26,7 +26,7 @@ spec:
     reclaimOutOfCohort: {enable: true}
 """
 AS_PRINTED = [
-    "spec.resourceGroups[0].coveredResources: Required value; set it to a list of strings",
+    "spec.resourceGroups[0].coveredResources: Required value; set the field to a list of strings",
     "spec.preemption.reclaimOutOfCohort: unknown field; did you mean reclaimWithinCohort?",
 ]
 
@@ -84,7 +84,7 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
         ("hello", 'a.yaml:1: "hello" is not an object; write apiVersion, kind, metadata and spec'),
         (
             "apiVersion: v1\nmetadata: {name: x}",
-            "a.yaml:1 ?/x: kind: Required value; set it to the kind of the object, such as Job",
+            "a.yaml:1 ?/x: kind: Required value; set the field to the kind of the object, such as Job",
         ),
         (
             "apiVersion: v1\nkind: Namespace",
@@ -190,5 +190,5 @@ def test_unprintable_characters_in_fault_are_escaped() -> None:
 
 def test_object_with_items_and_invalid_kind_is_no_list() -> None:
     assert reported("apiVersion: v1\nkind: 3\nitems: []") == [
-        "a.yaml:1: kind: Invalid value: 3: must be a string; set it to the kind of the object, such as Job"
+        "a.yaml:1: kind: Invalid value: 3: must be a string; set the field to the kind of the object, such as Job"
     ]

@@ -65,7 +65,7 @@ def test_empty_input_prints_no_resources_found(batchyard: Batchyard) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        pytest.param(b"\x7fELF\xff", "it is not a text file: byte 4 is not UTF-8", id="binary"),
+        pytest.param(b"\x7fELF\xff", "the file is not text: byte 4 is not UTF-8", id="binary"),
         pytest.param(b"a: b: c\n", ":1: line 1: mapping values are not allowed", id="bad YAML"),
         pytest.param(b'{"kind": "Job"', ":1: line 1: did not find expected", id="bad JSON"),
         pytest.param(b"- 1\n", ":1: a list is not an object", id="no object"),

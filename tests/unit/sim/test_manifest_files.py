@@ -47,7 +47,7 @@ def test_unreadable_files_are_reported_and_others_are_read(tmp_path: Path) -> No
     assert [text for _, text in texts] == ["# good.yaml"]
     assert [fault.partition(": ")[2] for fault in faults] == [
         "cannot be read: No such file or directory; check the name and the permissions",
-        "it is not a text file: byte 4 is not UTF-8; save the file as UTF-8, or remove it",
+        "the file is not text: byte 4 is not UTF-8; save the file as UTF-8, or remove the file",
     ]
 
 

@@ -91,7 +91,7 @@ def test_file_with_unknown_columns_is_rejected(tmp_path: Path) -> None:
 def test_binary_file_is_rejected(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_bytes(b"\xff\xfe")
     assert faults(tmp_path) == [
-        "/more.csv: it is not a text file: byte 0 is not UTF-8; save the file as UTF-8, or remove it"
+        "/more.csv: the file is not text: byte 0 is not UTF-8; save the file as UTF-8, or remove the file"
     ]
 
 

@@ -89,7 +89,7 @@ def test_restore_of_damaged_backup_is_rejected(path: Path, backup: Path, other_p
 
 def test_restore_rejects_journal_with_log(path: Path, other_path: Path) -> None:
     write_crashed_journal(path)
-    with pytest.raises(JournalError, match="is not a backup: it has a log file"):
+    with pytest.raises(JournalError, match="is not a backup: a SQLite log file is beside it"):
         restore_backup(path, other_path)
 
 

@@ -266,7 +266,8 @@ class _Completion:
         """Return a flaw for each missing required field."""
         missing_names = [name for name in self.required if name not in fields and name not in self.defaults]
         return SchemaViolations(
-            SchemaViolation((name,), "Required value", f"set it to {self.required[name]}") for name in missing_names
+            SchemaViolation((name,), "Required value", f"set the field to {self.required[name]}")
+            for name in missing_names
         )
 
     def _complete_default(self, name: str, default: Any) -> Any:

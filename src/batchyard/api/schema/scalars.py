@@ -66,7 +66,7 @@ def plain_flaws(expected_type: type, value: Any) -> violations.SchemaViolations:
         remedy = f"write {boolean_text} without quotes" if boolean_text else ""
         return violations.wrong_type_violation(value, TYPE_DESCRIPTIONS["bool"], remedy)
     text = violations.format_value(value)
-    remedy = f'put it in quotes: "{text}"' if isinstance(value, bool | int | float) and " " not in text else ""
+    remedy = f'put the value in quotes: "{text}"' if isinstance(value, bool | int | float) and " " not in text else ""
     return violations.wrong_type_violation(value, TYPE_DESCRIPTIONS["string"], remedy)
 
 
@@ -130,7 +130,7 @@ def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[violations.S
             (), f"Invalid value: {violations.format_value(value)}: {requirement}", "write a longer value"
         )
     elif len(value) > facts.get("maxLength", len(value)):
-        remedy = f"shorten it by {len(value) - facts['maxLength']}"
+        remedy = f"shorten the value by {len(value) - facts['maxLength']}"
         yield violations.SchemaViolation((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)
     elif "pattern" in facts and not _compile_pattern(facts["pattern"]).search(value):
         description = _PATTERN_DESCRIPTIONS.get(facts["pattern"])

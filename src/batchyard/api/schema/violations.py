@@ -170,7 +170,9 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
     if closest_path and steps <= _FAR_STEPS:
         return f"it belongs at {closest_path}"
     return (
-        f"use one of the fields {', '.join(names)}" if len(names) <= _LISTED_MAX else "check its spelling, or remove it"
+        f"use one of the fields {', '.join(names)}"
+        if len(names) <= _LISTED_MAX
+        else "check the spelling, or remove the field"
     )
 
 

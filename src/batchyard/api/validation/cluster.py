@@ -78,7 +78,7 @@ def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
         return
     minimum, maximum, limits = _DURATIONS[spec.get("provisioning", "standard")]
     if not minimum <= parse_duration(text) <= maximum:
-        yield rules.invalid(f"{path}.maxRunDuration", text, f"must be between {limits}", f"set it to between {limits}")
+        yield rules.invalid(f"{path}.maxRunDuration", text, f"must be between {limits}", f"use between {limits}")
 
 
 def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
@@ -116,7 +116,7 @@ def _initial_count_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[
     minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
     if maximum is not None and not minimum <= count <= maximum:
         message = f"must be between autoscaling.min and autoscaling.max, {minimum} and {maximum}"
-        yield rules.invalid(f"{path}.nodeCount", count, message, f"set it to a number from {minimum} to {maximum}")
+        yield rules.invalid(f"{path}.nodeCount", count, message, f"give a number from {minimum} to {maximum}")
     elif total_max is not None and total > total_max:
         message = f"{total} nodes in all zones exceed autoscaling.totalMax, which is {total_max}"
         yield rules.invalid(f"{path}.nodeCount", count, message, "lower nodeCount, or raise totalMax")
@@ -232,7 +232,7 @@ def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.forbidden("spec.acceleratorHours", "must not be set together with dollars", remedy)
     for field in amounts:
         if meta.parse_quantity(spec[field]) < 0:
-            yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "set it to 0 or more")
+            yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "give 0 or more")
     for index, threshold in enumerate(spec.get("thresholds") or ()):
         path = f"spec.thresholds[{index}]"
         if threshold.get("drain") and threshold["action"] != "Hold":
@@ -274,12 +274,12 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
             yield from rules.amount_faults(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
         if rules.parse_nano(machine_type[field]) == 0:
-            remedy = f"set it to the {field} of the machine"
+            remedy = f"give the {field} of the machine"
             yield rules.invalid(f"{path}.{field}", machine_type[field], "must be greater than 0", remedy)
     sustained_cpu = machine_type.get("sustainedCpu")
     if sustained_cpu is not None and rules.exceeds(sustained_cpu, machine_type["cpu"]):
         message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
-        remedy = "set it to the cpu that the machine can use permanently, or remove it"
+        remedy = "give the cpu that the machine can use permanently, or remove the field"
         yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
     yield from _device_faults(machine_type, path)
 
@@ -413,7 +413,7 @@ def _image_faults(image: Spec, path: str) -> Iterator[FieldError]:
 def _known_zone_faults(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:
     """Report a zone that is not one of the Cluster's zones."""
     if zone not in spec["zones"]:
-        remedy = f"use one of {', '.join(spec['zones'])}, or add it to spec.zones"
+        remedy = f"use one of {', '.join(spec['zones'])}, or add the zone to spec.zones"
         yield rules.unsupported(path, zone, spec["zones"], remedy)
 
 
@@ -434,7 +434,7 @@ def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[Fi
         yield rules.forbidden(f"{path}.duration", "must not be set together with end", "remove duration or end")
     elif end is not None and is_time(end) != is_time(start):
         message = f"must be a time or a duration like start, which is {start}"
-        yield rules.invalid(f"{path}.end", end, message, "write both in the same form")
+        yield rules.invalid(f"{path}.end", end, message, "write start and end in the same notation")
     elif end is not None and parse_time_or_duration(end, 0) <= parse_time_or_duration(start, 0):
         yield rules.invalid(f"{path}.end", end, f"must be after start, which is {start}", "set a later end")
     elif duration is not None and parse_duration(duration) == 0:
@@ -499,7 +499,7 @@ def _reservation_use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Ite
     zones = pool.get("zones") or [reservation["zone"]]
     if zones != [reservation["zone"]]:
         message = f"must be the zone of reservation {name}, {reservation['zone']}"
-        yield rules.invalid(f"{path}.zones", zones, message, f"set it to [{reservation['zone']}], or remove it")
+        yield rules.invalid(f"{path}.zones", zones, message, f"use [{reservation['zone']}], or remove the field")
 
 
 def _shared_group_faults(pools: Sequence[Spec]) -> Iterator[FieldError]:

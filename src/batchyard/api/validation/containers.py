@@ -136,7 +136,7 @@ def _external_name_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report an ExternalName Service without a valid DNS name, or with a cluster IP."""
     name, address = (spec.get("externalName") or "").removesuffix("."), spec.get("clusterIP")
     if not name:
-        yield rules.required("spec.externalName", "", "set it to a DNS name, such as db.example.com")
+        yield rules.required("spec.externalName", "", "give a DNS name, such as db.example.com")
     for message in rules.dns_subdomain_errors(name) if name else ():
         yield rules.invalid("spec.externalName", name, message, _HOST_REMEDY)
     if address and address != "None":
@@ -173,7 +173,7 @@ def _port_faults(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
 
 _PORT_MAX: Final = 65535
 _PORT_MESSAGE: Final = "must be between 1 and 65535, inclusive"
-_PORT_REMEDY: Final = "set it to the port on which the container listens"
+_PORT_REMEDY: Final = "give the port on which the container listens"
 _PROBE_NUMBERS: Final = (
     "initialDelaySeconds",
     "timeoutSeconds",
@@ -200,14 +200,14 @@ def _probe_faults(probe: Mapping[str, Any], path: str, *, has_one_success: bool)
     yield from _handler_faults(probe, path)
     for field in _PROBE_NUMBERS:
         if (probe.get(field) or 0) < 0:
-            yield rules.invalid(f"{path}.{field}", probe[field], rules.NEGATIVE, "set it to 0 or more")
+            yield rules.invalid(f"{path}.{field}", probe[field], rules.NEGATIVE, "give 0 or more")
     grace = probe.get("terminationGracePeriodSeconds")
     if grace is not None and grace <= 0:
         message = "must be greater than 0"
-        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, message, "set it to 1 or more seconds")
+        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, message, "give 1 or more seconds")
     count = probe.get("successThreshold")
     if has_one_success and count not in (None, 1):
-        yield rules.invalid(f"{path}.successThreshold", count, "must be 1", "set it to 1, except in a readinessProbe")
+        yield rules.invalid(f"{path}.successThreshold", count, "must be 1", "use 1, except in a readinessProbe")
 
 
 def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -219,7 +219,7 @@ def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldErro
     kind, *other_handlers = handlers
     match kind:
         case "exec" if not handler["exec"].get("command"):
-            yield rules.required(f"{path}.exec.command", "", "set it to the command to run")
+            yield rules.required(f"{path}.exec.command", "", "give the command to run")
         case "httpGet":
             yield from _http_faults(handler["httpGet"], f"{path}.httpGet")
         case "tcpSocket" | "grpc":
@@ -273,7 +273,7 @@ def pod_security_faults(context: Mapping[str, Any], path: str) -> Iterator[Field
     for i, sysctl in enumerate(context.get("sysctls") or ()):
         item_path, name = f"{path}.sysctls[{i}].name", sysctl.get("name") or ""
         if not name:
-            yield rules.required(item_path, "", "set it to the name of a kernel parameter")
+            yield rules.required(item_path, "", "give the name of a kernel parameter")
         elif not _is_sysctl(name):
             message = f"must have at most {_SYSCTL_LENGTH_MAX} characters and match regex {_SYSCTL_PATTERN}"
             yield rules.invalid(item_path, name, message, "use a name such as net.ipv4.tcp_syncookies")
@@ -313,7 +313,7 @@ def _common_security_faults(context: Mapping[str, Any], path: str) -> Iterator[F
 
 def _id_faults(number: int | None, path: str) -> Iterator[FieldError]:
     if number is not None and not 0 <= number <= _ID_MAX:
-        yield rules.invalid(path, number, _ID_MESSAGE, "set it to the id of a user or group")
+        yield rules.invalid(path, number, _ID_MESSAGE, "give the id of a user or group")
 
 
 def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -321,12 +321,14 @@ def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldErro
     yield from _profile_type_faults(kind, path, "seccompProfile")
     if kind == _LOCALHOST and profile_path is None:
         message = "must be set when seccomp type is Localhost"
-        yield rules.required(f"{path}.localhostProfile", message, "set it to the path of the profile on the node")
+        yield rules.required(f"{path}.localhostProfile", message, "give the path of the profile on the node")
     elif kind == _LOCALHOST:
         yield from rules.local_path_faults(profile_path or "", f"{path}.localhostProfile")
     elif profile_path is not None:
         message = "can only be set when seccomp type is Localhost"
-        yield rules.invalid(f"{path}.localhostProfile", profile_path, message, "remove it, or set type to Localhost")
+        yield rules.invalid(
+            f"{path}.localhostProfile", profile_path, message, "remove the field, or set type to Localhost"
+        )
 
 
 def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -337,12 +339,12 @@ def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldEr
         if profile_path is not None and profile_path != profile_path.strip():
             yield rules.invalid(item_path, profile_path, "must not be padded with whitespace", "remove the spaces")
         if not profile_path:
-            yield rules.required(item_path, "must be set when AppArmor type is Localhost", "set it to a profile name")
+            yield rules.required(item_path, "must be set when AppArmor type is Localhost", "give a profile name")
         elif len(profile_path.encode()) > _PROFILE_LENGTH_MAX:
-            yield rules.too_long(item_path, _PROFILE_LENGTH_MAX, "set it to a profile name")
+            yield rules.too_long(item_path, _PROFILE_LENGTH_MAX, "give a profile name")
     elif profile_path is not None:
         message = "can only be set when AppArmor type is Localhost"
-        yield rules.invalid(item_path, profile_path, message, "remove it, or set type to Localhost")
+        yield rules.invalid(item_path, profile_path, message, "remove the field, or set type to Localhost")
 
 
 def _profile_type_faults(kind: str, path: str, field: str) -> Iterator[FieldError]:
@@ -409,7 +411,7 @@ def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None],
         yield rules.invalid(f"{path}.name", name, message, _NAME_REMEDY)
     image = container.get("image") or ""
     if not image:
-        yield rules.required(f"{path}.image", "", "set it to the image to run")
+        yield rules.required(f"{path}.image", "", "give the image to run")
     elif image != image.strip():
         message = "must not have leading or trailing whitespace"
         yield rules.invalid(f"{path}.image", image, message, f"write the image as {rules.format_json(image.strip())}")
@@ -434,7 +436,9 @@ def _container_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Ite
             yield rules.invalid(f"{item_path}.containerPort", number, message, _PORT_REMEDY)
         if (host_port := port.get("hostPort") or 0) and not 1 <= host_port <= 65535:
             message = "must be between 1 and 65535, inclusive"
-            yield rules.invalid(f"{item_path}.hostPort", host_port, message, "use a port from 1 to 65535, or remove it")
+            yield rules.invalid(
+                f"{item_path}.hostPort", host_port, message, "use a port from 1 to 65535, or omit hostPort"
+            )
         if protocol not in _PROTOCOLS:
             yield rules.unsupported(f"{item_path}.protocol", protocol, _PROTOCOLS)
         name = port.get("name")
@@ -475,7 +479,7 @@ def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
             name, name_path = source[field].get("name") or "", f"{item_path}.{field}.name"
             if not name:
                 kind = "ConfigMap" if field == "configMapRef" else "Secret"
-                yield rules.required(name_path, "", f"set it to the name of a {kind}")
+                yield rules.required(name_path, "", f"give the name of a {kind}")
             for message in rules.dns_subdomain_errors(name) if name else ():
                 yield rules.invalid(name_path, name, message, "use lowercase letters, digits, '-' and '.'")
 
@@ -500,13 +504,13 @@ def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, Non
     for i, mount in enumerate(mounts):
         item_path, name, mount_path = f"{path}[{i}]", mount.get("name") or "", mount.get("mountPath") or ""
         if not name:
-            yield rules.required(f"{item_path}.name", "", "set it to the name of a volume of the pod")
+            yield rules.required(f"{item_path}.name", "", "give the name of a volume of the pod")
         elif name not in volumes:
             names = ", ".join(islice(volumes, _VOLUMES_SHOWN_MAX))
             choice = f"use one of {names}, or add the volume to the pod" if volumes else "add the volume to the pod"
             yield rules.not_found(f"{item_path}.name", name, choice)
         if not mount_path:
-            yield rules.required(f"{item_path}.mountPath", "", "set it to the path of the volume in the container")
+            yield rules.required(f"{item_path}.mountPath", "", "give the path of the volume in the container")
         elif mount_path in seen:
             yield rules.invalid(f"{item_path}.mountPath", mount_path, "must be unique", "use each path once")
         seen[mount_path] = None

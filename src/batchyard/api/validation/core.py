@@ -139,7 +139,7 @@ def events_v1_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a new Event of the API group `events.k8s.io` by its additional rules."""
     yield from _series_faults(event)
     if not event.get("eventTime"):
-        yield rules.required("eventTime", "", "set it to the time of the event")
+        yield rules.required("eventTime", "", "give the time of the event")
     if event.get("type") not in _EVENT_TYPES:
         yield rules.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
     for field in _OLD_FORM_FIELDS:
@@ -163,13 +163,13 @@ def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     if (series.get("count") or 0) < 2:
         yield rules.invalid("series.count", "", "should be at least 2", "remove series if the event occurred once")
     if not series.get("lastObservedTime"):
-        yield rules.required("series.lastObservedTime", "", "set it to the time of the last occurrence")
+        yield rules.required("series.lastObservedTime", "", "give the time of the last occurrence")
 
 
 def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
-        yield rules.required("reportingComponent", "", "set it to the name of the component that reports the event")
+        yield rules.required("reportingComponent", "", "give the name of the component that reports the event")
     for message in rules.qualified_name_errors(component):
         yield rules.invalid("reportingComponent", component, message, "use a name such as kubernetes.io/kubelet")
     for field in ("reportingInstance", "action", "reason"):

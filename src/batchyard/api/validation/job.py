@@ -52,7 +52,9 @@ def queue_settings_faults(job: Obj) -> Iterator[FieldError]:
     if is_elastic(job) and job["kind"] != "Job":
         group_version, kind = job["apiVersion"], job["kind"]
         message = f'elastic job is not supported for "{group_version}, Kind={kind}"'
-        yield rules.forbidden(f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove it, or use a Job")
+        yield rules.forbidden(
+            f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
+        )
     yield from workload.gate_faults(job)
 
 
@@ -104,9 +106,9 @@ def _max_time_faults(value: str | None) -> Iterator[FieldError]:
     path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", parse_integer(value)
     if seconds is None:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, 'set it to a number of seconds, such as "3600"')
+        yield rules.invalid(path, value, message, 'give a number of seconds, such as "3600"')
     elif seconds <= 0:
-        yield rules.invalid(path, seconds, "should be greater than 0", "set it to 1 or more seconds, or remove it")
+        yield rules.invalid(path, seconds, "should be greater than 0", "give 1 or more seconds, or remove the field")
 
 
 def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
@@ -125,7 +127,7 @@ def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.invalid(path, new_value, message, "suspend the Job first")
     if old_value and not new_value:
         message = "WorkloadPriorityClass cannot be removed from a workload"
-        yield rules.invalid(path, "", message, f"keep the label with {old_value}, or set it to another class")
+        yield rules.invalid(path, "", message, f"keep the label with {old_value}, or use another class")
 
 
 # Rules of node pools whose nodes form one TPU slice: they divide its chips among them, are in one zone, and are created
@@ -212,7 +214,7 @@ def _whole_slice_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldErro
     for field, count in _counts(pool).items():
         if count not in (0, hosts):
             message = f"must be 0 or {hosts}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
-            yield rules.invalid(f"{path}.{field}", count, message, f"set it to {hosts}, or to 0")
+            yield rules.invalid(f"{path}.{field}", count, message, f"use {hosts} (the number of hosts), or 0")
 
 
 def _counts(pool: Spec) -> dict[str, int]:
@@ -267,7 +269,9 @@ def _generated_selector_faults(name: str | None, selector: Obj | None, labels: O
         yield rules.invalid(_LABELS, name, message, "shorten the name of the Job: its pods get it as a label")
     for key in (well_known.OLD_JOB_NAME, well_known.JOB_NAME):
         if labels.get(key) not in (None, name):
-            yield rules.invalid(f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", "remove it: Kubernetes sets it")
+            yield rules.invalid(
+                f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", "remove the label: Kubernetes sets it"
+            )
 
 
 #: The name of Kueue's webhook.
@@ -359,10 +363,10 @@ def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     ):
         value = spec.get(field)
         if value is not None and value < 0:
-            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE, "set it to 0 or more")
+            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE, "give 0 or more")
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         message = "when maxFailedIndexes is specified"
-        yield rules.required(f"{path}.backoffLimitPerIndex", message, "set it to the number of retries for each index")
+        yield rules.required(f"{path}.backoffLimitPerIndex", message, "give the number of retries for each index")
 
 
 def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
@@ -383,17 +387,17 @@ def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report completions, parallelism and maxFailedIndexes of an Indexed Job that are missing or above the limits."""
     completions, parallelism, failed_max = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
     if completions is None:
-        remedy = "set it to the number of indexes"
+        remedy = "give the number of indexes"
         yield rules.required(f"{path}.completions", "when completion mode is Indexed", remedy)
     if parallelism is not None and parallelism > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX} when completion mode is Indexed"
-        yield rules.invalid(f"{path}.parallelism", parallelism, message, f"set it to at most {_INDEXES_MAX}")
+        yield rules.invalid(f"{path}.parallelism", parallelism, message, f"use at most {_INDEXES_MAX}")
     if failed_max is not None and completions is not None and failed_max > completions:
         message = "must be less than or equal to completions"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"set it to at most {completions}")
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"use at most {completions}")
     if failed_max is not None and failed_max > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX}"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"set it to at most {_INDEXES_MAX}")
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"use at most {_INDEXES_MAX}")
     if (completions or 0) > _INDEXES_MAX and spec.get("backoffLimitPerIndex") is not None:
         yield from _many_indexes_faults(parallelism, failed_max, path)
 
@@ -402,7 +406,7 @@ def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: 
     """Report parallelism and maxFailedIndexes above the lower limits for Jobs with over 100,000 indexes."""
     if failed_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
-        remedy = f"set it to at most {_MANY_INDEXES_LIMIT}"
+        remedy = f"use at most {_MANY_INDEXES_LIMIT}"
         yield rules.required(f"{path}.maxFailedIndexes", message, remedy)
     for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed_max)):
         if value is not None and value > _MANY_INDEXES_LIMIT:
@@ -410,7 +414,7 @@ def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: 
                 f"must be less than or equal to {_MANY_INDEXES_LIMIT} when completions are above {_INDEXES_MAX} "
                 "and used with backoff limit per index"
             )
-            yield rules.invalid(f"{path}.{field}", value, message, f"set it to at most {_MANY_INDEXES_LIMIT}")
+            yield rules.invalid(f"{path}.{field}", value, message, f"use at most {_MANY_INDEXES_LIMIT}")
 
 
 def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
@@ -438,7 +442,7 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
             yield rules.immutable("spec.completions", completions)
         elif completions != new.get("parallelism"):
             message = "can only be modified in tandem with spec.parallelism"
-            yield rules.invalid("spec.completions", completions, message, "set both to the same number")
+            yield rules.invalid("spec.completions", completions, message, "set completions to parallelism")
     # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
     may_move = bool(old.get("suspend") or new.get("suspend"))
     template, old_template = (spec.get("template") or {} for spec in (new, old))
@@ -478,10 +482,10 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
     minimum = parse_integer(value)
     if minimum is None:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, f"set it to an integer from 1 to {maximum}")
+        yield rules.invalid(path, value, message, f"give an integer from 1 to {maximum}")
     elif not 0 < minimum <= maximum:
         message = f"should be between 0 and {maximum}"
-        remedy = f"set it to an integer from 1 to {maximum}" if maximum > 0 else "remove it: pods run one at a time"
+        remedy = f"give an integer from 1 to {maximum}" if maximum > 0 else "remove the field: pods run one at a time"
         yield rules.invalid(path, minimum, message, remedy)
     if is_elastic(job):
         message = "partial admission and elastic job cannot be used together"
@@ -497,7 +501,7 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
     is_enabled, spec = parse_boolean(value), job.get("spec") or {}
     if is_enabled is None:
         message = f"strconv.ParseBool: parsing {rules.format_json(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, "set it to true or false")
+        yield rules.invalid(path, value, message, "give true or false")
     if not is_enabled:
         return
     if spec.get("completionMode") != "Indexed":
@@ -505,7 +509,7 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
         yield rules.invalid(path, value, message, "set completionMode to Indexed, or remove the annotation")
     if spec.get("parallelism", 1) != spec.get("completions", 1):
         message = f"should be equal to parallelism when {well_known.EQUAL_COMPLETIONS} annotation is true"
-        remedy = f"set it to {spec.get('parallelism', 1)}, the value of parallelism"
+        remedy = f"use {spec.get('parallelism', 1)}, the value of parallelism"
         yield rules.invalid("spec.completions", spec.get("completions"), message, remedy)
 
 

@@ -121,13 +121,13 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
         return
     count_path = f"{path}.succeededCount"
     if count < 0:
-        yield rules.invalid(count_path, count, rules.NEGATIVE, "set it to 0 or more")
+        yield rules.invalid(count_path, count, rules.NEGATIVE, "give 0 or more")
     if count > completions:
         message = f"must be less than or equal to {completions} (the number of specified completions)"
-        yield rules.invalid(count_path, count, message, f"set it to at most {completions}")
+        yield rules.invalid(count_path, count, message, f"use at most {completions}")
     if total is not None and count > total:
         text = f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
-        yield rules.invalid(count_path, count, text, f"set it to at most {total}")
+        yield rules.invalid(count_path, count, text, f"use at most {total}")
 
 
 def _index_count(text: str, completions: int) -> int | None:

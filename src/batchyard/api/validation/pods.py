@@ -61,7 +61,7 @@ def _source_faults(field: str, source: Mapping[str, Any], path: str) -> Iterator
             name = "secretName" if field == "secret" else "name"
             if not source.get(name):
                 yield rules.required(
-                    f"{path}.{name}", "", f"set it to the name of a {'Secret' if field == 'secret' else 'ConfigMap'}"
+                    f"{path}.{name}", "", f"give the name of a {'Secret' if field == 'secret' else 'ConfigMap'}"
                 )
             yield from rules.mode_faults(source.get("defaultMode"), f"{path}.defaultMode")
             yield from _item_faults(source.get("items") or (), f"{path}.items")
@@ -73,13 +73,13 @@ def _source_faults(field: str, source: Mapping[str, Any], path: str) -> Iterator
             yield from rules.mode_faults(source.get("defaultMode"), f"{path}.defaultMode")
             yield from _projection_faults(source.get("sources") or (), path)
         case "persistentVolumeClaim" if not source.get("claimName"):
-            yield rules.required(f"{path}.claimName", "", "set it to the name of a PersistentVolumeClaim")
+            yield rules.required(f"{path}.claimName", "", "give the name of a PersistentVolumeClaim")
 
 
 def _host_path_faults(source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     folder, kind = source.get("path") or "", source.get("type") or ""
     if not folder:
-        yield rules.required(f"{path}.path", "", "set it to a path on the node, such as /var/data")
+        yield rules.required(f"{path}.path", "", "give a path on the node, such as /var/data")
         return
     yield from rules.path_component_faults(folder, f"{path}.path")
     if kind not in _PATH_TYPES:
@@ -91,7 +91,7 @@ def _item_faults(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fiel
     for i, item in enumerate(items):
         item_path = f"{path}[{i}]"
         if not item.get("key"):
-            yield rules.required(f"{item_path}.key", "", "set it to a key of the Secret or ConfigMap")
+            yield rules.required(f"{item_path}.key", "", "give a key of the Secret or ConfigMap")
         yield from _file_faults(item, item_path)
 
 
@@ -117,7 +117,7 @@ def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Itera
             for j, item in enumerate(projection.get("items") or ()):
                 file_path = f"{item_path}.{field}" if field == "downwardAPI" else f"{item_path}.{field}.items[{j}]"
                 if field != "downwardAPI" and not item.get("key"):
-                    yield rules.required(f"{file_path}.key", "", "set it to a key of the Secret or ConfigMap")
+                    yield rules.required(f"{file_path}.key", "", "give a key of the Secret or ConfigMap")
                 yield from _file_faults(item, file_path)
                 if (file := item.get("path") or "") and file in files:
                     remedy = f"give the files different paths: {file} occurs twice"
@@ -131,7 +131,7 @@ def _token_faults(token: Mapping[str, Any], path: str, item_path: str) -> Iterat
     seconds = token.get("expirationSeconds")
     if seconds is not None and seconds < _TOKEN_SECONDS_MIN:
         message = "may not specify a duration less than 10 minutes"
-        yield rules.invalid(f"{item_path}.expirationSeconds", seconds, message, "set it to 600 or more seconds")
+        yield rules.invalid(f"{item_path}.expirationSeconds", seconds, message, "give 600 or more seconds")
     if seconds is not None and seconds > _TOKEN_SECONDS_MAX:
         message = "may not specify a duration larger than 2^32 seconds"
         yield rules.invalid(f"{item_path}.expirationSeconds", seconds, message, "reduce expirationSeconds")
@@ -239,7 +239,9 @@ def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]
     for i, name in enumerate(term.get("matchLabelKeys") or ()):
         if name in (term.get("mismatchLabelKeys") or ()):
             message = "exists in both matchLabelKeys and mismatchLabelKeys"
-            yield rules.invalid(f"{path}.matchLabelKeys[{i}]", name, message, "remove it from one of the two lists")
+            yield rules.invalid(
+                f"{path}.matchLabelKeys[{i}]", name, message, "remove the key from one of the two lists"
+            )
 
 
 def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
@@ -267,7 +269,7 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
         item_path, action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
         key, skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
         if skew <= 0:
-            yield rules.invalid(f"{item_path}.maxSkew", skew, "must be greater than zero", "set it to 1 or more")
+            yield rules.invalid(f"{item_path}.maxSkew", skew, "must be greater than zero", "give 1 or more")
         if not key:
             remedy = "use the key of a node label, such as kubernetes.io/hostname"
             yield rules.required(f"{item_path}.topologyKey", "can not be empty", remedy)
@@ -287,10 +289,10 @@ def _domain_faults(constraint: Mapping[str, Any], action: str, path: str) -> Ite
     """Report a minDomains that is not positive or lacks DoNotSchedule, and unknown node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
-        yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "set it to 1 or more")
+        yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "give 1 or more")
     if min_domains is not None and action != _WHEN_UNSATISFIABLE[0]:
         message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
-        yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove it, or use DoNotSchedule")
+        yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove minDomains, or use DoNotSchedule")
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
         policy = constraint.get(field)
         if policy is not None and policy not in _NODE_POLICIES:
@@ -356,7 +358,7 @@ def _effect_faults(toleration: Mapping[str, Any], path: str) -> Iterator[FieldEr
         yield rules.unsupported(f"{path}.effect", effect, EFFECTS)
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
         message = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-        yield rules.invalid(f"{path}.effect", effect, message, "set it to NoExecute, or remove tolerationSeconds")
+        yield rules.invalid(f"{path}.effect", effect, message, "use NoExecute, or remove tolerationSeconds")
 
 
 _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
@@ -425,10 +427,10 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
         message = "must be between 1 and 2147483647, inclusive"
-        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline, message, "set it to 1 or more seconds")
+        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline, message, "give 1 or more seconds")
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0:
-        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "set it to 0 or more")
+        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "give 0 or more")
     for field, rule in (
         ("hostname", rules.dns_label_errors),
         ("subdomain", rules.dns_label_errors),
@@ -484,10 +486,10 @@ def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
             yield rules.invalid(path, new, "must not update from a positive integer to nil value", f"keep {old}")
     elif not 0 <= new <= _INT32_MAX:
         message = f"must be between 0 and {_INT32_MAX}, inclusive"
-        yield rules.invalid(path, new, message, "set it to 0 or more seconds")
+        yield rules.invalid(path, new, message, "give 0 or more seconds")
     elif old is not None and new > old:
         message = "must be less than or equal to previous value"
-        yield rules.invalid(path, new, message, f"set it to at most {old}")
+        yield rules.invalid(path, new, message, f"use at most {old}")
 
 
 def _toleration_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
@@ -516,7 +518,7 @@ def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[Fi
     for i, gate in enumerate(new):
         if gate not in old:
             message = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
-            yield rules.forbidden(f"spec.schedulingGates[{i}].name", message, "remove it, or recreate the Pod with it")
+            yield rules.forbidden(f"spec.schedulingGates[{i}].name", message, "remove the gate, or recreate the Pod")
 
 
 def _immutable_fields(spec: Spec, old: Spec) -> Spec:

@@ -58,7 +58,7 @@ def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         if kind == "Pod" and field.startswith("default"):
             if limit.get(field):
                 message = "may not be specified when `type` is 'Pod'"
-                yield rules.forbidden(f"{path}.{field}", message, "remove it, or set it in a limit of type Container")
+                yield rules.forbidden(f"{path}.{field}", message, "use a limit of type Container")
         elif kind in _TYPES[:2]:
             for name in limit.get(field) or ():
                 yield from resource_name_faults(name, f"{path}.{field}[{name}]")
@@ -75,14 +75,14 @@ def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[F
             minimum, maximum = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
             value = rules.canonical_or_text(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
             message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
-            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"set it to at most {maximum}")
+            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"use at most {maximum}")
     yield from _ratio_faults(amounts, name, path)
     is_shared = not is_extended(name) and not name.startswith("hugepages-")
     if not is_shared and "default" in amounts and "defaultRequest" in amounts:
         default, request = (rules.canonical_or_text(amounts[field]) for field in ("default", "defaultRequest"))
         if rules.parse_nano(amounts["default"]) != rules.parse_nano(amounts["defaultRequest"]):
             message = f"default value {default} must equal to defaultRequest value {request} in {name}"
-            yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"set it to {default}")
+            yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"use {default}")
 
 
 def _ratio_faults(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
@@ -94,7 +94,7 @@ def _ratio_faults(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[
         rules.canonical_or_text(amounts["maxLimitRequestRatio"]),
     )
     if ratio < NANO:
-        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "set it to 1 or more")
+        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "give 1 or more")
     minimum, maximum = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
     if minimum and maximum is not None and ratio * minimum > maximum * NANO:
         message = f"ratio {text} is greater than max/min = {maximum / minimum:f}"
@@ -295,7 +295,7 @@ def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     if role["kind"] not in kinds:
         yield rules.unsupported("roleRef.kind", role["kind"], kinds)
     if not role["name"]:
-        yield rules.required("roleRef.name", "", "set it to the name of the role to bind")
+        yield rules.required("roleRef.name", "", "give the name of the role to bind")
     for message in rules.path_segment_errors(role["name"]):
         yield rules.invalid("roleRef.name", role["name"], message, "use the name of a role")
     for i, subject in enumerate(binding.get("subjects") or ()):
@@ -336,7 +336,7 @@ def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
     """Report a subject that is not a valid ServiceAccount with its namespace, User or Group."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
-        yield rules.required(f"{path}.name", "", f"set it to the name of the {kind}")
+        yield rules.required(f"{path}.name", "", f"give the name of the {kind}")
     if kind not in _SUBJECT_KINDS:
         yield rules.unsupported(f"{path}.kind", kind, _SUBJECT_KINDS)
     elif kind != "ServiceAccount":
@@ -348,4 +348,4 @@ def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
         if group:
             yield rules.unsupported(f"{path}.apiGroup", group, ("",))
         if not is_namespaced and not subject.get("namespace"):
-            yield rules.required(f"{path}.namespace", "", "set it to the namespace of the ServiceAccount")
+            yield rules.required(f"{path}.namespace", "", "give the namespace of the ServiceAccount")

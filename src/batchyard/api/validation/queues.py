@@ -51,7 +51,7 @@ def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) 
 def _duplicate_name_faults(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
     """Report a name that is in `paths` already; otherwise add it to `paths` with its path."""
     if name in paths:
-        yield rules.duplicate(path, name, f"remove it here: {rule}, and {name} is already at {paths[name]}")
+        yield rules.duplicate(path, name, f"remove this one: {rule}, and {name} is already at {paths[name]}")
     else:
         paths[name] = path
 
@@ -89,7 +89,7 @@ def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[
     limit, nominal = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and rules.exceeds(limit, nominal):
         message = "must be less than or equal to the nominalQuota"
-        remedy = f"set it to at most {rules.canonical_or_text(nominal)}"
+        remedy = f"use at most {rules.canonical_or_text(nominal)}"
         yield rules.invalid(f"{path}.lendingLimit", rules.canonical_or_text(limit), message, remedy)
 
 
@@ -115,7 +115,7 @@ def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fiel
     yield from rules.amount_faults(weight, "spec.fairSharing")
     if rules.parse_nano(weight) == 1:
         message = "When not 0, weight must be > 10e-9"
-        yield rules.invalid("spec.fairSharing", rules.canonical_or_text(weight), message, "set it to 0 or more than 1n")
+        yield rules.invalid("spec.fairSharing", rules.canonical_or_text(weight), message, "use 0 or more than 1n")
 
 
 # Rules of ClusterQueues.
@@ -350,7 +350,9 @@ def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     for name in obj.get("featureGates") or {}:
         if name not in GATES:
             nearest = find_nearest_name(name, GATES)
-            remedy = f"did you mean {nearest}?" if nearest else f"remove it: Kueue 0.19 has no feature gate {name}"
+            remedy = (
+                f"did you mean {nearest}?" if nearest else f"remove the entry: Kueue 0.19 has no feature gate {name}"
+            )
             yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate(name), remedy)
 
 

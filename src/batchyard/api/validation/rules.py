@@ -82,7 +82,9 @@ def not_found(path: str, value: Any, remedy: str) -> FieldError:
 def unsupported(path: str, value: Any, supported_values: Iterable[str], remedy: str = "") -> FieldError:
     """Return the error for a value that is not one of the supported ones."""
     shown_values = ", ".join(format_json(each) for each in supported_values)
-    used_remedy = remedy or (f"use one of {shown_values}" if shown_values else "remove it: no value is supported here")
+    used_remedy = remedy or (
+        f"use one of {shown_values}" if shown_values else "remove the field: no value is supported"
+    )
     return FieldError(path, f"Unsupported value: {format_json(value)}: supported values: {shown_values}", used_remedy)
 
 
@@ -119,7 +121,7 @@ def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
     elif amount < 0:
-        yield invalid(path, meta.canonical_quantity(value), NEGATIVE, "set it to 0 or more")
+        yield invalid(path, meta.canonical_quantity(value), NEGATIVE, "give 0 or more")
 
 
 def exceeds(value: Any, limit: Any) -> bool:

@@ -69,7 +69,7 @@ def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
     value = annotations.get(UNCONSTRAINED_TOPOLOGY)
     if value is not None and parse_boolean(value) is None:
         yield rules.invalid(
-            f"{path}[{UNCONSTRAINED_TOPOLOGY}]", value, "must be a boolean value", 'set it to "true" or "false"'
+            f"{path}[{UNCONSTRAINED_TOPOLOGY}]", value, "must be a boolean value", 'use "true" or "false"'
         )
 
 
@@ -78,7 +78,7 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
-            remedy = "set it to the number of pods in a slice"
+            remedy = "give the number of pods in a slice"
             yield rules.required(item_path, f"must be set when '{SLICE_TOPOLOGY}' is specified", remedy)
         return
     size = parse_integer(value, bits=32)
@@ -160,7 +160,9 @@ def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
         if len(members) != 2:
             for member in members:
                 message = f"can only define groups of exactly 2 pod sets, got: {len(members)} pod set(s)"
-                yield rules.invalid(f"{member.path}[{POD_SET_GROUP}]", name, message, "use it in exactly two pod sets")
+                yield rules.invalid(
+                    f"{member.path}[{POD_SET_GROUP}]", name, message, "use a group in exactly two pod sets"
+                )
         else:
             yield from _pair_faults(name, members[0], members[1])
 

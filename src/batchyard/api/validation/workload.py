@@ -74,7 +74,7 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         if new_check is not None and not semantic_equality(scheme.WORKLOAD).is_same_field(
             _CHECK_TYPE, "podSetUpdates", new_check, check
         ):
-            remedy = "keep it while the state of the check is Ready"
+            remedy = "keep the field while the state of the check is Ready"
             yield rules.immutable(f"{_CHECKS}[{i}].podSetUpdates", new_check.get("podSetUpdates"), remedy)
 
 
@@ -112,7 +112,7 @@ def _assignment_faults(assignment: Obj, counts: Mapping[str, int], path: str) ->
     for resource, value in (assignment.get("resourceUsage") or {}).items():
         if count > 0 and rules.parse_nano(value) is not None and quantity.amount(resource, value) % count:
             item_path = f"{path}.resourceUsage[{resource}]"
-            remedy = "set it to the amount that one pod uses times the count"
+            remedy = "give the amount that one pod uses times the count"
             yield rules.invalid(item_path, rules.canonical_or_text(value), f"is not a multiple of {count}", remedy)
     if topology := assignment.get("topologyAssignment"):
         yield from topology_assignment.assignment_faults(topology, f"{path}.topologyAssignment")
@@ -132,7 +132,7 @@ def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
             yield rules.unsupported(f"{item_path}.name", name, counts)
         elif count > counts[name] and old_counts.get(name) != count:
             message = f"should be less or equal to {counts[name]}"
-            yield rules.invalid(f"{item_path}.count", count, message, f"set it to at most {counts[name]}")
+            yield rules.invalid(f"{item_path}.count", count, message, f"use at most {counts[name]}")
 
 
 def _reclaimable_counts(workload: Obj) -> dict[str, int]:
@@ -348,7 +348,9 @@ def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[Field
         for name, value in (resources.get(field) or {}).items():
             if name == "pods":
                 message = "the key is reserved for internal kueue use"
-                yield rules.invalid(f"{path}.{field}[{name}]", name, message, "remove it: Kueue counts pods itself")
+                yield rules.invalid(
+                    f"{path}.{field}[{name}]", name, message, "remove the entry: Kueue counts pods itself"
+                )
             amount = rules.parse_nano(value)
             if amount is None or amount < 0:
                 yield from rules.amount_faults(value, f"{path}.{field}[{name}]")
@@ -359,16 +361,18 @@ def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[
     topology, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if topology is not None and size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
-        yield rules.required(f"{path}.podSetSliceSize", message, "set it to the number of pods in a slice")
+        yield rules.required(f"{path}.podSetSliceSize", message, "give the number of pods in a slice")
     elif topology is None and size is not None:
         message = "may not be set when podSetSliceRequiredTopology is not specified"
-        yield rules.forbidden(f"{path}.podSetSliceSize", message, "remove it, or set podSetSliceRequiredTopology")
+        yield rules.forbidden(
+            f"{path}.podSetSliceSize", message, "remove the field, or set podSetSliceRequiredTopology"
+        )
     elif size is not None and size <= 0:
-        yield rules.invalid(f"{path}.podSetSliceSize", size, "must be greater than 0", "set it to 1 or more")
+        yield rules.invalid(f"{path}.podSetSliceSize", size, "must be greater than 0", "give 1 or more")
     for i, constraint in enumerate(request.get("podsetSliceRequiredTopologyConstraints") or ()):
         if constraint["size"] <= 0:
             item_path = f"{path}.podsetSliceRequiredTopologyConstraints[{i}].size"
-            yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "set it to 1 or more")
+            yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "give 1 or more")
 
 
 def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:

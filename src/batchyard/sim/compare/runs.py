@@ -222,7 +222,7 @@ def as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]
     missing_queues = sorted({_queue_name(pod, queues) for pod in trace.pods} - queues)
     if missing_queues:
         problem = f"the configurations have no LocalQueue {NAMESPACE}/{missing_queues[0]} for the pods of the trace"
-        remedy = "add it to both; `batchyard simulate --trace` runs the pods without queues"
+        remedy = "add the LocalQueue to both; `batchyard simulate --trace` runs the pods without queues"
         raise InvalidScenario([FileFault(", ".join(side.name for side in sides), FieldError("", problem, remedy))])
     return list(_trace_objects(trace, queues))
 

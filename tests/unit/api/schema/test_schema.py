@@ -114,8 +114,14 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
 @pytest.mark.parametrize(
     ("edits", "fault"),
     [
-        ({f"{GROUP}.flavors": GONE}, f"{FLAVORS}: Required value; set it to a list of objects with name, resources"),
-        ({f"{GROUP}.flavors": None}, f"{FLAVORS}: Required value; set it to a list of objects with name, resources"),
+        (
+            {f"{GROUP}.flavors": GONE},
+            f"{FLAVORS}: Required value; set the field to a list of objects with name, resources",
+        ),
+        (
+            {f"{GROUP}.flavors": None},
+            f"{FLAVORS}: Required value; set the field to a list of objects with name, resources",
+        ),
         ({f"{GROUP}.flavors": []}, f"{FLAVORS}: Required value; it must have at least 1 item"),
         (
             {f"{GROUP}.flavors": "spot"},
@@ -131,14 +137,14 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
         ),
         ({"spec.queueingStrategy": "FIFO"}, f"{STRATEGY.format('FIFO')}; use StrictFIFO or BestEffortFIFO"),
         ({"spec.queueingStrategy": "strictFifo"}, f"{STRATEGY.format('strictFifo')}; did you mean StrictFIFO?"),
-        ({"spec.cohortName": 5}, 'spec.cohortName: Invalid value: 5: must be a string; put it in quotes: "5"'),
+        ({"spec.cohortName": 5}, 'spec.cohortName: Invalid value: 5: must be a string; put the value in quotes: "5"'),
         (
             {"spec.cohortName": "a" * 254},
-            "spec.cohortName: Too long: may not be more than 253 characters; shorten it by 1",
+            "spec.cohortName: Too long: may not be more than 253 characters; shorten the value by 1",
         ),
         (
             {"metadata.labels": {"a": True}},
-            'metadata.labels[a]: Invalid value: true: must be a string; put it in quotes: "true"',
+            'metadata.labels[a]: Invalid value: true: must be a string; put the value in quotes: "true"',
         ),
         (
             {f"{CPU}.nominalQuota": "9GB"},
@@ -380,7 +386,7 @@ def test_scenario_horizon_must_be_duration() -> None:
 
 def test_validate_accepts_type_name() -> None:
     (fault,) = validate("PodSpec", {})
-    assert str(fault) == "containers: Required value; set it to a list of objects with name"
+    assert str(fault) == "containers: Required value; set the field to a list of objects with name"
 
 
 #: Fields that some kinds require even in a minimal object.
@@ -405,8 +411,8 @@ def test_missing_required_field_is_reported_with_expected_type() -> None:
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "q", "namespace": "a"}}
     status = {"fairSharing": {"weightedShare": 1, "admissionFairSharingStatus": {}}}
     assert [fault.remedy for fault in validate(scheme.kind_info(scheme.LOCAL_QUEUE), {**queue, "status": status})] == [
-        "set it to a mapping from names to quantities such as 500m, 2 or 10Gi",
-        "set it to a time such as 2026-01-01T00:00:00Z",
+        "set the field to a mapping from names to quantities such as 500m, 2 or 10Gi",
+        "set the field to a time such as 2026-01-01T00:00:00Z",
     ]
 
 

@@ -211,7 +211,7 @@ def test_memory_empty_dir_is_bounded_by_pod_or_node_memory(
 def test_host_path_requires_allowed_folder() -> None:
     assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPathPlan("/srv/data/x", "Directory")
     reported = refused(hostPath={"path": "/srv/database"})
-    assert reported.startswith("hostPath /srv/database is not allowed here: name it, or a folder above it, in ")
+    assert reported.startswith("hostPath /srv/database is not allowed here: list the path, or a folder above it, in ")
     assert refused(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
 
 
