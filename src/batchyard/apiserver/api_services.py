@@ -1,8 +1,8 @@
-"""APIServices, which describe the served groups and versions, and the Service `kubernetes` of the API server.
+"""APIService objects (one for each served API group and version), and the API server's own Service `kubernetes`.
 
 The platform provides one for each group and version that it serves. An APIService that references a Service is stored,
-but requests are not proxied to that Service: the platform serves only its own groups.
-Source: k8s.io/kube-aggregator, pkg/registry/apiservice and pkg/controllers/autoregister.
+but requests are not proxied to that Service: the platform serves only its own groups. Source: k8s.io/kube-aggregator,
+pkg/registry/apiservice and pkg/controllers/autoregister.
 """
 
 import ipaddress
@@ -67,7 +67,7 @@ _VERSION_PRIORITY: Final = 15
 
 
 class ApiServiceStrategy(CustomStrategy):
-    """The resource strategy of APIServices: schema, time fields and table columns."""
+    """The kind-specific API logic of APIServices: schema, time fields and table columns."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_VERSION])
@@ -88,7 +88,7 @@ class ApiServiceStrategy(CustomStrategy):
 
 
 def api_service_resource() -> Resource:
-    """Return the served resource of APIServices."""
+    """Return the resource `apiservices` as the API server serves it."""
     strategy = ApiServiceStrategy()
     resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
     return resource._replace(drops_unknown=True, is_adoptable=True)

@@ -64,7 +64,7 @@ def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
 
 
 def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
-    """Return the field set of a new value, including the maps and lists on the path to each leaf."""
+    """Return the field set of a value in a created or updated object, including the maps and lists above each leaf."""
     if isinstance(value, dict) and value and not schema.is_atomic:
         fields: dict[str, Any] = {SELF_MARK: {}}
         members = schema.members
@@ -176,20 +176,20 @@ class FieldManagerEntry(NamedTuple):
     fields_v1: Mapping[str, Any] | None = None
 
     def with_fields(self, fields: FieldSet) -> "FieldManagerEntry":
-        """Return the entry with other fields; itself if they are the same object."""
+        """Return a copy of the entry with other owned fields; the entry itself if `fields` is its present field set."""
         if fields is self.fields:
             return self
         return FieldManagerEntry(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """The key of the entry; it includes the API version for updates but not for applies."""
+        """The values that identify the entry. The API version is among them for updates, and '' for applies."""
         version = "" if self.operation == APPLY else self.api_version
         return self.operation, self.name, version, self.subresource
 
     @property
     def title(self) -> str:
-        """The description of the manager in conflict messages."""
+        """The field manager as named in conflict messages: its name, subresource, and for updates the API version."""
         part = f' with subresource "{self.subresource}"' if self.subresource else ""
         version = f" using {self.api_version}" if self.operation == UPDATE else ""
         return f'"{self.name}"{part}{version}'
@@ -210,7 +210,9 @@ class ApplyResult(NamedTuple):
 
 
 class VersionAccessors(NamedTuple):
-    """Accessors for each version of a kind: its merge schema, conversion to it, and whether it is served."""
+    """Functions by API version of a kind: they return its merge schema, convert objects, and report whether it is
+    served.
+    """
 
     merge_schema: Callable[[str], MergeSchema]
     #: Converts an object to another version.
@@ -219,7 +221,7 @@ class VersionAccessors(NamedTuple):
 
 
 def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
-    """Return the `managedFields` of a new object, in the author's version; empty if it has no owned fields."""
+    """Return the `managedFields` of a new object, all owned by its author; empty if the object has no fields to own."""
     metadata = all_fields_of(_drop_managed_fields(new)["metadata"], schema.field_schema("metadata"))
     fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
@@ -240,7 +242,9 @@ def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 
 
 def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
-    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; nested fields are cached separately."""
+    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; those of its subfields are cached one by
+    one.
+    """
     if not isinstance(value, dict) or not value or schema.is_atomic:
         return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), schema)
     fields: dict[str, Any] = {SELF_MARK: {}} if is_marked else {}
@@ -278,7 +282,7 @@ def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 def updated_managed_fields(
     old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: VersionAccessors
 ) -> list[dict[str, Any]]:
-    """Return the `managedFields` after an update; both objects are in the author's version."""
+    """Return the `managedFields` after an update; `old` and `new` are in the API version that the author sent."""
     return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, versions), author, versions))
 
 
@@ -484,7 +488,7 @@ def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
 
 
 def _empty_object(obj: Obj) -> dict[str, Any]:
-    """Return the object with empty metadata, spec and status."""
+    """Return an object of the same kind with empty metadata, spec and status."""
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 
@@ -544,14 +548,16 @@ _MANAGER_NAME: Final = "batchyard"
 
 
 class InProcessFieldManager:
-    """Tracks field ownership for the writes of controllers in this process."""
+    """Records in `managedFields` which fields the controllers of this process own."""
 
     def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
         self._resources = {resource.info.constant: resource for resource in resources}
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return a controller's write; an update also takes ownership of the fields that it changes."""
+        """Return a controller's write; for an update, its `managedFields` say that the controller owns the changed
+        fields.
+        """
         if not isinstance(write, Update):
             return write
         stored_object = get(key_of(write.obj))

@@ -40,7 +40,9 @@ _RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute"
 
 
 def go_time_error(text: str, *, is_micro: bool) -> str | None:
-    """Return the error of Go's time.Parse for a text; None if it is a valid time of the API."""
+    """Return the error of Go's time.Parse for a text; None if it is a valid `metav1.Time`, or `MicroTime` with
+    `is_micro`.
+    """
     layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
     remaining_text, values = text, dict[str, str]()
     for name, pattern in layout:
@@ -106,7 +108,9 @@ def _object_errors(value: Mapping[str, Any], scope: TypeScope, type_name: str, p
 
 
 def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct: str) -> Iterator[str]:
-    """Yield the decoding errors of a value in a field; elements of lists and maps belong to the same struct."""
+    """Yield the decoding errors of a field's value; all name the struct that has the field, even for list and map
+    elements.
+    """
     if value is None:
         return
     if field.is_list and isinstance(value, list):
@@ -187,12 +191,12 @@ def _go_type(field: Field) -> str:
 
 
 def _last_name(type_name: str) -> str:
-    """Return a type name without its enclosing types."""
+    """Return a nested type name without its enclosing types: `Container` for `PodSpec.Container`."""
     return type_name.rpartition(".")[2]
 
 
 class BuiltInStrategy:
-    """The resource strategy of one built-in kind."""
+    """The kind-specific API logic of one built-in kind: decoding, conversion, validation and table output."""
 
     def __init__(self, constant: str) -> None:
         self._constant = constant
@@ -216,7 +220,7 @@ class BuiltInStrategy:
         return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), times)
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version without rounding times, for comparison."""
+        """Convert a stored object to a served version with exact times, to compare it with another object."""
         return conversion.from_storage(stored_object, api_version)
 
     def times(self, api_version: str) -> TimeLocations:
@@ -269,7 +273,7 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 
 
 def built_in_resources() -> list[Resource]:
-    """Return the resources of the built-in kinds, except file formats."""
+    """Return the resources of the built-in kinds, except kinds that occur only in files."""
     return [_resource(info) for info in KINDS if info.constant not in FILES]
 
 

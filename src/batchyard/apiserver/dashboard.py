@@ -1,7 +1,7 @@
-"""HTTP handlers of the dashboard: public static files, and view models with access control.
+"""HTTP handlers of the dashboard: public static files, and the access-controlled JSON documents (models) of its pages.
 
-A model is returned once or watched. A watch sends changed parts after durable changes, at most a few times a second.
-The interval grows with the number of streams, and no model is computed without streams.
+A client gets a model once or watches it. A watch sends the changed parts after changes of stored objects, at most a few
+times a second, and less often the more streams are open. Without open streams no model is computed.
 """
 
 import logging
@@ -65,20 +65,22 @@ class StaticFile(Protocol):
 
 
 class ModelProvider(Protocol):
-    """Computes the view models of the dashboard."""
+    """Computes the models of the dashboard: the JSON document of each page."""
 
     def model(self, view: str, query: Mapping[str, str], permissions: ListPermissions) -> dict[str, Any] | None:
-        """Return the model of a view; None if it does not exist or is hidden from the user."""
+        """Return the JSON document of a dashboard page (`view`); None if the page does not exist or is hidden from the
+        user.
+        """
 
     def time(self) -> dict[str, Any]:
-        """Return the current time of the platform."""
+        """Return the current time of the platform as a JSON document."""
 
 
 class ModelFeed(Protocol):
-    """The feed that passes durable changes to the streams of the dashboard."""
+    """Passes changes of stored objects to the dashboard's streams, once the changes are on disk."""
 
     def join(self, watch: "ModelStream") -> None:
-        """Feed a stream with all later changes."""
+        """Pass all later changes of stored objects to a stream."""
 
 
 class UserListPermissions:
@@ -113,10 +115,10 @@ class StaticFileHandler:
 
 
 class ModelHandler:
-    """The handler of requests for the dashboard's view models."""
+    """The handler of requests for the JSON documents of dashboard pages."""
 
     def __init__(self, models: ModelProvider, authorizer: Authorizer, feed: ModelFeed, timers: Kernel) -> None:
-        """Create the handler. `timers` run on the wall clock, independent of the platform's time."""
+        """Create the handler. `timers` run on the wall clock even if the platform runs on simulated time."""
         self._models = models
         self._authorizer = authorizer
         self._feed = feed
@@ -125,7 +127,7 @@ class ModelHandler:
         self._open_streams: dict[ModelStream, str] = {}
 
     def respond(self, request: ApiRequest) -> "Response | ModelStream":
-        """Return a view model, or with `watch` a stream of its changes."""
+        """Return the JSON document of a dashboard page, or with `watch` a stream of its changes."""
         view, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)
 
@@ -144,7 +146,9 @@ class ModelHandler:
         return stream
 
     def _check_stream_limits(self, user: UserInfo) -> None:
-        """Raise StatusError if too many streams are open, for the user's flow or for all but the owner."""
+        """Raise StatusError if too many streams are open: for the user's flow, or in total; some are kept for
+        `system:masters`.
+        """
         if is_exempt_from_limits(user):
             streams_max = DASHBOARD_STREAMS_MAX
         else:
@@ -164,7 +168,7 @@ _HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-
 
 
 class ModelStream:
-    """A watch of one view model: lines of JSON with the changed parts."""
+    """A watch of one dashboard page's JSON document; it sends a line of JSON with the changed parts."""
 
     content_type: Final = JSON
     times_out: Final = True
@@ -192,23 +196,23 @@ class ModelStream:
         self.on_new_data: Callable[[], None] = _noop
 
     def begin(self, model: dict[str, Any]) -> None:
-        """Send the complete model."""
+        """Send the complete JSON document as the first line of the stream."""
         self._send(model)
 
     def take(self) -> list[bytes]:
-        """Return and remove the buffered lines."""
+        """Return and remove the buffered lines of the stream."""
         lines, self._buffered = self._buffered, []
         if self._is_stale and self._update_ticket is None and not self.is_over:
             self._schedule_update()
         return lines
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Mark the model as stale after relevant changes."""
+        """Mark the page's document as stale if any of the changed objects can affect it."""
         if not self._is_stale and any(change.key.kind not in _IDLE_KINDS for change in changes):
             self.touch()
 
     def touch(self) -> None:
-        """Schedule an update of the model, unless the client has not read the last one yet."""
+        """Mark the page's document as stale, and schedule an update unless the client has not read the last one yet."""
         if self.is_over:
             return
         self._is_stale = True
@@ -216,7 +220,7 @@ class ModelStream:
             self._schedule_update()
 
     def mark(self) -> None:
-        """Send the time as a keep-alive."""
+        """Send the platform's time as a keep-alive."""
         self._buffered.append(_encode(self._time()) + b"\n")
         self.on_new_data()
 
@@ -246,7 +250,7 @@ class ModelStream:
             self.on_new_data()
 
     def _send(self, model: dict[str, Any]) -> bool:
-        """Send the changed parts of a model; return whether there were any."""
+        """Send the parts of a page's document that differ from those sent last; return whether there were any."""
         parts = {name: _encode(part) for name, part in model.items()}
         changed_parts = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent_parts.get(name) != part}
         removed_names = [name for name in self._sent_parts if name not in parts]

@@ -52,7 +52,9 @@ class Discovery:
         self._build_documents: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
-        """Return the discovery document at `/`, `/version`, `/api`, `/apis` or below; None if there is none."""
+        """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if the path has
+        none.
+        """
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._build_documents = _build_documents(self._resources.all())
@@ -130,7 +132,7 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
 
 
 def _differing_version(handlers: EndpointHandlers, group: str, version: str) -> dict[str, str]:
-    """Return the group and version of a subresource's kind, if they differ from those of its resource."""
+    """Return group and version of a subresource's kind; empty if they are those of the resource itself."""
     is_same = (handlers.group, handlers.version) == (group, version)
     return {} if is_same else {"group": handlers.group, "version": handlers.version}
 

@@ -88,7 +88,7 @@ def intersection(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
 
 
 def paths(fields: FieldSet, path: str = "") -> Iterator[str]:
-    """Yield the paths of a field set in the notation of messages: `.spec.containers[name="a"].image`."""
+    """Yield the paths of a field set as in conflict messages: `.spec.containers[name="a"].image`."""
     if SELF_MARK in fields:
         yield path
     for step, nested in sorted(fields.items()):
@@ -186,7 +186,7 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
-    """Add to a field set the declared fields on the path to each of its members."""
+    """Return a field set plus each field on the way to its members that the schema declares by name."""
     result: dict[str, Any] = {}
     for step, nested in fields.items():
         if step == SELF_MARK:
@@ -200,7 +200,7 @@ def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
 
 
 def items_of(items: Sequence[Any], schema: MergeSchema, *, unique: bool = False) -> dict[str, Any]:
-    """Return list items by path element; a duplicate is dropped, or with `unique` raises StatusError."""
+    """Return list items by field-set path element; with `unique`, raise StatusError for duplicates."""
     items_by_step: dict[str, Any] = {}
     for item in items:
         step = step_of(item, schema)
@@ -212,12 +212,12 @@ def items_of(items: Sequence[Any], schema: MergeSchema, *, unique: bool = False)
 
 @lru_cache(maxsize=_CACHED_STEPS_MAX)
 def _single_key_step(key: str, name: str) -> str:
-    """Return the path element of a list item with a single string key; cached, since a few values are frequent."""
+    """Return the field-set path element of a list item with one string key; cached, since few values are frequent."""
     return f"k:{_encode({key: name}).decode()}"
 
 
 def step_of(item: Any, schema: MergeSchema) -> str:
-    """Return the path element of a list item: its keys, or its value in a set."""
+    """Return the field-set path element of a list item: `k:` and its key fields, or in a set `v:` and its value."""
     if not schema.keys:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):

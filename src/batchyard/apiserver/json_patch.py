@@ -93,7 +93,7 @@ def _go_kind(value: Any) -> str:
 
 
 class _PatchedDocument:
-    """A document under modification by a JSON patch, and the cost so far."""
+    """A JSON document while a JSON patch is applied to it, with the cost of the operations so far."""
 
     def __init__(self, obj: Obj) -> None:
         self.document: Any = obj
@@ -204,7 +204,7 @@ class _PatchedDocument:
         return value
 
     def _read_value(self, steps: Sequence[str], error_prefix: str) -> Any:
-        """Return the value of the document at a path; None if a mapping lacks it."""
+        """Return the value of the document at a path; None if a mapping lacks the last step of the path."""
         try:
             return self._value_at(steps)
         except OperationError as error:
@@ -250,7 +250,7 @@ class _PatchedDocument:
         return _decode(encoded_value)
 
     def _writable_at(self, steps: Sequence[str]) -> Any:
-        """Return the mapping or list at a path for modification, after copying it and its ancestors."""
+        """Copy the mapping or list at a path and its ancestors, and return the copy, which may be modified."""
         self.document = value = self._make_writable(self.document)
         for step in steps:
             index_or_key = _item_index(value, step) if isinstance(value, list) else step
@@ -308,7 +308,7 @@ def _insertion_index(items: Sequence[Any], step: str) -> int:
 
 
 def _item_index(items: Sequence[Any], step: str) -> int:
-    """Return the index of an item; a negative one counts from the last item."""
+    """Return the index of a list item from its text; a negative index counts from the end of the list."""
     return _check_index(_parse_integer(step), len(items))
 
 

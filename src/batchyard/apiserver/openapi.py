@@ -86,7 +86,7 @@ def _encode_keyword(keyword: str, value: Any) -> Iterator[bytes]:
 
 
 def _encode_any(value: Any) -> bytes:
-    """Encode a value as YAML, of which JSON is a subset."""
+    """Encode a JSON value as the protobuf message Any of OpenAPI v2, which has YAML text (JSON is YAML)."""
     return _encode_text(_YAML_FIELD, json.dumps(value, separators=(",", ":")))
 
 
@@ -181,7 +181,7 @@ class OpenApi:
         return self._documents[path]
 
     def message(self) -> bytes:
-        """Return the OpenAPI v2 definitions as protobuf."""
+        """Return the OpenAPI v2 document, with its definitions only, as protobuf."""
         document = self.document("v2")
         if self._v2_protobuf[0] is not document:
             self._v2_protobuf = (document, encode_openapi_v2(document))
@@ -206,7 +206,7 @@ class OpenApi:
 
 
 def _by_version_path(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
-    """Group resources by the path of their group and version."""
+    """Group resources by the URL path of their group and version, such as `apis/batch/v1`."""
     groups: dict[str, list[Resource]] = {}
     for resource in resources:
         info = resource.info

@@ -1,7 +1,7 @@
-"""Schemas of the OpenAPI documents, and CustomResourceDefinitions of built-in kinds for other API servers.
+"""Schemas of the OpenAPI documents, and CustomResourceDefinitions of this platform's kinds for other API servers.
 
 Only the storage version is included unless a conversion webhook is given, because another API server cannot convert
-versions itself. The schema comes from the field tables and omits cross-field rules.
+versions itself. The schema comes from the tables of each kind's fields and omits rules that compare fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -173,7 +173,7 @@ class ConversionService(NamedTuple):
 
 
 def platform_definition(info: ServedKind) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of a kind that the platform serves, with all served versions."""
+    """Return a kind's CustomResourceDefinition for this platform's own API server: with all served versions."""
     definition = definition_of(info)
     metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
     versions = [_version_definition(info, version) for version in info.versions]
@@ -182,7 +182,7 @@ def platform_definition(info: ServedKind) -> dict[str, Any]:
 
 
 def definition_of(info: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of a kind; with a conversion webhook it includes all versions."""
+    """Return a kind's CustomResourceDefinition for another API server: all versions if it has a conversion webhook."""
     versions = info.versions if conversion is not None else (info.storage_version,)
     names = {
         "kind": info.kind,
@@ -216,7 +216,7 @@ def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:
 
 
 def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
-    """Return the printer columns that a JSON path can express; if there are none, kubectl shows the age."""
+    """Return the `additionalPrinterColumns` of a kind: the table columns whose value a JSON path can express."""
     older_paths = _OLDER_PATHS.get((info.constant, version), {})
     columns = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
     return [

@@ -1,4 +1,4 @@
-"""Merge schemas, and patches by media type: JSON patch, JSON merge patch, strategic merge patch.
+"""Merge schemas (how patches and applies merge each value), and patches: JSON, JSON merge and strategic merge patch.
 
 Server-side apply is in `apply.py`.
 """
@@ -26,7 +26,7 @@ _SET: Final = "set"
 
 
 class MergeSchemaMembers(NamedTuple):
-    """The merge schemas of the members of a mapping or list."""
+    """The merge schemas of a mapping's fields and of a list's items."""
 
     fields: "Mapping[str, MergeSchema]"
     #: The merge schema of undeclared mapping members; None if they are not allowed.
@@ -35,7 +35,7 @@ class MergeSchemaMembers(NamedTuple):
 
 
 class MergeSchema:
-    """The merge schema of one value."""
+    """How patches and server-side apply merge one value: as a whole, by field, or by list item."""
 
     __slots__ = ("_compute_members", "_members", "default", "is_atomic", "keys", "merge", "retains")
 
@@ -56,13 +56,13 @@ class MergeSchema:
 
     @property
     def members(self) -> MergeSchemaMembers:
-        """The merge schemas of the members, computed on first access."""
+        """The merge schemas of a value's fields and items, computed on first access."""
         if self._members is None:
             self._members = self._compute_members()
         return self._members
 
     def field_schema(self, name: str) -> "MergeSchema":
-        """Return the merge schema of a field; FREE if the field is unknown."""
+        """Return the merge schema of a field; for undeclared fields a common one, by default UNSTRUCTURED."""
         members = self.members
         return members.fields.get(name) or members.undeclared or UNSTRUCTURED
 
@@ -118,7 +118,7 @@ def metadata_merge_schema() -> MergeSchema:
 
 
 def merge_schema_of_custom_kind(schema: Mapping[str, Any], metadata: MergeSchema = UNSTRUCTURED) -> MergeSchema:
-    """Return the merge schema of a custom kind from its structural schema and the one of its metadata."""
+    """Return the merge schema of a custom kind, from its structural schema and the merge schema of its metadata."""
     return MergeSchema(
         {}, lambda: MergeSchemaMembers({**_fields_of(schema), "metadata": metadata}, _additional_schema(schema))
     )
@@ -202,7 +202,7 @@ def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchem
 
 
 def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the `$patch` directive of a mapping in a strategic merge patch."""
+    """Return the mapping that results from a `$patch` directive (replace or delete) in a strategic merge patch."""
     match patch[_DIRECTIVE]:
         case "replace":
             return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE}
@@ -335,7 +335,7 @@ def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def apply_merge_patch(value: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch: objects are merged, null removes, other values replace."""
+    """Apply a JSON merge patch: objects are merged, null removes a field, and other values replace the old one."""
     if not isinstance(patch, Mapping):
         return patch
     result = dict(value) if isinstance(value, Mapping) else {}

@@ -147,7 +147,7 @@ def _decode_object(message: bytes, name: str, limits: DecodingLimits) -> dict[st
 
 
 def _store_field(result: dict[str, Any], field: _Field, value: FieldValue, limits: DecodingLimits) -> None:
-    """Convert the value of a protobuf field, and store it in the JSON object."""
+    """Convert the value of a protobuf field, and store it in the resulting JSON object."""
     if field.is_map:
         entry = dict(fields_of(_expect_bytes(value)))
         entry_value = _convert_value(field.type, entry.get(2, b""), limits)

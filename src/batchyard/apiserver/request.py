@@ -72,13 +72,13 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return the name of the flow of a user's requests."""
+    """Return the flow whose requests are limited together: the user, or all ServiceAccounts of a namespace."""
     account = account_of(user.name)
     return user.name if account is None else f"system:serviceaccounts:{account[0]}"
 
 
 def is_exempt_from_limits(user: UserInfo) -> bool:
-    """Report whether a user's requests are exempt from flow limits, as those of the group `system:masters` are."""
+    """Report whether a user's requests are exempt from request limits: whether the user is in `system:masters`."""
     return MASTERS_GROUP in user.groups
 
 
@@ -90,7 +90,7 @@ _FALSE_VALUES: Final = frozenset({"false", "0"})
 
 
 class ApiRequest(NamedTuple):
-    """An API request. Header names are in lowercase; `query` has the first value of a repeated parameter."""
+    """An API request. Header names are in lowercase; of a repeated parameter `query` has the first value."""
 
     method: str
     path: str
@@ -177,7 +177,7 @@ def method_not_allowed() -> StatusError:
 
 
 def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:
-    """Convert field errors to the causes of a Status; the start of the problem determines the reason."""
+    """Convert field errors to the causes of a Status; the start of each error's text determines the cause's reason."""
     return [{"reason": _reason_of(f.problem), "message": f.problem, "field": f.path or "<nil>"} for f in faults]
 
 
@@ -236,7 +236,7 @@ class ProtocolUpgrade:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ExecResponse:
-    """A response that is a session with a process."""
+    """A response to exec or attach: the connection becomes a session with a process."""
 
     upgrade: ProtocolUpgrade
     streams: Streams
@@ -247,7 +247,7 @@ class ExecResponse:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PortForwardResponse:
-    """A response that forwards ports of a pod."""
+    """A response to port-forward: the connection carries data to and from ports of a pod."""
 
     upgrade: ProtocolUpgrade
     #: The ports in the request, if its protocol requires them.
@@ -259,7 +259,7 @@ class PortForwardResponse:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DeferredResponse:
-    """A response that is computed asynchronously."""
+    """A response that is not computed yet; a callback receives it later."""
 
     #: Registers a callback, which is called once with the response, after the registration has returned.
     then: Callable[[Callable[[Response], None]], None]

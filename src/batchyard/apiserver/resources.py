@@ -1,4 +1,4 @@
-"""The served resources with the strategy of each kind, API paths, and API errors about objects.
+"""The served resources with the kind-specific logic of each, their API paths, and API errors about objects.
 
 Built-in kinds are served from the start. Kinds of CustomResourceDefinitions change at runtime, so caches compare
 `edition` to detect changes.
@@ -26,7 +26,8 @@ class ResourceStrategy(Protocol):
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors.
 
-        `valid_obj` is an object in the storage version that was decoded before. Parts shared with it are valid.
+        `valid_obj` is an object in the storage version that was decoded before. Parts that `sent_object` shares with it
+        are valid, and are not decoded again.
         """
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
@@ -36,7 +37,7 @@ class ResourceStrategy(Protocol):
         """Return a stored object in a served version, with times in whole seconds."""
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version without rounding times, for comparison."""
+        """Convert a stored object to a served version with exact times, to compare it with another object."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object. Raises StatusError if its creation is not allowed."""
@@ -62,7 +63,9 @@ WriteGuard: TypeAlias = Callable[[UserInfo, Obj, Obj | None], None]
 
 
 class EndpointHandlers(NamedTuple):
-    """The handlers of a subresource or virtual resource, such as reviews, tokens and evictions."""
+    """The handler functions of a subresource (such as `eviction`) or of a resource without stored objects (such as
+    reviews).
+    """
 
     group: str
     version: str
@@ -90,7 +93,7 @@ def no_decoding_error(_sent_object: Mapping[str, Any]) -> str | None:
 
 
 class Resource(NamedTuple):
-    """A served resource: its kind, strategy, subresources and behavior."""
+    """A served resource: its kind, kind-specific logic, subresources and behavior."""
 
     info: ServedKind
     strategy: ResourceStrategy
@@ -137,7 +140,7 @@ class Resource(NamedTuple):
 
 
 class Resources:
-    """All served resources, by group, version and plural."""
+    """All served resources, by group, version and plural name."""
 
     def __init__(self, built_in: Iterable[Resource]) -> None:
         self._built_in = list(built_in)
@@ -173,7 +176,7 @@ class Resources:
 
 
 def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
-    """Index resources by group, version and plural name; of two with the same path the first is used."""
+    """Index resources by group, version and plural name; if two have the same ones, the first is used."""
     index: dict[tuple[str, str, str], Resource] = {}
     for resource in resources:
         info = resource.info
@@ -221,7 +224,7 @@ class ResourcePath(NamedTuple):
 
     @property
     def handlers(self) -> EndpointHandlers | None:
-        """The handlers of the path; None if the path is that of stored objects."""
+        """The functions that answer requests for the path; None if stored objects answer them."""
         return self.resource.handlers.get(self.subresource)
 
 

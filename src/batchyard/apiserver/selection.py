@@ -184,7 +184,7 @@ class LabelTerms:
 
 
 class Selection(NamedTuple):
-    """The label and field selectors of a request, all of which must match."""
+    """The label and field selectors of a request; an object must match all of them."""
 
     labels: LabelTerms
     fields: tuple[tuple[str, bool, str], ...]

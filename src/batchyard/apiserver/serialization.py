@@ -48,7 +48,7 @@ _DUPLICATES_KEY: Final = "\0twice"
 
 
 class RequestBody(NamedTuple):
-    """A decoded request body, and the errors of strict decoding."""
+    """A decoded request body, and the errors that strict decoding found in it."""
 
     value: Any
     faults: Sequence[str] = ()
@@ -165,14 +165,14 @@ def _duplicate_faults(value: Any, path: str) -> Iterator[str]:
 
 
 class PrunedValue(NamedTuple):
-    """A value without unknown fields, and the errors of strict decoding about them."""
+    """A value without its unknown fields, and the strict decoding errors about those fields."""
 
     value: Any
     faults: Sequence[str]
 
 
 def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
-    """Return a value without the fields that its merge schema lacks; the same value if it has none of these."""
+    """Return a value without the fields that its merge schema does not declare; the same value if there are none."""
     faults: list[str] = []
     return PrunedValue(_prune_value(value, merge_schema, "", faults), faults)
 
@@ -206,7 +206,7 @@ _OMITTED_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences
 
 
 class SentObject(NamedTuple):
-    """A sent object, decoded into the storage version, and the warnings for its sender."""
+    """An object that a client sent, decoded into the storage version, and the warnings for the client."""
 
     obj: dict[str, Any]
     warnings: tuple[str, ...]
@@ -301,7 +301,7 @@ _INCLUDE_OBJECT_VALUES: Final = ("Metadata", "Object", "None")
 
 
 class ResponseForm(Enum):
-    """The representation of objects in a response."""
+    """The form of objects in a response: whole objects, a table, or metadata only."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -310,7 +310,7 @@ class ResponseForm(Enum):
 
 
 class ConvertedItems(Sequence[Any]):
-    """The converted items of a list, as a lazy sequence: each access converts again."""
+    """The items of a list, each converted whenever it is accessed."""
 
     def __init__(self, stored_items: Sequence[Any], convert: Callable[[Any], Any]) -> None:
         self._stored = stored_items
@@ -333,7 +333,7 @@ class ConvertedItems(Sequence[Any]):
 
 
 class Representation:
-    """Renders the objects of a resource in the form that a request accepts."""
+    """Renders the objects of a resource in the form that a request accepts: whole, as a table, or as metadata."""
 
     def __init__(self, request: ApiRequest, path: ResourcePath, now: Instant) -> None:
         self._form = accepted_form(request)
@@ -355,7 +355,9 @@ class Representation:
         return _metadata_only(stored_object)
 
     def check_accepts_single_object(self) -> None:
-        """Raise StatusError if the accepted form is only for lists."""
+        """Raise StatusError if the client accepts only PartialObjectMetadataList, which cannot represent a single
+        object.
+        """
         if self._form is ResponseForm.METADATA_LIST:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
 
@@ -420,7 +422,7 @@ def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata
 
 
 def convert_to_form(response: Response, form: ResponseForm) -> Response:
-    """Convert the response of a write to the metadata form, if the client accepts only that."""
+    """Convert the response of a write to PartialObjectMetadata, if the client accepts only that."""
     kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return response

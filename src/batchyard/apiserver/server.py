@@ -51,7 +51,7 @@ Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
 def audit_event(audited_request: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
-    """Return the audit event of a request; `number` counts the events since the start."""
+    """Return the audit event of a request; `number` is its sequence number since the server started."""
     request, path, response = audited_request.authenticated_request, audited_request.path, audited_request.response
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
@@ -78,7 +78,7 @@ def audit_event(audited_request: AuditedRequest, now: Instant, number: int) -> M
 
 
 def discard_audit(_audited_request: AuditedRequest) -> None:
-    """Discard an audited request."""
+    """Record nothing about an answered request: the auditor of a server without an audit log."""
 
 
 def _audit_stage(audited_request: AuditedRequest) -> str:
@@ -94,7 +94,7 @@ def _reference(path: ResourcePath) -> Mapping[str, str]:
 
 
 def _status(response: AnyResponse) -> Mapping[str, Any]:
-    """Return the response status: the code, and for errors the reason."""
+    """Return the `responseStatus` of an audit event: the status code, and for errors the reason."""
     if not isinstance(response, Response):
         return {"code": 200}
     body = response.body if response.code >= 400 and isinstance(response.body, Mapping) else {}
@@ -139,19 +139,21 @@ class ApiServer:
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
     def add_document(self, path: str, document: Callable[[], Any]) -> None:
-        """Serve a JSON document at a path, to users who are authorized for it."""
+        """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
         self._documents[path] = lambda _: Response(200, document())
 
     def add_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
-        """Serve a path with a handler, for users who are authorized for it."""
+        """Answer GET requests at a path with a handler, for users who are authorized for the path."""
         self._documents[path] = handler
 
     def add_put_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
-        """Serve PUT requests at a path, for users with the verb `put` on it."""
+        """Answer PUT requests at a path with a handler, for users with the verb `put` on the path."""
         self._put_handlers[path] = handler
 
     def set_dry_run_forecast(self, forecast_dry_run: DryRunForecast) -> None:
-        """Set the function that adds predicted effects to the responses to dry runs of queue objects."""
+        """Set the function that adds predicted effects to the response when a client dry-runs a write of a queue
+        object.
+        """
         self._forecast_dry_run = forecast_dry_run
 
     def set_write_executor(self, executor: write.WriteExecutor) -> None:
@@ -159,7 +161,7 @@ class ApiServer:
         self._write_executor = executor
 
     def add_prefix(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
-        """Serve GET requests below a prefix with a handler, for users who are authorized for the path."""
+        """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
         self._prefix_handlers[prefix] = handler
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
@@ -192,7 +194,7 @@ class ApiServer:
         return self._audit_deferred(response, AuditedRequest(known_request, effective_request, path, response))
 
     def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
-        """Audit a response when it is available."""
+        """Record a response in the audit log once it is available."""
 
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited_request._replace(response=response))
@@ -241,7 +243,7 @@ class ApiServer:
     def _prepare_with_executor(
         self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: write.WriteExecutor
     ) -> DeferredResponse:
-        """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
+        """Prepare a large write asynchronously; if its object changes meanwhile, prepare it again."""
         user = request.user
         work = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
@@ -265,7 +267,7 @@ class ApiServer:
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
     ) -> Response | None:
-        """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
+        """Store a prepared write; return None if its object has changed and the write can be prepared again."""
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             response = _with_deprecation(self._write_handler.store_prepared(prepared_write, path), path)
@@ -309,7 +311,7 @@ def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
-    """Report whether a request is a dry run whose response includes predicted effects."""
+    """Report whether a request is a dry run of a queue object, whose response includes predicted effects."""
     is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
     return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
 
@@ -323,5 +325,5 @@ def _with_deprecation(response: AnyResponse, path: ResourcePath | None) -> AnyRe
 
 
 def _health(check: str) -> str:
-    """Return the verbose text of a health check, which always passes."""
+    """Return the verbose text of a health check (`/healthz`, `/livez`, `/readyz`), which always passes."""
     return f"[+]ping ok\n{check} check passed\n"

@@ -1,4 +1,4 @@
-"""Virtual resources, whose objects are computed on request; ComponentStatuses; Events in `events.k8s.io`."""
+"""Virtual resources, whose objects are computed for each request; ComponentStatuses; Events in `events.k8s.io`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +26,14 @@ from batchyard.base.instant import Instant
 
 
 class VirtualStrategy(BuiltInStrategy):
-    """The resource strategy of a kind without stored objects, which has only an OpenAPI schema."""
+    """The kind-specific API logic of a kind without stored objects: only an OpenAPI schema."""
 
     def __init__(self, info: ServedKind) -> None:
         super().__init__(info.constant)
         self._info = info
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Return an OpenAPI schema without fields, because the handlers validate them."""
+        """Return an OpenAPI schema without fields: the kind's request handlers validate the fields."""
         info = self._info
         kind = {"group": info.group, "version": version, "kind": info.kind}
         schema = {"type": "object", "description": description(info.kind), "x-kubernetes-group-version-kind": [kind]}
@@ -41,7 +41,7 @@ class VirtualStrategy(BuiltInStrategy):
 
 
 def virtual_resource(kind: ServedKind, handlers: Mapping[str, EndpointHandlers]) -> Resource:
-    """Return a virtual resource with its handlers by subresource; '' is the resource itself."""
+    """Return a resource without stored objects, with its handlers by subresource; '' is the resource itself."""
     return Resource(kind, VirtualStrategy(kind), handlers=handlers)
 
 
@@ -58,18 +58,18 @@ class VirtualObjectSource(Protocol):
         """Return all objects of a namespace, or of all namespaces for '', sorted by namespace and name."""
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
-        """Return one object; None if it does not exist. Raises StatusError if that needs a more specific error."""
+        """Return one object; None, or a StatusError with a more specific message, if it does not exist."""
 
 
 class ComputedStrategy(VirtualStrategy):
-    """The resource strategy of a kind with computed objects, including its table."""
+    """The kind-specific API logic of a kind whose objects are computed: an OpenAPI schema and a table."""
 
     def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
         super().__init__(info)
         self._table = table
 
     def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a computed object."""
+        """Return a computed object unchanged: it is already in the served version."""
         return dict(stored_object)
 
     def columns(self, api_version: str) -> Sequence[Column]:
@@ -132,7 +132,7 @@ def events_resource() -> Resource:
 
 
 class _RenamedEvents(BuiltInStrategy):
-    """The resource strategy of Events in the group `events.k8s.io`."""
+    """The kind-specific API logic of Events in `events.k8s.io`, stored in the core group's form."""
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an Event of `events.k8s.io` into the form of the core group, which is stored."""
@@ -141,7 +141,7 @@ class _RenamedEvents(BuiltInStrategy):
         )
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Return an updated Event; times that a client sends back in whole seconds keep their stored precision."""
+        """Return the updated Event, with the stored precision of times that a client sends back in whole seconds."""
         prepared_event: dict[str, Any] = restore_stored_times(
             new, cut_times_to_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old
         )
@@ -160,7 +160,7 @@ class _RenamedEvents(BuiltInStrategy):
         return {**_rename_fields(stored_object, _EVENTS_V1_NAMES), "apiVersion": api_version}
 
     def times(self, api_version: str) -> TimeLocations:
-        """Return the paths of time fields, with the field names of `events.k8s.io`."""
+        """Return the paths of an Event's time fields, with their names in `events.k8s.io`."""
         return _rename_fields(super().times(api_version), _EVENTS_V1_NAMES)
 
     def schemas(self, version: str) -> Mapping[str, Any]:

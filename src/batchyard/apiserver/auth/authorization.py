@@ -218,7 +218,7 @@ class _Grant(NamedTuple):
 
 
 class RbacAuthorizer:
-    """The RBAC index: rules by role, and granted roles by namespace and subject. It decides requests."""
+    """Authorizes requests by RBAC, from an index of rules by role, and of granted roles by namespace and subject."""
 
     def __init__(self, objects: ObjectReader) -> None:
         self._rules: dict[Key, tuple[RbacRule, ...]] = {}
@@ -238,7 +238,7 @@ class RbacAuthorizer:
             self._add(change.key, change.obj)
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide whether a request is allowed, and by which binding."""
+        """Decide whether RBAC allows a request; the reason names the binding that allows it."""
         if MASTERS_GROUP in attributes.user.groups:
             return AuthorizationDecision(True)
         for grant in self._grants_for(attributes.user, attributes.namespace):
@@ -292,7 +292,7 @@ def role_key(binding: Obj) -> Key:
 
 
 def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
-    """Return the index key of a binding's subject; ServiceAccounts are users. '' if it lacks a namespace."""
+    """Return a binding's subject as an index key: a ServiceAccount as a user; '' if its namespace is unknown."""
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"

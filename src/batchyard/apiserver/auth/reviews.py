@@ -40,7 +40,7 @@ Review: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, 
 
 
 class Reviews:
-    """The review resources, answered from RBAC and the token verifier."""
+    """Serves review resources, such as SubjectAccessReview and TokenReview, from RBAC and the token verifier."""
 
     def __init__(self, rbac: RbacAuthorizer, tokens: TokenIssuer) -> None:
         self._rbac = rbac
@@ -126,7 +126,7 @@ class Reviews:
 
 
 def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
-    """Return a create-only resource without objects, whose requests a review function answers."""
+    """Return a create-only resource without stored objects; the function `review` computes each status."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:

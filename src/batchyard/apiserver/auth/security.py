@@ -158,7 +158,7 @@ def unauthorized_error() -> StatusError:
 
 
 def permits_dashboard_token(request: ApiRequest) -> bool:
-    """Report whether a dashboard token permits a request: it permits reads of view models, `why` and `eta`."""
+    """Report whether a dashboard token may be used for a request: only to read dashboard pages, `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
     return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _PAGE_SUBRESOURCES
@@ -188,7 +188,9 @@ class EscalationGuard:
         self._rbac = rbac
 
     def guards(self) -> Mapping[str, WriteGuard]:
-        """Return the guards by kind of role or binding."""
+        """Return by kind the function that rejects escalating writes: for roles and ClusterRoles, and for their
+        bindings.
+        """
         roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
         return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
@@ -265,7 +267,8 @@ _COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
 
 
 class OwnerPodsAuthorizer:
-    """An authorizer that lets only the owner of the platform start processes in pods.
+    """An authorizer that lets only the group `system:masters` start processes in pods if the machine cannot isolate
+    pods.
 
     It delegates all other requests to another authorizer.
     """
@@ -292,7 +295,10 @@ def _starts_processes(attributes: authorization.RequestAttributes) -> bool:
 
 
 class ServerSecurity(NamedTuple):
-    """The filters of a server, the RBAC index that must observe every change, and all served resources."""
+    """The authentication and authorization filters of an API server, its RBAC index, and all resources that it serves.
+
+    The RBAC index must observe every change of a role or binding.
+    """
 
     access: AuthFilters
     rbac: authorization.RbacAuthorizer
@@ -309,9 +315,10 @@ def build_security(
     tokens: TokenIssuer,
     pods_denial: Callable[[], str] = _no_denial,
 ) -> ServerSecurity:
-    """Return the filters of a server, and its resources with guards, tokens and reviews added.
+    """Return the request filters of an API server, and its resources plus escalation guards, token requests and
+    reviews.
 
-    `pods_denial` returns why only the owner may start pods; '' if other users may too.
+    `pods_denial` returns why only the group `system:masters` may start pods; '' if other users may too.
     """
     rbac = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac).guards()

@@ -1,7 +1,7 @@
 """ServiceAccount and dashboard tokens: JSON Web Tokens that the platform signs and verifies.
 
 A ServiceAccount token is valid for its audiences until it expires, while its ServiceAccount and the pod or Secret it is
-bound to exist. External clients read its times, so it uses the wall clock, not the platform's time.
+bound to exist. Its times are wall-clock times even if the platform runs on simulated time: external clients read them.
 Sources: Kubernetes's pkg/serviceaccount/{claims,jwt}.go and pkg/registry/core/serviceaccount/storage/token.go.
 """
 
@@ -88,7 +88,7 @@ class TokenIssuer:
         return _sign_claims(self._signer, claims)
 
     def verify_token(self, token: str) -> VerifiedToken | None:
-        """Verify a ServiceAccount token; None if its signature, times or referenced objects are not valid."""
+        """Return the user and audiences of a ServiceAccount token; None if the token is not valid."""
         claims = self._decode_claims(token)
         now = self.clock() // SECOND
         if claims is None or claims["iss"] != ISSUER or not claims["nbf"] <= now < claims["exp"]:
@@ -127,7 +127,7 @@ class TokenIssuer:
         return claims
 
     def _is_reference_valid(self, kind: str, namespace: str, reference: Mapping[str, str]) -> bool:
-        """Report whether a referenced object exists with the same UID and is not being deleted; pods may be."""
+        """Report whether a referenced object exists with the same UID; it may be terminating only if it is a pod."""
         obj = self._objects.get(Key(kind, namespace, reference["name"]))
         if obj is None or obj["metadata"]["uid"] != reference["uid"]:
             return False

@@ -141,7 +141,7 @@ _COLUMNS: Final = (Column("Name", format="name"), Column("Created At", type="dat
 
 
 class DefinitionStrategy(CustomStrategy):
-    """The resource strategy of CustomResourceDefinitions."""
+    """The kind-specific API logic of CustomResourceDefinitions: decoding, validation and table output."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_OWN_VERSION])
@@ -177,7 +177,7 @@ class DefinitionStrategy(CustomStrategy):
 
 
 def definition_resource() -> Resource:
-    """Return the served resource of CustomResourceDefinitions."""
+    """Return the resource `customresourcedefinitions` as the API server serves it."""
     strategy = DefinitionStrategy()
     resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
     return resource._replace(drops_unknown=True, is_adoptable=True)
@@ -199,7 +199,7 @@ def _missing_names(default_names: Mapping[str, str], names: Mapping[str, Any]) -
 
 
 class CustomObjectStore(ApiObjectStore, Protocol):
-    """Access to the stored objects of the API server, with sorted lists."""
+    """Read and write access to the API server's stored objects, with lists sorted by namespace and name."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name."""
@@ -238,7 +238,7 @@ def _serves_a_version(definition: Obj) -> bool:
 
 
 def _resource_key(definition: Obj) -> tuple[Any, ...]:
-    """Return the key of a definition's resource; if the key changes, a new resource is needed."""
+    """Return what the resource of a CustomResourceDefinition depends on; a changed key requires a new resource."""
     metadata = definition["metadata"]
     return metadata["uid"], metadata.get("generation"), is_definition_deleted(definition)
 

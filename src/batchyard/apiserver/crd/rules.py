@@ -51,7 +51,7 @@ _LIST: Final = _T.List(_T.DYN)
 
 
 def kubernetes_functions() -> Any:
-    """Return the CEL functions of Kubernetes as an extension of the CEL library."""
+    """Return the CEL functions that Kubernetes adds to the language, as an extension for the CEL library."""
     by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, implementation in _function_declarations():
         overloads = by_name.setdefault(name, [])
@@ -61,7 +61,7 @@ def kubernetes_functions() -> Any:
 
 
 def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """Yield each function: name, whether it is a member function, parameter types, result type, implementation."""
+    """Yield each CEL function: name, whether it is a member function, parameter types, result type, implementation."""
     text, integer, boolean, double = _T.STRING, _T.INT, _T.BOOL, _T.DOUBLE
     yield "isSorted", True, [_LIST], boolean, lambda each: list(each) == sorted(each)
     yield "sum", True, [_LIST], _ANY, sum
@@ -92,7 +92,7 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
 
 
 def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """Yield the CEL functions of URLs, IP addresses and networks."""
+    """Yield the declarations of the CEL functions for URLs, IP addresses and networks."""
     text, integer, boolean = _T.STRING, _T.INT, _T.BOOL
     yield "url", False, [text], text, _checked_url
     yield "isURL", False, [text], boolean, _is_parsed_by(_checked_url)
@@ -308,14 +308,14 @@ _ITERATING_FUNCTIONS: Final = frozenset({"all", "exists", "exists_one", "existsO
 
 
 class InputSize(NamedTuple):
-    """The size of a rule's input: the number of values, and of characters in their strings."""
+    """The size of the value that a CEL rule reads: the number of values, and of characters in their strings."""
 
     values: int
     characters: int
 
 
 class RuleBudget:
-    """The cost budget for the rules of one object, in steps: about one second of CPU time.
+    """The cost budget for the CEL rules of one object, in evaluation steps: about one second of CPU time.
 
     Steps are an upper bound, from nesting of iterations and input size. Upstream counts actual steps, with the same
     limit of a second. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
@@ -325,7 +325,7 @@ class RuleBudget:
         self._remaining_steps = 10_000_000
 
     def spend(self, depth: int, size: InputSize) -> bool:
-        """Deduct the cost of one evaluation; return whether the budget sufficed."""
+        """Deduct the cost of one rule evaluation from the budget; return whether the budget sufficed."""
         steps = min(size.values**depth, _ITERATIONS_MAX)
         self._remaining_steps -= _BASE_STEPS + (steps * (1 + size.characters // _CHARACTERS_PER_STEP) if depth else 0)
         return self._remaining_steps >= 0
@@ -378,16 +378,16 @@ class ValidationRule(NamedTuple):
 
     @property
     def runs_without_old_value(self) -> bool:
-        """Whether a transition rule also runs without an old value."""
+        """Whether a transition rule also runs without an old value (`optionalOldSelf`)."""
         return bool(self.definition.get("optionalOldSelf"))
 
 
 class _BudgetExceeded(Exception):  # noqa: N818 - named after the condition
-    """The cost budget of the rules is exhausted; carries the error to report."""
+    """The CEL rules of an object exceed their cost budget; carries the error to report."""
 
 
 class ValidationRules:
-    """The compiled validation rules of a value and of all values below it."""
+    """The compiled CEL validation rules of a schema and of all schemas nested in it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -409,7 +409,7 @@ class ValidationRules:
         self._item_rules = ValidationRules(item_schema) if uses_keyword(item_schema, VALIDATION_RULES) else None
 
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
-        """Yield the errors that the rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
+        """Yield the errors that the CEL rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
         try:
             yield from self._faults(value, old, "", RuleBudget())
         except _BudgetExceeded as spent:
@@ -485,7 +485,7 @@ class ValidationRules:
 
 
 def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the compilation error of a rule, or the unimplemented functions that it uses; both '' if valid."""
+    """Return (compilation error, unimplemented functions used) for a CEL validation rule; ('', '') if it is valid."""
     try:
         compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         if definition.get("messageExpression"):
@@ -496,7 +496,7 @@ def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
-    """Compile a validation rule; None if it uses unimplemented functions."""
+    """Compile a CEL validation rule; None if it uses functions that this platform does not implement."""
     try:
         rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         message_expression = definition.get("messageExpression")

@@ -1,4 +1,4 @@
-"""The resource strategy of custom objects: their schemas, table columns and validation rules by version.
+"""The kind-specific API logic of custom objects: their schemas, table columns and validation rules by version.
 
 An object is pruned, defaulted and validated in the version in which it is sent, then stored in the storage version.
 Conversion changes only `apiVersion` and prunes fields that the other version lacks. Validation rules are those of the
@@ -55,7 +55,7 @@ class CustomColumns:
         self._paths: Sequence[Sequence[Step]] = [parse_json_path(each["jsonPath"]) for each in self._column_definitions]
 
     def columns(self) -> list[Column]:
-        """Return the table columns: the name, then those of the definition."""
+        """Return the table columns: the name, then the `additionalPrinterColumns` of the CustomResourceDefinition."""
         return [_NAME_COLUMN, *map(_column_from_definition, self._column_definitions)]
 
     def cells(self, obj: Obj, now: Instant) -> list[str]:
@@ -125,7 +125,7 @@ _KIND_DESCRIPTION: Final = "Kind is a string value representing the REST resourc
 
 
 class CustomStrategy:
-    """The resource strategy of one custom kind, with schemas, columns and rules by version."""
+    """The kind-specific API logic of one custom kind, with schemas, table columns and validation rules by version."""
 
     def __init__(self, info: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
         self._info = info
@@ -172,15 +172,17 @@ class CustomStrategy:
         return cut_times_to_seconds(self.in_version(stored_object, api_version), self._time_locations())
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version without rounding times, for comparison."""
+        """Convert a stored object to a served version with exact times, to compare it with another object."""
         return self._convert(self._upgrade_stored(stored_object), api_version)
 
     def _time_locations(self) -> TimeLocations:
-        """Return the paths of time fields; of a custom object only those of the metadata are known."""
+        """Return the paths of the time fields in a custom object: only those of its metadata are known."""
         return metadata_time_locations()
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new object. Raises StatusError if the definition is terminating."""
+        """Return the validation errors of a new object. Raises StatusError if its CustomResourceDefinition is
+        terminating.
+        """
         if self._is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", message)
@@ -203,7 +205,7 @@ class CustomStrategy:
         return self._columns[api_version].cells(stored_object, now)
 
     def merge_schema(self, version: str) -> MergeSchema:
-        """Return the merge schema of a version."""
+        """Return the merge schema of objects in a version: how server-side apply merges and owns their fields."""
         schema = self._schemas[self._info.api_version_for(version)]
         fields = {**(schema.get("properties") or {}), "apiVersion": _STRING, "kind": _STRING}
         return merge_schema_of_custom_kind({**schema, "properties": fields}, metadata_merge_schema())
@@ -229,7 +231,9 @@ class CustomStrategy:
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _upgrade_stored(self, stored_object: Obj) -> Obj:
-        """Return a stored object, pruned and defaulted by the current schema if that has changed since."""
+        """Return a stored object, pruned and defaulted by the current schema if the schema has changed since it was
+        stored.
+        """
         metadata = stored_object["metadata"]
         uid = metadata.get("uid", "")
         if self._conforming_metadata.get(uid) is metadata:

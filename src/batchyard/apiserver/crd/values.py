@@ -56,7 +56,7 @@ def items(schema: Schema) -> Schema:
 
 
 def child(schema: Schema, name: str) -> Schema:
-    """Return the schema of a field of an object schema; EMPTY if it is unknown."""
+    """Return the schema of a field of an object schema; the empty schema EMPTY if the field is unknown."""
     field_schema = properties(schema).get(name)
     return (additional_properties_schema(schema) or EMPTY) if field_schema is None else field_schema
 
@@ -81,7 +81,7 @@ def uses_keyword(schema: Schema, keyword: str) -> bool:
 
 
 def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
-    """Return the identity of a list item: the values of its keys, or their defaults."""
+    """Return the values of a list item's key fields (`x-kubernetes-list-map-keys`), or their defaults."""
     if not isinstance(item, Mapping):
         return None
     return tuple(repr(item.get(key, child(item_schema, key).get("default"))) for key in keys)
@@ -97,7 +97,7 @@ _ItemChange = Callable[[Any, Schema], Any]
 
 
 def prune_unknown_fields(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return an object without the fields that its schema lacks."""
+    """Return an object without the fields that its schema does not declare."""
     known_fields = _prune_fields(obj, schema, is_object=True)
     return known_fields if isinstance(known_fields, dict) else dict(known_fields)
 

@@ -112,7 +112,9 @@ class WatchStream:
         self.on_new_data()
 
     def begin(self, objs: Iterable[Obj], revision: int) -> None:
-        """Buffer the objects at a revision as ADDED; changes up to that revision are skipped."""
+        """Buffer the objects as ADDED events, as they were at a revision; later changes up to that revision are
+        skipped.
+        """
         self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._initial_count = len(self._buffered)
         self._revision = revision
@@ -176,7 +178,7 @@ class ChangeHistory(Protocol):
     """The history of changes to the stored objects."""
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, durable or not. Raises Expired if the history is too short."""
+        """Return all changes after a revision, even if not yet on disk. Raises Expired if the history is too short."""
 
 
 class ListPage(NamedTuple):
@@ -199,7 +201,7 @@ _decode_token = msgspec.json.Decoder(_Token).decode
 
 
 class PagedLists:
-    """Serves pages of lists, and holds the lists with remaining pages."""
+    """Serves lists in pages, and keeps each list in memory while clients may request more pages of it."""
 
     def __init__(self, objects: ApiObjectStore, history: ChangeHistory) -> None:
         self._objects = objects
@@ -226,7 +228,7 @@ class PagedLists:
         return ListPage(items, metadata)
 
     def _start_list(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """Return revision, objects and start key of a new list: the current one, or at an exact revision."""
+        """Return (revision, objects, start key '') of a new list: the current one, or the one at an exact revision."""
         revision = self._objects.revision
         match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
         requested_revision = parse_resource_version(revision_text)
@@ -253,7 +255,7 @@ class PagedLists:
         return [objs_by_key[key] for key in sorted(objs_by_key)]
 
     def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """Return revision, objects and start key of the held list that a continue token names."""
+        """Return (revision, objects, start key) of the list in memory to which a continue token belongs."""
         token = _parse_token(text)
         held_list = self._held.get((path.info.constant, path.namespace, token.rv))
         if held_list is None:
@@ -268,7 +270,7 @@ class PagedLists:
             self._held.popitem(last=False)
 
     def drop_expired(self) -> None:
-        """Drop the held lists that are older than the change history."""
+        """Drop the lists in memory that are older than the change history."""
         oldest = self._objects.revision - HELD_LIST_AGE_MAX
         while self._held and next(iter(self._held))[2] < oldest:
             self._held.popitem(last=False)
@@ -354,13 +356,13 @@ _NO_REVISION: Final = ("", "0")
 
 
 class ChangeFeed(ChangeHistory, Protocol):
-    """The change history, with a subscription to the durable changes."""
+    """The history of changes to stored objects, with a subscription to those that are on disk."""
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the durable changes after a revision. Raises Expired if the history is too short."""
+        """Return the changes after a revision that are on disk. Raises Expired if the history is too short."""
 
     def join(self, watch: WatchStream) -> None:
-        """Subscribe a watch to all later changes."""
+        """Subscribe a watch to all later changes that are on disk."""
 
 
 class ReadHandler:
@@ -373,7 +375,7 @@ class ReadHandler:
         self._lists = PagedLists(objects, feed)
 
     def drop_expired(self) -> None:
-        """Drop the held lists that are too old to continue."""
+        """Drop the partly returned lists that are too old to continue."""
         self._lists.drop_expired()
 
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:
@@ -393,7 +395,7 @@ class ReadHandler:
         return Response(200, representation.render_list(page.items, page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
-        """Start a watch at a revision; without one, the existing objects come first."""
+        """Start a watch at a revision; without a revision, the existing objects are sent first."""
         renderer = Representation(request, path, self._now())
         renderer.check_accepts_single_object()
         bookmarks = request.flag("allowWatchBookmarks")

@@ -28,7 +28,7 @@ _RESOURCES: Final = ("cpu", "memory")
 
 
 def metrics_resources(objects: ObjectReader, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
-    """Return pod and node metrics as resources."""
+    """Return the resources `pods` and `nodes` of the metrics API."""
     nodes = virtual_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
     pods = virtual_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
     metrics = _MetricsInputs(objects, containers, now)
@@ -57,7 +57,7 @@ class _MetricsInputs:
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
     def build_metrics_object(self, kind: str, subject: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
-        """Return a metrics object of the given kind; the window is in microseconds."""
+        """Return a PodMetrics or NodeMetrics object; `window`, the measurement interval, is in microseconds."""
         stamp = format_time(self._now() // SECOND * SECOND)
         copied_fields = ("name", "namespace", "labels")
         metadata = {field: subject["metadata"][field] for field in copied_fields if field in subject["metadata"]}
@@ -67,7 +67,7 @@ class _MetricsInputs:
 
 
 class _PodMetricsSource:
-    """The metrics of running pods."""
+    """Computes the PodMetrics of running pods."""
 
     def __init__(self, metrics: _MetricsInputs) -> None:
         self._metrics = metrics
@@ -95,7 +95,7 @@ class _PodMetricsSource:
 
 
 class _NodeMetricsSource:
-    """The metrics of nodes."""
+    """Computes the NodeMetrics of all nodes."""
 
     def __init__(self, metrics: _MetricsInputs) -> None:
         self._metrics = metrics

@@ -74,7 +74,7 @@ def select_container(pod: Obj, name: str) -> str:
 
 
 def has_host(pod: Obj) -> bool:
-    """Report whether the pod has a node, or container statuses as in simulations without nodes."""
+    """Report whether the pod is on a node, or has container statuses, as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
 
@@ -162,7 +162,7 @@ def _target_node(target: Any, name: str) -> str:
 
 
 def _check_bindable(pod: Obj, binding_metadata: Mapping[str, Any]) -> None:
-    """Raise StatusError if a precondition fails, or the pod is being deleted, already bound or gated."""
+    """Raise StatusError if a Binding's precondition fails, or its pod is being deleted, already bound or gated."""
     name, pod_metadata = pod["metadata"]["name"], pod["metadata"]
     for label, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
         required_value = binding_metadata.get(field)

@@ -107,7 +107,9 @@ class PodStreams:
         self._pods = pods
 
     def handlers(self) -> Mapping[str, EndpointHandlers]:
-        """Return the handlers by subresource; exec, attach and port-forward need the verb `create` for any method."""
+        """Return the handlers by subresource; exec, attach and port-forward need the verb `create` with any HTTP
+        method.
+        """
         methods = ("POST", "GET")
 
         def upgrade_handlers(kind: str, handler: Any) -> EndpointHandlers:
@@ -207,7 +209,7 @@ def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[s
 
 
 def _requested_streams(request: ApiRequest) -> Streams:
-    """Return the standard streams that an exec or attach requests; a terminal has no separate stderr."""
+    """Return the standard streams of an exec or attach request; with a terminal there is no separate stderr."""
     stdin, stdout, stderr, tty = (request.flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
     if not any(streams[:3]):
@@ -216,7 +218,7 @@ def _requested_streams(request: ApiRequest) -> Streams:
 
 
 def requested_ports(request: ApiRequest) -> Sequence[int]:
-    """Return the ports that a port-forward requests; each parameter is a port or a list of ports."""
+    """Return the ports in a port-forward request; each query parameter is a port or a list of ports."""
     parameters = request.query_values("ports")
     if not parameters:
         raise bad_request('query parameter "ports" is required')
@@ -314,7 +316,7 @@ class LogStream:
         log.on_new_data = self._notify
 
     def take(self) -> Sequence[bytes]:
-        """Return the log data since the last call, or part of it."""
+        """Return the log data that is new since the last call, or a part of it."""
         new_lines = self._log.read()
         lines = [line for line in new_lines if line.at >= self._options.since]
         is_complete = not self._log.is_behind or bool(new_lines and new_lines[-1].at > self._requested_at)
@@ -331,7 +333,7 @@ class LogStream:
         return [*pending_data, text] if text else pending_data
 
     def return_data(self, data: Sequence[bytes]) -> "LogStream":
-        """Return the stream with data put back, for another reader to take from the start."""
+        """Put unsent data back into the stream, and return the stream, so that another reader can take the data."""
         self._pending_data = list(data)
         return self
 

@@ -1,8 +1,8 @@
-"""Queueing in the API: decisions, start forecasts (`eta`), explanations (`why`), and Kueue's visibility API.
+"""Queueing in the API: scheduling decisions, start forecasts (`eta`), explanations (`why`), Kueue's visibility API.
 
-A list of decisions ends with the latest ones, at most `limit`. Besides field selectors the query accepts
-`about=KIND/NAME` (which for a Job or JobSet includes its Workload), and `since` and `until` as times.
-Names of Workloads in other namespaces are shown only to users with access to them.
+A list of `decisions` returns the latest ones, at most `limit`, in order. Besides field selectors it accepts the query
+parameters `about=KIND/NAME` (for a Job or JobSet also its Workload), and `since` and `until` as times. Names of
+Workloads in other namespaces are shown only to users with access to them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ _KINDS_BY_CONSTANT: Final = {info.constant: info for info in scheme.KINDS}
 
 
 def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
-    """Return the resource `decisions`, whose objects are the entries of the decision ledger."""
+    """Return the resource `decisions`, which serves the recorded scheduling decisions (the decision ledger)."""
     info = virtual_kind(DECISIONS_GROUP, DECISIONS_VERSION, _KIND, "decisions", "decision", namespaced=True)
     info = replace(info, selectable_fields=_SELECTABLE_FIELDS)
 
@@ -116,7 +116,7 @@ _DECISION_TABLE: Final = (
 
 
 def _hide_workload_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
-    """Return decision details without the names of Workloads in hidden namespaces."""
+    """Return the details of a scheduling decision without the names of Workloads in namespaces hidden from the user."""
     if isinstance(value, Mapping):
         details = {name: _hide_workload_names(each, is_hidden) for name, each in value.items()}
         if _WORKLOAD_FIELD in details and is_hidden(str(details[_WORKLOAD_FIELD]).partition("/")[0]):
@@ -128,7 +128,7 @@ def _hide_workload_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
 
 
 def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
-    """Return a ledger entry as an object of the kind Decision."""
+    """Return a recorded scheduling decision as an API object of the kind Decision."""
     key = record.regarding
     info = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if info is None else info.api_version
@@ -162,7 +162,7 @@ def _ledger_errors() -> Iterator[None]:
 
 
 def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
-    """Return the ledger query for a request, with the filters that the ledger supports."""
+    """Return the decision query for a request: of its selectors, those that the decision ledger can filter by."""
     exact_fields = {path: text for path, is_equality, text in selection.fields if is_equality}
     namespace = namespace or exact_fields.get("metadata.namespace", "")
     subject = request.query.get("about", "")
@@ -178,7 +178,7 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
 
 
 def _parse_about(subject: str, namespace: str) -> Iterator[Key]:
-    """Yield the object keys that a text such as `job/train` can mean, including the Workloads of jobs."""
+    """Yield the object keys that an `about` parameter such as `job/train` can mean, including the Workloads of jobs."""
     plural, separator, name = subject.partition("/")
     info = next((info for info in scheme.KINDS if plural.lower() in _resource_names(info)), None)
     if not separator or not name or info is None:
@@ -282,7 +282,7 @@ _WHY_WORKLOADS: Final = ("kueue.x-k8s.io", "workloads")
 
 
 class Explanations(Protocol):
-    """Explains why objects are pending or in their state."""
+    """Explains why an object is pending, or in its current state."""
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool]) -> Mapping[str, Any] | None:
         """Return the explanation of an object; None if the object does not exist.
@@ -410,7 +410,7 @@ class VisibilityResources:
         return [self._pending_workload(view, position, local_position) for local_position, (position, view) in page]
 
     def _pending_workload(self, view: WorkloadView, cluster_position: int, local_position: int) -> dict[str, Any]:
-        """Return a pending Workload with its positions in both queues."""
+        """Return a PendingWorkload of the visibility API, with positions in its ClusterQueue and its LocalQueue."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
         meta = cut_metadata_times_to_seconds(workload["metadata"])
         metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": meta.get("creationTimestamp")}
@@ -425,7 +425,7 @@ class VisibilityResources:
 
 
 def _limit_and_offset(request: ApiRequest) -> tuple[int, int]:
-    """Return limit and offset of a visibility request; without a limit the default."""
+    """Return the `limit` and `offset` parameters of a visibility request, or their defaults."""
     limit, offset = (_integer_parameter(request, name) for name in ("limit", "offset"))
     return min(max(limit or _VISIBILITY_LIMIT, 0), _VISIBILITY_LIMIT_MAX), max(offset, 0)
 

@@ -141,7 +141,7 @@ class ScaleHandler:
         return StatusError(409, "Conflict", message, {"name": name, "group": info.group, "kind": info.plural})
 
     def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
-        """Return the Scale of an object."""
+        """Return the Scale object of a stored object: its desired and current replicas, and its selector."""
         copied_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         stored_metadata = stored_object["metadata"]
         metadata = {field: stored_metadata[field] for field in copied_fields if field in stored_metadata}
@@ -158,7 +158,7 @@ class ScaleHandler:
 def with_scale(
     resource: Resource, objects: ApiObjectStore, replica_paths: Mapping[str, str], now: Callable[[], Instant]
 ) -> Resource:
-    """Return a resource with the subresource `scale`; `replica_paths` has the JSON paths of the replicas."""
+    """Return a resource with the subresource `scale`; `replica_paths` are the JSON paths of its replica fields."""
     scale_handlers = ScaleHandler(objects, resource, replica_paths, now).handlers()
     return resource._replace(handlers={**resource.handlers, "scale": scale_handlers})
 
