@@ -45,7 +45,7 @@ class OperatorWebhook(NamedTuple):
 
     @property
     def resources(self) -> list[str]:
-        """The resources that the webhook handles, in the notation of webhook rules."""
+        """The plural resource names that the webhook handles, in the notation of webhook rules."""
         return [self.info.plural, *(f"{self.info.plural}/{subresource}" for subresource in self.subresources)]
 
     @property
@@ -92,7 +92,7 @@ def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[Opera
 
 
 class ObjectQuery(NamedTuple):
-    """A query for one object by its key, or for the pods of a Job by the Job's uid."""
+    """A query to the API server: for one object by its key, or for the pods of the Job with a uid."""
 
     key: Key
     owner: str = ""
@@ -119,7 +119,7 @@ class FetchedObjects:
         return objects[0] if objects else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the fetched pods of the Job with a uid."""
+        """Return the fetched pods that the Job with this uid owns."""
         return self._fetched_objects(ObjectQuery(Key("", self._namespace, ""), uid))
 
     def _fetched_objects(self, query: ObjectQuery) -> Sequence[Obj]:
@@ -185,7 +185,10 @@ def namespace_of(review: Mapping[str, Any]) -> str:
 def review_mutation(
     review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None = None
 ) -> Obj:
-    """Return the mutating webhook's answer: a JSON patch with the defaults. `namespaces` selects managed ones."""
+    """Return the AdmissionReview response of the mutating webhook: a JSON patch that sets defaults.
+
+    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages.
+    """
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
@@ -199,7 +202,7 @@ def review_mutation(
 
 
 def review_validation(review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects) -> Obj:
-    """Return the validating webhook's answer: whether the object is allowed, or else the errors."""
+    """Return the AdmissionReview response of the validating webhook: the object is allowed, or the errors."""
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
@@ -231,7 +234,7 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
 
 
 def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
-    """Return a sent object with defaults and mutations, as the API server will store it."""
+    """Return a sent object with defaults and mutations, in the form in which the API server will store it."""
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects)
@@ -256,7 +259,7 @@ def _find_faults(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldE
 
 
 def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], objects: FetchedObjects) -> None:
-    """Check the rules that depend on objects other than the reviewed one; raises Forbidden."""
+    """Raise Forbidden if the reviewed object violates a rule that depends on other objects."""
     kind = group_kind(new)
     if kind == scheme.POD:
         validate_pod(new, objects)
