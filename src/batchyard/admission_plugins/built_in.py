@@ -58,13 +58,13 @@ def admit_pod(pod: meta.Obj, find: Find, default: meta.Obj | None) -> dict[str, 
 
 
 def default_class(classes: Iterable[meta.Obj]) -> meta.Obj | None:
-    """Return the PriorityClass with globalDefault, the one with the lowest value if there are several, or None."""
+    """Return the PriorityClass with globalDefault; of several the one with the lowest value; None if there is none."""
     defaults = (priority_class for priority_class in classes if priority_class.get("globalDefault"))
     return min(defaults, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 
 
 def priority(pod: meta.Obj, find: Find, default: meta.Obj | None) -> meta.Obj:
-    """Return the Pod with the priority and preemption policy of its PriorityClass or of the default class."""
+    """Return the Pod with the priority and preemption policy of its PriorityClass, or of the global default class."""
     spec = pod["spec"]
     name, value, policy = _class_of(pod, find, default)
     fields = {"priority": value, "preemptionPolicy": policy} | ({"priorityClassName": name} if name else {})
@@ -78,7 +78,7 @@ def priority(pod: meta.Obj, find: Find, default: meta.Obj | None) -> meta.Obj:
 
 
 def default_toleration_seconds(pod: meta.Obj) -> meta.Obj:
-    """Return the Pod with tolerations for not-ready and unreachable nodes, unless it has its own."""
+    """Return the Pod with default tolerations for not-ready and unreachable nodes, unless it has its own."""
     tolerations = pod["spec"].get("tolerations") or ()
     new_keys = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
     return _add_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in new_keys])
@@ -94,7 +94,7 @@ def extended_resource_toleration(pod: meta.Obj) -> meta.Obj:
 
 
 def _class_of(pod: meta.Obj, find: Find, default: meta.Obj | None) -> tuple[str, int, str]:
-    """Return the name, value and preemption policy of a Pod's class; the name is '' without a class."""
+    """Return name, value and preemption policy of a Pod's PriorityClass; the name is '' if the Pod has none."""
     name = pod["spec"].get("priorityClassName") or ""
     priority_class = find(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else default
     if priority_class is not None:
@@ -111,7 +111,7 @@ def _class_of(pod: meta.Obj, find: Find, default: meta.Obj | None) -> tuple[str,
 
 
 def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, computed_value: object) -> Forbidden:
-    """Return the error of a Pod whose priority or policy differs from its class."""
+    """Return the error of a Pod whose priority or preemption policy differs from that of its PriorityClass."""
     return Forbidden(
         f"{forbidden(pod)}: the {field_text} ({given_value}) must not be provided in pod spec; "
         f"priority admission controller computed {computed_value} from the given PriorityClass name"
@@ -182,7 +182,7 @@ _TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Review(NamedTuple):
-    """The warnings and audit annotations of a response."""
+    """The result of a Pod Security review: warnings for the client, and annotations of the audit event."""
 
     warnings: tuple[str, ...] = ()
     #: The annotations of the audit event.
@@ -194,7 +194,7 @@ _PRIVILEGED_REVIEW: Final = Review((), {f"{pod_security.PREFIX}enforce-policy": 
 
 
 def check_pod(pod: meta.Obj, find: Find) -> None:
-    """Raise Forbidden if a new pod violates the policy that its namespace enforces."""
+    """Raise Forbidden if a new pod violates the Pod Security level that its namespace enforces."""
     policy = pod_security.namespace_policy(_labels_of(pod, find))
     violations = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
     if violations.found:
@@ -202,13 +202,15 @@ def check_pod(pod: meta.Obj, find: Find) -> None:
 
 
 def check_pod_change(new: meta.Obj, old: meta.Obj, find: Find) -> None:
-    """Raise Forbidden if a pod whose containers changed violates the policy of its namespace."""
+    """Raise Forbidden if a pod whose containers changed violates the Pod Security level that its namespace enforces."""
     if _is_significant(new, old):
         check_pod(new, find)
 
 
 def check_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
-    """Raise InvalidObject if policy labels of a Namespace are invalid and were valid or different before."""
+    """Raise InvalidObject if the Pod Security labels of a new Namespace, or the changed ones of an old one, are
+    invalid.
+    """
     faults = pod_security.label_faults(namespace["metadata"].get("labels") or {})
     if faults and (old is None or faults != pod_security.label_faults(old["metadata"].get("labels") or {})):
         raise InvalidObject(faults)
@@ -243,7 +245,7 @@ def _pod_review(pod: meta.Obj, old: meta.Obj | None, find: Find) -> Review:
 def _evaluate_modes(
     pod_or_template: meta.Obj, policy: pod_security.PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
 ) -> Review:
-    """Evaluate a pod or pod template against each mode of the policy."""
+    """Check a pod or pod template against the Pod Security levels to enforce, audit and warn about."""
     annotations: dict[str, str] = {}
     if faults := pod_security.label_faults(labels):
         fault_text = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
@@ -260,7 +262,7 @@ def _evaluate_modes(
 
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
-    """Return warnings about existing pods that violate a stricter policy of their Namespace."""
+    """Return warnings about existing pods that violate the stricter Pod Security level now set on their Namespace."""
     labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
     new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
     is_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
@@ -336,7 +338,7 @@ _WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
 def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find: Find) -> bool:
-    """Report whether `managedJobsNamespaceSelector` selects a Namespace; False if it does not exist."""
+    """Report whether Kueue's `managedJobsNamespaceSelector` selects a Namespace; False if it is missing."""
     if namespace_selector is None:
         return True
     namespace = find(meta.Key(scheme.NAMESPACE, "", name))
@@ -346,8 +348,8 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
 def queue_job(job: meta.Obj, find: Find, namespace_selector: meta.Selector | None = None) -> meta.Obj:
     """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
 
-    A child job is suspended only if no ancestor is managed. In a Namespace that is not managed, a job without a queue
-    does not get the default queue.
+    A child job is suspended only if no ancestor is managed by Kueue. In a Namespace that Kueue does not manage, a job
+    without a queue does not get the default queue.
     """
     if meta.controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find) else _suspend_queued(job)
@@ -363,7 +365,7 @@ def queue_job(job: meta.Obj, find: Find, namespace_selector: meta.Selector | Non
 
 
 def _has_managed_ancestor(job: meta.Obj, find: Find) -> bool:
-    """Report whether an ancestor job is managed by a queue; raise Forbidden if an ancestor is missing."""
+    """Report whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
     ancestors = meta.find_managed_ancestor(job, find)
     if ancestors.missing is not None:
         message = f'{ancestors.missing.kind} "{ancestors.missing.name}" not found'
@@ -372,14 +374,14 @@ def _has_managed_ancestor(job: meta.Obj, find: Find) -> bool:
 
 
 def _suspend_queued(job: meta.Obj) -> meta.Obj:
-    """Return the job, suspended if it has a queue."""
+    """Return the job, suspended if it has a queue label."""
     if not meta.label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return job
     return meta.with_path(job, ("spec", "suspend"), True)
 
 
 def _set_default_label(job: meta.Obj, name: str, default: meta.Key, find: Find) -> meta.Obj:
-    """Return the job with a label set to the name of the default object, if that exists and the label is missing."""
+    """Return the job with a label that names the default object, if that object exists and the job lacks the label."""
     if meta.label(job, name) or find(default) is None:
         return job
     return meta.with_path(job, ("metadata", "labels", name), default.name)
@@ -394,7 +396,7 @@ _DEFAULT_QUEUES_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io
 
 
 def check_queue_kept(new: meta.Obj, old: meta.Obj, find: Find) -> None:
-    """Raise Forbidden if the queue label is removed in a Namespace with a default LocalQueue."""
+    """Raise Forbidden if an update removes a job's queue label in a Namespace with a default LocalQueue."""
     name = well_known.QUEUE_NAME
     if meta.label(new, name) or not meta.label(old, name):
         return
@@ -423,7 +425,7 @@ def new_namespace(name: str) -> meta.Obj:
 
 
 def activated_namespace(namespace: meta.Obj) -> meta.Obj:
-    """Return a new Namespace with its label, its finalizer and the phase Active."""
+    """Return a new Namespace with its name label, its `kubernetes` finalizer and the phase Active."""
     return meta.with_status(with_namespace_finalizer(namespace), {"phase": "Active"})
 
 
@@ -453,6 +455,6 @@ def check_namespace(obj: meta.Obj, find: Find) -> None:
 
 
 def check_deletion(namespace: meta.Obj) -> None:
-    """Raise Forbidden if the Namespace must not be deleted."""
+    """Raise Forbidden if the Namespace is one that Kubernetes never deletes, such as `default`."""
     if namespace["metadata"]["name"] in _UNDELETABLE:
         raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")

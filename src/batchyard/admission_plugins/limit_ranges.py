@@ -19,7 +19,7 @@ _KINDS: Final = (("containers", "container"), ("initContainers", "init container
 
 
 class _LimitConstraint(NamedTuple):
-    """One constraint of a LimitRange: type, resource, and the amount in billionths and as text."""
+    """One constraint of a LimitRange: its type, its resource, and the amount in billionths of a unit and as text."""
 
     limit_type: str
     resource: str
@@ -28,7 +28,7 @@ class _LimitConstraint(NamedTuple):
 
 
 class _RequestedResources(NamedTuple):
-    """The requests and limits of a container or Pod in billionths, with quantity texts as format examples."""
+    """The requests and limits of a container or Pod, in billionths of a unit, and texts that show their format."""
 
     requests: Mapping[str, int]
     limits: Mapping[str, int]
@@ -111,7 +111,7 @@ def _fill_defaults(
 
 
 def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a message for each violated constraint."""
+    """Yield a message for each constraint of a LimitRange that a Pod's spec violates."""
     for limit in limits:
         if limit["type"] == _CONTAINER:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
@@ -126,7 +126,7 @@ def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Ite
 
 
 def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the first quantity text of each resource, whose notation messages use for sums."""
+    """Return the first quantity text of each resource; messages format sums in the same notation."""
     quantity_texts: dict[str, str] = {}
     for container in containers:
         resources = container.get("resources") or {}
@@ -136,7 +136,7 @@ def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _violations(limit: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
-    """Yield a message for each constraint of a limit that the requests and limits violate."""
+    """Yield a message for each constraint of one LimitRange item that the given requests and limits violate."""
     for field, rule in _RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
             message = rule(
@@ -170,7 +170,7 @@ def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> s
 
 
 def _check_ratio(constraint: _LimitConstraint, resources: _RequestedResources) -> str | None:
-    """Return a message if the ratio of limit to request exceeds the maximum; otherwise None."""
+    """Return a message if a resource's limit exceeds its request by more than the maximum ratio; otherwise None."""
     start = f"{constraint.resource} max limit to request ratio per {constraint.limit_type} is {constraint.text}"
     request, limit = resources.requests.get(constraint.resource, 0), resources.limits.get(constraint.resource, 0)
     if not request:

@@ -42,7 +42,7 @@ def default_service_account(namespace: str) -> Obj:
 
 
 def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
-    """Return the Pod with its ServiceAccount, and a token volume of this name unless automount is disabled.
+    """Return the Pod with its ServiceAccount, and a token volume named `volume` unless automount is disabled.
 
     Raises TemporarilyForbidden if the ServiceAccount does not exist.
     """
@@ -65,13 +65,15 @@ def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
 
 
 def _automounts_token(pod: Obj, account: Obj) -> bool:
-    """Report whether the token is mounted: the setting of the Pod, or by default of the account."""
+    """Report whether the token is mounted: by the Pod's setting, or if it has none by the ServiceAccount's."""
     pod_setting = pod["spec"].get("automountServiceAccountToken")
     return bool(account.get("automountServiceAccountToken", True) if pod_setting is None else pod_setting)
 
 
 def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the changed containers and volumes, with the token mounted where its path is unused."""
+    """Return a pod spec's changed fields: its containers with the token mounted where its path is free, and its
+    volumes.
+    """
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
     existing_name = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
     mount = {"name": existing_name or name, "readOnly": True, "mountPath": _MOUNT_PATH}
@@ -97,7 +99,7 @@ def _with_mount(container: Mapping[str, Any], mount: Mapping[str, Any]) -> Mappi
 
 
 def _check_mirror_pod(pod: Obj) -> Obj:
-    """Check a mirror pod, which must not reference ServiceAccounts or Secrets."""
+    """Return a mirror pod unchanged; raise Forbidden if it references ServiceAccounts or Secrets."""
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
     sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
@@ -124,7 +126,7 @@ def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _check_secrets(pod: Obj, account: Obj) -> None:
-    """Raise Forbidden if the account restricts Secrets and the Pod uses a Secret that it does not reference."""
+    """Raise Forbidden if the ServiceAccount restricts Secrets, and the Pod uses one that the account does not list."""
     problem = next(_find_unreferenced_secrets(pod["spec"], account), None)
     if problem is not None:
         raise Forbidden(f"{forbidden(pod, is_named=False)}: {problem}")
