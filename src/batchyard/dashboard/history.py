@@ -27,7 +27,7 @@ DIVERGENCES_MAX: Final = 500
 
 
 class SchedulerDivergence(NamedTuple):
-    """One divergence between Kueue and this scheduler in shadow mode."""
+    """A difference between a decision of Kueue and that of this scheduler, which runs beside Kueue in shadow mode."""
 
     at: Instant
     #: When Kueue decided, or since when this scheduler would have decided.
@@ -42,10 +42,10 @@ class SchedulerDivergence(NamedTuple):
 
 
 class ShadowComparison:
-    """The results of shadow mode: the numbers of agreements and divergences, and the recent divergences."""
+    """The results of shadow mode: how often Kueue and this scheduler agreed and differed, and recent differences."""
 
     def __init__(self, count_agreements: Callable[[], int], count_divergences: Callable[[], int]) -> None:
-        """Store two functions that return the current number of agreements and of divergences."""
+        """Store two functions that return how often Kueue and this scheduler agreed and differed."""
         self.count_agreements = count_agreements
         self.count_divergences = count_divergences
         #: The recent divergences, the latest first.
@@ -53,7 +53,7 @@ class ShadowComparison:
 
 
 class HistoryLimits(NamedTuple):
-    """The maximum numbers of finished Workloads (about 1.5 KB each) and of ended node intervals in a history."""
+    """How many finished Workloads (about 1.5 KB each) and ended pod-on-node intervals a history keeps at most."""
 
     workloads: int
     node_intervals: int
@@ -88,7 +88,7 @@ class WorkloadMark(NamedTuple):
 
 @dataclass(slots=True)
 class QuotaInterval:
-    """An interval during which a Workload had quota reserved; `end` is None while it lasts."""
+    """An interval during which a Workload had quota reserved; `end` is None while the quota is reserved."""
 
     cluster_queue: str
     start: Instant
@@ -121,7 +121,7 @@ class WorkloadHistory:
 
 @dataclass(slots=True)
 class NodeInterval:
-    """The interval during which a pod was bound to a node; `end` is None while it lasts."""
+    """The interval during which a pod was bound to a node; `end` is None while the pod is bound."""
 
     pod: str
     namespace: str
@@ -133,7 +133,7 @@ class NodeInterval:
 
 
 class PlatformHistory:
-    """The recorded history of a platform: the events of its Workloads, and the node intervals of its pods."""
+    """The recorded history of a platform: the events of its Workloads, and the intervals of its pods on nodes."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class PlatformHistory:
                 self._on_pod(event)
 
     def node_intervals(self) -> Iterable[NodeInterval]:
-        """Return the node intervals of all pods: first the ended, then the current intervals."""
+        """Yield the intervals of all pods on nodes: first the ended, then the current ones."""
         yield from self._ended_intervals
         yield from self._current_intervals.values()
 
@@ -186,7 +186,7 @@ class PlatformHistory:
         self._compare(history, old_view, view, event.obj)
 
     def _start_history(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
-        """Start the history of a Workload, with earlier events from its conditions."""
+        """Create the history of a Workload, and add its earlier events from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
         history = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
         self.workload_histories[view.uid] = history
@@ -206,7 +206,7 @@ class PlatformHistory:
         return history
 
     def _compare(self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
-        """Record the changes between two revisions of a Workload."""
+        """Record the events that happened to a Workload between two of its revisions."""
         now = self._now()
         history.priority = view.priority
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
@@ -238,7 +238,9 @@ class PlatformHistory:
 
     @staticmethod
     def _reserve(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
-        """Start a quota interval with the assigned usage; later decreases, as pods finish, are not recorded."""
+        """Start a quota interval of a Workload with its assigned usage; later decreases, as pods finish, are not
+        recorded.
+        """
         admission = admission_of(obj)
         usage = tuple(
             (assignment["flavors"][resource], resource, amount(resource, quantity))

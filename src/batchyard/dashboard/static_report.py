@@ -1,4 +1,4 @@
-"""The dashboard's static files and views, and a self-contained HTML report about a finished run."""
+"""The dashboard's static files and pages, and a self-contained HTML report about a finished run."""
 
 import pkgutil
 import re
@@ -73,7 +73,7 @@ class Asset(NamedTuple):
 
 @cache
 def read_asset(name: str) -> Asset | None:
-    """Return a static file by name, None if it does not exist; the empty name is the index page."""
+    """Return a static file of the dashboard by name; None if it does not exist; the empty name is the index page."""
     name = name or INDEX
     if name not in _STATIC_FILES:
         return None
@@ -103,19 +103,19 @@ VIEWS: Final[Mapping[str, View]] = {
 
 
 def no_costs() -> Statement | None:
-    """Return None, because CostRecords contain the machine costs."""
+    """Return None: the costs of the platform come from its CostRecords."""
     return None
 
 
 class PlatformTime(NamedTuple):
-    """The clock of the platform, and its speed relative to real time; 0 for a stopped clock."""
+    """The clock of the platform, and its speed relative to real time; the speed is 0 for a stopped clock."""
 
     now: Callable[[], Instant]
     speed: float
 
 
 class DashboardViews:
-    """Computes the views of a platform; with `whole`, lists are complete instead of paginated."""
+    """Computes the JSON documents of all dashboard pages; with `whole`, lists are complete instead of paginated."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class DashboardViews:
     def model(
         self, view: str, query: data_source.Query, viewer: data_source.ViewerAccess
     ) -> data_source.ViewJson | None:
-        """Return the document of a view; None if the view or its object does not exist or the user may not list it."""
+        """Return the document of a page; None if the page or its object does not exist or the user may not list it."""
         compute_view = VIEWS.get(view)
         if compute_view is None:
             return None
@@ -159,7 +159,7 @@ class DashboardViews:
         return compute_view(source, data_source.NamespaceAccess(viewer), query)
 
     def time(self) -> data_source.ViewJson:
-        """Return the time and speed of the platform, from which the page computes ages."""
+        """Return the time and speed of the platform, from which the browser computes ages."""
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
 
 
@@ -173,7 +173,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def render_static_report(views: DashboardViews) -> str:
-    """Return the HTML report with the JSON documents of all views."""
+    """Return the HTML report, which contains the JSON documents of all dashboard pages."""
     documents_json = _encode({**views.time(), "models": _all_documents(views)}).decode()
     embedded_json = documents_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
     style = f"<style>\n{_read_text(STYLE)}</style>"
@@ -192,7 +192,7 @@ def render_static_report(views: DashboardViews) -> str:
 
 
 def bundled_script() -> str:
-    """Return all scripts joined into one, without imports; top-level names are unique across the scripts."""
+    """Return all dashboard scripts joined into one, without imports; top-level names are unique across the scripts."""
     return "".join(_EXPORT_KEYWORD.sub("", _IMPORT_LINE.sub("", _read_text(f"js/{name}"))) for name in SCRIPTS)
 
 
@@ -217,7 +217,7 @@ def _all_documents(views: DashboardViews) -> dict[str, Any]:
 
 
 def _detail_queries(views: DashboardViews, kind: str) -> Iterator[dict[str, str]]:
-    """Yield the query of the detail page of each object of a kind."""
+    """Yield the query of each object's detail page, for all objects of a kind."""
     for obj in views.objects(kind)[:DETAILS_MAX]:
         namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]
         yield {"namespace": namespace, "name": name} if namespace else {"name": name}

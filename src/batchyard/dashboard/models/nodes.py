@@ -1,4 +1,4 @@
-"""The node views: all nodes by pool with their utilization, and one node with its pods."""
+"""The node pages of the dashboard: all nodes by pool with their utilization, and one node with its pods."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -19,7 +19,7 @@ _POOL_OF_OTHERS: Final = "nodes"
 
 
 def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document about all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
+    """Return the document of the page of all nodes by pool; it does not reveal whose pods use the nodes."""
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     used_by_node = _used_by_node(source)
@@ -41,7 +41,9 @@ def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson
 
 
 def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document about one node, with the pods that the user may list; None if the node does not exist."""
+    """Return the document of the page of one node, with the pods that the user may list; None if the node does not
+    exist.
+    """
     if not scope.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     name = query.get("name", "")
@@ -61,7 +63,7 @@ def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson |
 
 
 def cluster_summary(source: ViewInputs) -> ViewJson:
-    """Return the number of nodes, and the requested share of their total capacity."""
+    """Return the number of nodes, and the share of their total capacity that pods request."""
     views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _sum_amounts(view.allocatable for view in views)
     used = _sum_amounts(dict(usage) for usage in _used_by_node(source).values())
@@ -81,12 +83,12 @@ def cluster_summary(source: ViewInputs) -> ViewJson:
 
 
 def node_pool_name(obj: Obj) -> str:
-    """Return the node pool of a node, or a default name for nodes without a pool."""
+    """Return the name of a node's pool, or a default name for nodes without a pool."""
     return label(obj, well_known.NODE_POOL) or _POOL_OF_OTHERS
 
 
 def _used_by_node(source: ViewInputs) -> dict[str, dict[str, int]]:
-    """Return the resources that the pods on each node request."""
+    """Return by node the total resources that its pods request."""
     used: dict[str, dict[str, int]] = {}
     for obj in source.reader.list(scheme.POD):
         view = pod_view(obj)
@@ -147,7 +149,7 @@ def _node_state(view: NodeView, obj: Obj) -> str:
 
 
 def _booting_cell(instance: Obj) -> ViewJson:
-    """Return the cell of a machine whose node has not registered yet."""
+    """Return the node page's cell for a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}

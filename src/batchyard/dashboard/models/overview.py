@@ -29,7 +29,7 @@ WORKLOADS_SHOWN_MAX: Final = 12
 
 
 def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the overview document; users without access to ClusterQueues get their LocalQueues instead."""
+    """Return the document of the overview page; users without access to ClusterQueues get their LocalQueues instead."""
     document: ViewJson = {}
     if scope.may_list_all(scheme.NODE):
         document["cluster"] = cluster_summary(source)
@@ -51,7 +51,7 @@ def _cluster_queue_rows(source: ViewInputs) -> ViewJson:
 
 
 def _all_workloads(source: ViewInputs) -> ViewJson:
-    """Return the running and pending Workloads for a user who may list all Workloads."""
+    """Return the counts and first rows of running and pending Workloads, for a user who may list all Workloads."""
     queues = source.queue_source.snapshot.queues
     admitted_workloads = [workload for queue in queues.values() for workload in queue.workloads.values()]
     latest_workloads = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted_workloads, key=_reserved_at)
@@ -72,7 +72,9 @@ def _all_workloads(source: ViewInputs) -> ViewJson:
 
 
 def _first_pending_workloads(source: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
-    """Yield the first pending Workloads of each queue, with their position; more of each if there are few queues."""
+    """Yield the first pending Workloads of each queue as (position, queue, Workload); the fewer queues, the more of
+    each.
+    """
     queues = [name for name in source.queue_source.snapshot.queues if source.queue_source.count_pending(name)]
     for name in queues:
         shown_max = -(-WORKLOADS_SHOWN_MAX // len(queues))
@@ -81,7 +83,7 @@ def _first_pending_workloads(source: ViewInputs) -> Iterator[tuple[int, str, Wor
 
 
 def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> ViewJson:
-    """Return the running and pending Workloads for a user who may list Workloads of some namespaces."""
+    """Return the counts and first rows of running and pending Workloads, for a user restricted to some namespaces."""
     entries = source.workload_list.entries(source.reader, namespaces)
     running_entries = [entry for entry in entries if entry.view.quota_reserved and not entry.view.finished]
     pending_entries = [entry for entry in entries if entry.state == PENDING]
@@ -106,7 +108,7 @@ def _reserved_at(workload: AdmittedWorkload) -> tuple[int, str]:
 
 
 def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document about all Cohort trees, those with children first; Cohorts show only names and usage."""
+    """Return the document of the page of Cohort trees, those with children first; Cohorts show only names and usage."""
     if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     roots = dict.fromkeys(queue.node.path[0] for queue in source.queue_source.snapshot.queues.values())
@@ -149,7 +151,7 @@ class _Span(NamedTuple):
 
 
 def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
-    """Return the time line document, with times in seconds since `origin`; a bar without an end is still running."""
+    """Return the document of the time line page. Times are seconds since `origin`; a bar without an end still runs."""
     lane_kind = "node" if query.get("by") == "node" and scope.may_list_all(scheme.NODE) else "flavor"
     period_start = _period_start(source, query)
     histories = (history for history in source.history.workload_histories.values() if history.quota_intervals)
@@ -176,7 +178,7 @@ def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJs
 
 
 def _period_start(source: ViewInputs, query: Query) -> Instant:
-    """Return the start of the shown interval, from the query parameter `last`: seconds, or `all`."""
+    """Return the start of the shown period; the query parameter `last` is its length in seconds, or `all`."""
     period_text = query.get("last", "")
     if period_text == "all":
         histories = source.history.workload_histories.values()
@@ -197,7 +199,7 @@ def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
 
 
 def _spans_by_node(source: ViewInputs, scope: NamespaceAccess) -> list[_Span]:
-    """Return the bars by node; pods of a Workload that start at the same time on a node share a bar."""
+    """Return the time line's bars by node; pods of a Workload that start at the same time on a node share a bar."""
     ends: dict[tuple[str, str, Instant], Instant | None] = {}
     for interval in source.history.node_intervals():
         if not interval.workload or not scope.may_list(scheme.POD, interval.namespace):
@@ -220,7 +222,9 @@ def _lanes(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -
 
 
 def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> tuple[list[list[object]], int]:
-    """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the number of rows."""
+    """Place time line bars [start, end, row, Workload number, outcome] in the first free row each; return also the row
+    count.
+    """
     free_rows: list[int] = []
     busy_rows: list[tuple[Instant, int]] = []
     row_count, bars = 0, list[list[object]]()
@@ -239,14 +243,14 @@ def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], period_start: Ins
 
 
 def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]) -> list[object]:
-    """Return a Workload as [key, queue number, priority]; -1 and 0 if its history was dropped."""
+    """Return a Workload as [key, queue number, priority]; the numbers are -1 and 0 if its history was dropped."""
     return [key, -1, 0] if history is None else [key, queues.index(history.queue), history.priority]
 
 
 def _preemptions(
     source: ViewInputs, histories: dict[str, WorkloadHistory], numbers: dict[str, int], period_start: Instant
 ) -> list[ViewJson]:
-    """Return the preemptions between Workloads on the time line."""
+    """Return the preemptions in which both Workloads are on the time line."""
     preemptions = []
     for key, number in numbers.items():
         for mark in histories[key].marks if key in histories else ():

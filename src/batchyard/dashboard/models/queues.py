@@ -1,4 +1,4 @@
-"""The queue views: rows of ClusterQueues and LocalQueues, and one ClusterQueue in detail."""
+"""The queue pages of the dashboard: rows of ClusterQueues and LocalQueues, and one ClusterQueue in detail."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
@@ -20,7 +20,7 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
 def cluster_queue_row(source: ViewInputs, queue: ClusterQueue) -> ViewJson:
-    """Return the row of a ClusterQueue, with counts and a usage bar for each flavor."""
+    """Return the row of a ClusterQueue, with counts of Workloads and a usage bar for each flavor."""
     queue_state = source.queue_source.readiness(queue.name)
     admitted_count = sum(workload.is_admitted for workload in queue.workloads.values())
     return {
@@ -80,7 +80,9 @@ _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
 def queue_time_series(source: ViewInputs, queue: str) -> ViewJson | None:
-    """Return the time series of a ClusterQueue with a fixed number of points; None without history."""
+    """Return a ClusterQueue's pending and running Workloads and its usage over time, in fixed steps; None without
+    history.
+    """
     histories = [history for history in source.history.workload_histories.values() if history.queue == queue]
     if not histories:
         return None
@@ -118,7 +120,7 @@ def _all_changes(
 
 
 def _pending_changes(history: WorkloadHistory) -> _Changes:
-    """Yield (time, 1) whenever a Workload becomes pending, and (time, -1) whenever it stops being pending."""
+    """Yield (time, 1) whenever a Workload becomes pending, and (time, -1) whenever that ends."""
     is_pending = False
     for mark in history.marks:
         if mark.event in _PENDING_EVENTS and not is_pending:
@@ -158,7 +160,9 @@ def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: 
 
 
 def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document about one ClusterQueue, or None; hidden Workloads appear only as positions."""
+    """Return the document of one ClusterQueue's page, or None; Workloads the user may not list appear only as
+    positions.
+    """
     if not scope.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     name, window = query.get("name", ""), data_source.requested_page(source, query)
@@ -198,7 +202,7 @@ def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson 
 def _pending_rows(
     source: ViewInputs, scope: NamespaceAccess, name: str, window: data_source.PageWindow
 ) -> list[ViewJson]:
-    """Return the rows of the pending Workloads in scheduling order."""
+    """Return the rows of a ClusterQueue's pending Workloads in scheduling order."""
     first_pending_views = source.queue_source.first_pending(name, window.offset + window.limit)
     rows, reasons = list[ViewJson](), SharedPendingReasons()
     for position, view in enumerate(first_pending_views, 1):

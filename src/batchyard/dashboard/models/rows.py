@@ -1,4 +1,4 @@
-"""Parts that several views share: Workload rows, quota usage rows, the cost view, and shadow mode results."""
+"""Parts of several dashboard pages: Workload rows, quota usage rows, the cost page, and shadow mode results."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
-    """Return the row of a Workload in a list."""
+    """Return a Workload as a row of the dashboard's lists."""
     state = data_source.workload_state(view, obj)
     queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
     reason, message = _state_reason(obj, state)
@@ -40,7 +40,7 @@ def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
 
 
 class SharedPendingReasons:
-    """Pending reasons, shared by Workloads with equal requests and constraints in one namespace and ClusterQueue.
+    """Shares pending reasons among Workloads with equal requests and constraints in one namespace and ClusterQueue.
 
     The scheduler decides equal Workloads alike, and writes the reason to one of them only.
     """
@@ -49,7 +49,7 @@ class SharedPendingReasons:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
-        """Return the row of a pending Workload with its reason. Call this in scheduling order."""
+        """Return the row of a pending Workload with its pending reason. Call this in scheduling order."""
         group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
             self._reasons.setdefault(group, (row["reason"], row["why"]))
@@ -91,7 +91,7 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 
 
 def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
-    """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
+    """Return a row for each flavor and resource of which a queue or Cohort has quota or usage, sorted by flavor."""
     ids = [
         fr
         for fr in range(len(snapshot.names))
@@ -101,7 +101,7 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
 
 
 def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
-    """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
+    """Return for each flavor the usage row of its most used device, or else resource; idle flavors are omitted."""
     dominant: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:
@@ -153,7 +153,7 @@ def _lendable_amount(node: QuotaNode, fr: int) -> int:
 
 
 def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
-    """Return the amount that the siblings use beyond their own quota and the quota of their parent."""
+    """Return the amount that a node's siblings in the cohort tree use beyond their own and their parent's quota."""
     parent = node.parent
     if parent is None:
         return 0
@@ -174,7 +174,7 @@ COST_ROWS_MAX: Final = 200
 
 
 def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the cost document for the namespaces that the user may list; `kept` is False without cost records."""
+    """Return the document of the cost page for the namespaces that the user may list; `kept`: whether records exist."""
     if source.costs is not None:
         statement = source.costs
         tables = [
@@ -229,7 +229,7 @@ def _cost_row(row: CostReportRow, total: int) -> ViewJson:
 
 
 def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> list[CostReportRow]:
-    """Return the cost totals by team, or by node pool."""
+    """Return the cost totals of a statement's lines by team, or by node pool if `team` is False."""
     lines_by_name: dict[str, list[StatementLine]] = {}
     for line in lines:
         lines_by_name.setdefault((line.team or UNUSED) if team else line.pool, []).append(line)
@@ -252,7 +252,9 @@ DIVERGENCES_SHOWN_MAX: Final = 20
 
 
 def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> ViewJson:
-    """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
+    """Return where Kueue and this scheduler differed, for all Workloads or one; empty without shadow mode or
+    permission.
+    """
     results = source.history.comparison
     if results is None or not scope.may_list_all(scheme.WORKLOAD):
         return {}

@@ -1,4 +1,4 @@
-"""The Workload views: one Workload with history, pods, conditions and Events; and the list of Workloads."""
+"""The Workload pages of the dashboard: the list of Workloads; one Workload with history, pods, conditions, Events."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
 def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document about one Workload; None if it does not exist or the user may not list it."""
+    """Return the document of one Workload's page; None if the Workload does not exist or the user may not list it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not scope.may_list(scheme.WORKLOAD, namespace):
         return None
@@ -52,7 +52,7 @@ def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJs
 
 
 def _queried_subresources(view: WorkloadView) -> Sequence[str]:
-    """Return the subresources that the page queries: `why`, and `eta` only before quota is reserved."""
+    """Return the subresources that a Workload's page queries: `why`, and `eta` only before quota is reserved."""
     return ("why",) if view.quota_reserved or view.finished else ("why", "eta")
 
 
@@ -62,7 +62,9 @@ def _api_path(view: WorkloadView) -> str:
 
 
 def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
-    """Yield the events of a Workload, with preemptors the user may list, and the preemptions that it caused."""
+    """Yield the events in a Workload's history, and the preemptions that it caused; names only Workloads the user may
+    list.
+    """
     history = source.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
@@ -160,7 +162,7 @@ def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
 
 
 def _event_rows(source: ViewInputs, obj: Obj) -> list[ViewJson]:
-    """Return the Events of a Workload and its owners, the latest first."""
+    """Return the Kubernetes Events of a Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
     events = source.reader.list(scheme.EVENT, metadata["namespace"])
@@ -191,7 +193,7 @@ _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
 def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
-    """Return one page of the Workload list, the latest first, and the counts by state before the state filter."""
+    """Return a page of the Workload list, newest first, and the numbers of Workloads by state on all pages."""
     window = data_source.requested_page(source, query)
     visible = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
     matching_entries = _filter_entries(source, visible, query)
@@ -228,6 +230,6 @@ def _filter_entries(
 
 
 def _leads_to_queue(source: ViewInputs, local_queue: str, queue: str) -> bool:
-    """Return whether a LocalQueue, or its ClusterQueue, has this name."""
+    """Return whether `queue` is the name of a LocalQueue or of its ClusterQueue."""
     namespace, _, name = local_queue.partition("/")
     return queue in (name, source.queue_source.cluster_queue_of(namespace, name))
