@@ -522,7 +522,7 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
             yield from _undeclared_paths(item, schema.item, path)
 
 
-# The forms of a resource's objects in each of its versions, for comparison in that version.
+# Conversion of a resource's objects to each of its API versions, in which `managedFields` entries are compared.
 
 
 def versions_of(resource: Resource, namespace: str) -> VersionAccessors:

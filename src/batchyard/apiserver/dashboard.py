@@ -27,19 +27,19 @@ from batchyard.base.instant import MILLISECOND, Duration
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel
 
-#: The paths of files and of models.
+#: The URL path prefixes of static files and of page documents (models).
 DASHBOARD_FILES_PATH: Final = "/ui"
 DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 #: The same message for missing and for hidden objects.
 _NO_MODEL: Final = "not found, or not visible to you"
-#: Maximum number of open streams: in total, for one flow, and reserved for the owner.
+#: Maximum number of open streams: in total, for one flow, and reserved for `system:masters`.
 DASHBOARD_STREAMS_MAX: Final = 50
 DASHBOARD_STREAMS_PER_FLOW_MAX: Final = 10
 DASHBOARD_STREAMS_FOR_OWNER: Final = 10
 #: The minimum interval between updates of a stream, and its increase for each open stream.
 _UPDATE_INTERVAL_MIN: Final = 200 * MILLISECOND
 _UPDATE_INTERVAL_PER_STREAM: Final = 50 * MILLISECOND
-#: Kinds that change constantly and appear in no model.
+#: Kinds that change constantly and appear on no page.
 _IDLE_KINDS: Final = (scheme.LEASE, scheme.ENDPOINTS, scheme.ENDPOINT_SLICE)
 _encode = msgspec.json.Encoder().encode
 _LOG: Final = logging.getLogger("batchyard")
@@ -186,7 +186,7 @@ class ModelStream:
         self._timers = timers
         self._open_streams = open_streams
         self._open_streams[self] = flow
-        #: The parts as last sent.
+        #: The encoded parts of the document, by name, as last sent.
         self._sent_parts: dict[str, bytes] = {}
         self._buffered: list[bytes] = []
         self._is_stale = False

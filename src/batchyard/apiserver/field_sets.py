@@ -13,7 +13,7 @@ from batchyard.apiserver.request import bad_request
 FieldSet: TypeAlias = Mapping[str, Any]
 
 SELF_MARK: Final = "."
-#: The node of a path that is in the set without members below it.
+#: The value of a path that is in the field set, while no path below it is.
 LEAF: Final[FieldSet] = {SELF_MARK: {}}
 EMPTY: Final[FieldSet] = {}
 

@@ -18,7 +18,8 @@ from batchyard.apiserver.json_patch import apply_json_patch
 # Merge schemas for strategic merge patch, server-side apply and strict decoding.
 #
 # A merge schema defines the fields of a mapping and whether it allows others, and the merge keys of a list.
-# It is derived from the field tables, or from the schema of a CustomResourceDefinition. Unknown structure has FREE.
+# It is derived from the tables of built-in fields, or from the schema of a CustomResourceDefinition. Fields without
+# either have UNSTRUCTURED.
 
 
 _ATOMIC: Final = "atomic"

@@ -151,7 +151,7 @@ class PlatformHistory:
         #: The Workload histories by uid, in order of creation.
         self.workload_histories: dict[str, WorkloadHistory] = {}
         self._ended_workloads: OrderedDict[str, None] = OrderedDict()
-        #: The current node intervals by pod uid; `_stayed` has the ended intervals.
+        #: The current node intervals by pod uid; `_ended_intervals` has the ended ones.
         self._current_intervals: dict[str, NodeInterval] = {}
         self._ended_intervals: deque[NodeInterval] = deque(maxlen=limits.node_intervals)
 

@@ -90,7 +90,7 @@ class WriteResult(NamedTuple):
 
     obj: Obj | None
     error: ApiError | None = None
-    #: The rejected one of several writes submitted together.
+    #: The write that was rejected, of several submitted together.
     refused: Write | None = None
 
 

@@ -17,7 +17,7 @@ class EventRecord(NamedTuple):
     type: str  # Normal or Warning
     reason: str
     message: str
-    #: The inputs of the decision for the ledger; computed only if a ledger is kept.
+    #: Returns the inputs of the decision for the decision ledger; called only if there is a ledger.
     details: Callable[[], Mapping[str, Any]] | None = None
 
 
@@ -73,7 +73,7 @@ class Controller(Protocol):
         """Reconcile one key, and return the writes that it requires."""
 
 
-# Time and the work queue: one thread, work in order of (instant, arrival).
+# Time and scheduled callbacks: one thread runs them in order of (instant, arrival).
 
 
 Work: TypeAlias = Callable[[], None]
@@ -113,7 +113,7 @@ class ReconcileThrottle(Protocol):
         """Run one reconcile, and count its duration toward the limit on the controllers' share of time."""
 
 
-# The decision ledger: records of decisions with object, time, component and inputs.
+# The decision ledger: records of scheduling decisions with object, time, component and inputs.
 
 
 class DecisionRecord(NamedTuple):
@@ -121,7 +121,7 @@ class DecisionRecord(NamedTuple):
     it.
     """
 
-    #: Increases monotonically, across restarts too.
+    #: The number of the record, which increases monotonically, across restarts too.
     number: int
     at: Instant
     component: str
@@ -135,7 +135,7 @@ class DecisionRecord(NamedTuple):
 class LedgerQuery(NamedTuple):
     """A filter for entries of the decision ledger; empty and None fields match all entries."""
 
-    #: Entries about any of these. A name may end with `?`s, one for each further character.
+    #: Entries about any of these objects. A name may end with `?`s, one for each further character.
     about: Sequence[Key] = ()
     kind: str = ""
     namespace: str = ""

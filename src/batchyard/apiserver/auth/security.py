@@ -102,7 +102,7 @@ HEALTH: Final = ("healthz", "livez", "readyz")
 #: Path roots that need no authentication.
 _PUBLIC_ROOTS: Final = (*HEALTH, "version", "ui")
 _BEARER: Final = "bearer"
-#: Subresources that the dashboard reads beside its models.
+#: Subresources that the dashboard reads beside the documents of its pages.
 _PAGE_SUBRESOURCES: Final = ("why", "eta")
 
 
@@ -255,7 +255,7 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
     return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name not in ignored_fields}}
 
 
-# Only the owner of a platform may start pods on a machine that cannot isolate pods from itself.
+# If the machine cannot isolate pods, only the owner of the platform (in `system:masters`) may start pods on it.
 #
 # Every pod comes from an object that a request writes: the pod itself, or its Job, CronJob or JobSet. The authorizer
 # therefore denies those writes to other users, and also commands in the owner's containers.

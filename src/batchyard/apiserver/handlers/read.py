@@ -31,7 +31,7 @@ from batchyard.store.memory import ExpiredRevision
 
 # Watch streams: the changes after a revision that a client selects.
 #
-# A watch receives durable changes in order and buffers them up to a limit; it ends if the client falls behind. An
+# A watch receives changes that are on disk in order, and buffers them up to a limit; it ends if the client falls behind. An
 # object that starts to match the selectors is reported as ADDED, one that stops matching as DELETED. Source:
 # k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 
@@ -164,7 +164,7 @@ def _noop() -> None:
 
 #: Maximum number of lists held for clients that have not read all pages.
 HELD_LISTS_MAX: Final = 64
-#: Maximum age of a held list in changes. A list keeps its objects in memory, deleted ones too, like the history.
+#: Maximum age of a list kept in memory, as a number of later changes. A list keeps its objects in memory, deleted ones too, like the history.
 HELD_LIST_AGE_MAX: Final = 20_000
 _CONTINUE_FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
