@@ -31,8 +31,8 @@ from batchyard.store.memory import ExpiredRevision
 
 # Watch streams: the changes after a revision that a client selects.
 #
-# A watch receives changes that are on disk in order, and buffers them up to a limit; it ends if the client falls behind. An
-# object that starts to match the selectors is reported as ADDED, one that stops matching as DELETED. Source:
+# A watch receives changes in order, once they are on disk, and buffers them up to a limit; it ends if the client falls
+# behind. An object that starts to match the selectors is reported as ADDED, one that stops matching as DELETED. Source:
 # k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 
 
