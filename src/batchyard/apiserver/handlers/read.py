@@ -164,7 +164,8 @@ def _noop() -> None:
 
 #: Maximum number of lists held for clients that have not read all pages.
 HELD_LISTS_MAX: Final = 64
-#: Maximum age of a list kept in memory, as a number of later changes. A list keeps its objects in memory, deleted ones too, like the history.
+#: Maximum age of a list kept in memory, as a number of later changes. Such a list keeps its objects in memory, deleted
+#: ones too, like the history.
 HELD_LIST_AGE_MAX: Final = 20_000
 _CONTINUE_FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
