@@ -43,7 +43,7 @@ class FieldDifferences(NamedTuple):
 
 
 _NO_DIFFERENCES: Final = FieldDifferences()
-_ABSENT: Final = object()
+_ABSENT_VALUE: Final = object()
 
 
 def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
@@ -92,25 +92,25 @@ def differences(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
 
 
 def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeSchema, prefix: str) -> FieldDifferences:
-    removed: dict[str, Any] = {}
-    modified: dict[str, Any] = {}
-    added: dict[str, Any] = {}
+    removed_fields: dict[str, Any] = {}
+    modified_fields: dict[str, Any] = {}
+    new_fields: dict[str, Any] = {}
     for name, child in new.items():
-        old_child = old.get(name, _ABSENT)
+        old_child = old.get(name, _ABSENT_VALUE)
         if old_child is child:  # identical for most fields
             continue
         step, child_schema = prefix + name, schema.field_schema(name) if prefix else schema.item
-        if old_child is _ABSENT:
-            added[step] = all_fields_of(child, child_schema)
+        if old_child is _ABSENT_VALUE:
+            new_fields[step] = all_fields_of(child, child_schema)
             continue
         child_differences = differences(old_child, child, child_schema)
-        for target, nested_fields in zip((removed, modified, added), child_differences, strict=True):
+        for target, nested_fields in zip((removed_fields, modified_fields, new_fields), child_differences, strict=True):
             if nested_fields:
                 target[step] = nested_fields
     for name, child in old.items():
         if name not in new:
-            removed[prefix + name] = all_fields_of(child, schema.field_schema(name) if prefix else schema.item)
-    return FieldDifferences(removed, modified, added)
+            removed_fields[prefix + name] = all_fields_of(child, schema.field_schema(name) if prefix else schema.item)
+    return FieldDifferences(removed_fields, modified_fields, new_fields)
 
 
 # Field ownership (`metadata.managedFields`), updated by every write through the API.
@@ -190,9 +190,9 @@ class FieldManagerEntry(NamedTuple):
     @property
     def title(self) -> str:
         """The field manager as named in conflict messages: its name, subresource, and for updates the API version."""
-        part = f' with subresource "{self.subresource}"' if self.subresource else ""
-        version = f" using {self.api_version}" if self.operation == UPDATE else ""
-        return f'"{self.name}"{part}{version}'
+        subresource_text = f' with subresource "{self.subresource}"' if self.subresource else ""
+        version_text = f" using {self.api_version}" if self.operation == UPDATE else ""
+        return f'"{self.name}"{subresource_text}{version_text}'
 
     def entry(self) -> dict[str, Any]:
         """Return the entry in the JSON form of `managedFields`."""
@@ -385,13 +385,13 @@ def _remove_abandoned_fields(
         return obj
     last_fields = with_named_fields(last_entry.fields, schema)
     owned_fields = union_of([with_named_fields(entry.fields, schema) for entry in manager_entries])
-    present = with_named_fields(fields_of(obj, schema), schema)
+    present_fields = with_named_fields(fields_of(obj, schema), schema)
     without_last_fields = without_fields(obj, last_fields, schema) or {}
-    removable = difference(
-        present, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned_fields)
+    removable_fields = difference(
+        present_fields, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned_fields)
     )
-    remaining_object = without_fields(obj, removable, schema) or {}
-    removed_fields = difference(present, with_named_fields(fields_of(remaining_object, schema), schema))
+    remaining_object = without_fields(obj, removable_fields, schema) or {}
+    removed_fields = difference(present_fields, with_named_fields(fields_of(remaining_object, schema), schema))
     result: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
     return result
 
@@ -468,17 +468,17 @@ def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[s
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
     """Merge the oldest update entries into one if there are more than `UPDATE_ENTRIES_MAX`."""
-    updaters = [entry for entry in entries if entry.operation == UPDATE]
-    updaters.sort(key=lambda entry: (entry.time, entry.name))
-    surplus = len(updaters) - UPDATE_ENTRIES_MAX
-    if surplus <= 0:
+    update_entries = [entry for entry in entries if entry.operation == UPDATE]
+    update_entries.sort(key=lambda entry: (entry.time, entry.name))
+    surplus_count = len(update_entries) - UPDATE_ENTRIES_MAX
+    if surplus_count <= 0:
         return entries
-    oldest = updaters[: surplus + 1]
-    newest_merged = oldest[-1]
-    fields = union_of([entry.fields for entry in oldest if entry.api_version == newest_merged.api_version])
+    oldest_entries = update_entries[: surplus_count + 1]
+    newest_merged = oldest_entries[-1]
+    fields = union_of([entry.fields for entry in oldest_entries if entry.api_version == newest_merged.api_version])
     apply_entries = [entry for entry in entries if entry.operation != UPDATE]
     merged_entry = newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
-    return [*apply_entries, *updaters[surplus + 1 :], merged_entry]
+    return [*apply_entries, *update_entries[surplus_count + 1 :], merged_entry]
 
 
 def _drop_managed_fields(obj: Obj) -> dict[str, Any]:

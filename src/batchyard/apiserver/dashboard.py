@@ -100,8 +100,8 @@ class UserListPermissions:
 class StaticFileHandler:
     """The handler of requests for the dashboard's static files."""
 
-    def __init__(self, find: Callable[[str], StaticFile | None], headers: Sequence[tuple[str, str]]) -> None:
-        self._find_file = find
+    def __init__(self, find_file: Callable[[str], StaticFile | None], headers: Sequence[tuple[str, str]]) -> None:
+        self._find_file = find_file
         self._headers = tuple(headers)
 
     def respond(self, request: ApiRequest) -> Response:
@@ -138,7 +138,7 @@ class ModelHandler:
         if model is None:
             raise StatusError(404, "NotFound", _NO_MODEL)
         if not request.flag("watch"):
-            return Response(200, {**self._models.time(), "model": model}, headers=_HEADERS)
+            return Response(200, {**self._models.time(), "model": model}, headers=_MODEL_RESPONSE_HEADERS)
         self._check_stream_limits(request.user)
         stream = ModelStream(compute_model, self._models.time, self._timers, self._open_streams, flow_of(request.user))
         stream.begin(model)
@@ -164,7 +164,7 @@ def _too_many_streams(problem: str) -> StatusError:
     return StatusError(429, "TooManyRequests", f"{problem}; close one, or try again later", {"retryAfterSeconds": 1})
 
 
-_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
+_MODEL_RESPONSE_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
 
 
 class ModelStream:
@@ -176,13 +176,13 @@ class ModelStream:
     def __init__(
         self,
         compute_model: Callable[[], dict[str, Any] | None],
-        time: Callable[[], dict[str, Any]],
+        compute_time_document: Callable[[], dict[str, Any]],
         timers: Kernel,
         open_streams: "dict[ModelStream, str]",
         flow: str,
     ) -> None:
         self._compute_model = compute_model
-        self._time = time
+        self._time = compute_time_document
         self._timers = timers
         self._open_streams = open_streams
         self._open_streams[self] = flow
@@ -193,7 +193,7 @@ class ModelStream:
         self._update_ticket: int | None = None
         self.is_over = False
         #: Called when lines are available.
-        self.on_new_data: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _do_nothing
 
     def begin(self, model: dict[str, Any]) -> None:
         """Send the complete JSON document as the first line of the stream."""
@@ -260,5 +260,5 @@ class ModelStream:
         return bool(changed_parts or removed_names)
 
 
-def _noop() -> None:
+def _do_nothing() -> None:
     pass

@@ -105,17 +105,17 @@ def _group_document(name: str, version_names: Sequence[str]) -> dict[str, Any]:
 
 
 def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, Any]:
-    entries: list[dict[str, Any]] = []
+    resource_entries: list[dict[str, Any]] = []
     for resource in resources:
         info = resource.info
         common_fields = {"namespaced": info.namespaced, "kind": info.kind}
         names, name_fields = {"name": info.plural, "singularName": info.singular}, _short_names_and_categories(info)
-        entries.append({**names, **common_fields, "verbs": _verbs(resource), **name_fields})
-        entries += [
+        resource_entries.append({**names, **common_fields, "verbs": _verbs(resource), **name_fields})
+        resource_entries += [
             {"name": f"{info.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources
         ]
-        entries += [
+        resource_entries += [
             {
                 "name": f"{info.plural}/{part}",
                 "singularName": "",
@@ -128,7 +128,7 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
             if part
         ]
     group_version = f"{group}/{version}" if group else version
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resource_entries}
 
 
 def _differing_version(handlers: EndpointHandlers, group: str, version: str) -> dict[str, str]:

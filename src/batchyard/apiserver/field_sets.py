@@ -29,11 +29,11 @@ def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
 
 def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
     """Encode a field set as `fieldsV1`."""
-    encoded: dict[str, Any] = {}
+    encoded_fields: dict[str, Any] = {}
     for step in sorted(fields):
         nested_fields = fields[step]
-        encoded[step] = {} if nested_fields is LEAF or nested_fields == LEAF else to_fields_v1(nested_fields)
-    return encoded
+        encoded_fields[step] = {} if nested_fields is LEAF or nested_fields == LEAF else to_fields_v1(nested_fields)
+    return encoded_fields
 
 
 def union(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
@@ -105,11 +105,11 @@ def _format_step(step: str) -> str:
             keys = msgspec.json.decode(text, type=dict[str, Any])
         except msgspec.MsgspecError:
             return f"[{text}]"
-        return f"[{','.join(f'{name}={_json(value)}' for name, value in keys.items())}]"
+        return f"[{','.join(f'{name}={_encode_json(value)}' for name, value in keys.items())}]"
     return f"[={text}]" if kind == "v" else f"[{text}]"
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
@@ -147,11 +147,11 @@ def _merge_lists(live_value: Mapping[str, Any], applied_value: Mapping[str, Any]
                 result.append(applied_value[step_before])
             result.append(merge_applied(item, applied_value[step], schema))
             shared_steps.popleft()
-    rest = (
+    remaining_items = (
         merge_applied(live_value[step], applied_value[step], schema) if step in live_value else applied_value[step]
         for step in remaining_steps
     )
-    return [*result, *rest]
+    return [*result, *remaining_items]
 
 
 def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
@@ -193,9 +193,9 @@ def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
             result[step] = nested
             continue
         name = step.removeprefix("f:")
-        inner = schema.field_schema(name) if name != step else schema.item
+        inner_schema = schema.field_schema(name) if name != step else schema.item
         is_named = name != step and name in schema.members.fields
-        result[step] = {**with_named_fields(nested, inner), **(LEAF if is_named else EMPTY)}
+        result[step] = {**with_named_fields(nested, inner_schema), **(LEAF if is_named else EMPTY)}
     return result
 
 

@@ -22,7 +22,7 @@ from batchyard.apiserver.json_patch import apply_json_patch
 # either have UNSTRUCTURED.
 
 
-_ATOMIC: Final = "atomic"
+_ATOMIC_OWNERSHIP: Final = "atomic"
 _SET: Final = "set"
 
 
@@ -43,10 +43,10 @@ class MergeSchema:
     def __init__(self, facts: Mapping[str, Any], compute_members: Callable[[], MergeSchemaMembers]) -> None:
         ownership = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
         #: Whether a mapping has one owner as a whole.
-        self.is_atomic = ownership == _ATOMIC
+        self.is_atomic = ownership == _ATOMIC_OWNERSHIP
         #: The key fields of list items, () for sets; None if the list is atomic.
         self.keys: tuple[str, ...] | None = (
-            None if ownership in (None, _ATOMIC) else () if ownership == _SET else tuple(ownership)
+            None if ownership in (None, _ATOMIC_OWNERSHIP) else () if ownership == _SET else tuple(ownership)
         )
         #: The strategic merge key of a list, '' for plain values; None if a patch replaces the list.
         self.merge: str | None = facts.get("merge")
@@ -133,7 +133,7 @@ def _merge_schema_of(schema: Mapping[str, Any]) -> MergeSchema:
         case ["set", _]:
             ownership = _SET
         case [_, "atomic"]:
-            ownership = _ATOMIC
+            ownership = _ATOMIC_OWNERSHIP
     facts = {"owned": ownership, "default": schema.get("default")}
     return MergeSchema(
         facts,
@@ -150,10 +150,10 @@ def _fields_of(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
 
 
 def _additional_schema(schema: Mapping[str, Any]) -> MergeSchema | None:
-    additional = schema.get("additionalProperties")
-    if isinstance(additional, Mapping):
-        return _merge_schema_of(additional)
-    is_open = additional or schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
+    additional_properties = schema.get("additionalProperties")
+    if isinstance(additional_properties, Mapping):
+        return _merge_schema_of(additional_properties)
+    is_open = additional_properties or schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
     return UNSTRUCTURED if is_open else None
 
 
@@ -232,30 +232,30 @@ def _delete_from(result: dict[str, Any], name: str, removed_values: Any) -> None
         result[name] = [item for item in result[name] if _encode(item) not in encoded_values]
 
 
-def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, order: Any) -> Any:
+def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_order: Any) -> Any:
     """Apply a strategic merge patch to a field."""
     if isinstance(new_value, Mapping):
         return apply_strategic_merge_patch(value if isinstance(value, Mapping) else {}, new_value, merge_schema)
     if isinstance(new_value, list) and merge_schema.merge is not None:
-        return _merge_list(value if isinstance(value, list) else [], new_value, merge_schema, order)
+        return _merge_list(value if isinstance(value, list) else [], new_value, merge_schema, element_order)
     return new_value
 
 
-def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, order: Any) -> list[Any]:
+def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
     """Apply a strategic merge patch to a list, ordered by the patch or by its `$setElementOrder`."""
     key = merge_schema.merge
     assert key is not None, "a list without a merge key must be replaced, not merged"
     if any(isinstance(item, list) for item in (*items, *patch)):
         raise request.StatusError(422, "Invalid", "lists of lists are not supported")
-    if order is not None:
-        _check_order(order, patch, key)
+    if element_order is not None:
+        _check_order(element_order, patch, key)
     if key:
         patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item)
     elif any(isinstance(item, Mapping) for item in patch):
         raise request.bad_request("cannot merge lists without merge key")
     else:
         patch_items, merged_items = patch, list(dict.fromkeys([*items, *patch]))
-    return _order_items(merged_items, patch_items if order is None else order, items, key)
+    return _order_items(merged_items, patch_items if element_order is None else element_order, items, key)
 
 
 def _merge_items(
@@ -294,30 +294,30 @@ def _key_of(item: Any, key: str) -> Any:
     return item[key]
 
 
-def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
+def _check_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
     """Raise StatusError unless `$setElementOrder` contains the items of the patch in their order."""
-    if not isinstance(order, list):
+    if not isinstance(element_order, list):
         raise request.bad_request("invalid patch format of setElementOrder list")
-    ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in order])
+    ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in element_order])
     patch_items = [item for item in patch if not key or _directive_of(item) is None]
-    if patch and order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
-        message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{order}\n"
+    if patch and element_order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
+        message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{element_order}\n"
         raise request.bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
 
 
-def _order_items(items: list[Any], order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
-    """Order list items: named items as in `order`, other items between them in their previous order."""
-    positions = _first_positions(_encode_item_key(item, key) for item in order)
+def _order_items(items: list[Any], element_order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
+    """Order list items: named items as in `element_order`, other items between them in their previous order."""
+    positions = _first_positions(_encode_item_key(item, key) for item in element_order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
-    queue = deque(sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]]))
+    ordered = deque(sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]]))
     others = deque(pair for pair in keyed_items if pair[0] not in positions)
     result = []
-    while queue and others:
-        ordered_position, other_position = (previous_positions.get(queue[0][0]), previous_positions.get(others[0][0]))
+    while ordered and others:
+        ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))
         takes_other = ordered_position is not None and other_position is not None and other_position < ordered_position
-        result.append((others if takes_other else queue).popleft())
-    return [item for _, item in (*result, *queue, *others)]
+        result.append((others if takes_other else ordered).popleft())
+    return [item for _, item in (*result, *ordered, *others)]
 
 
 def _encode_item_key(item: Any, key: str) -> bytes:

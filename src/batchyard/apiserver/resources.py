@@ -17,7 +17,7 @@ from batchyard.apiserver.request import AnyResponse, ApiRequest, StatusError, Us
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, ObjectReader, Propagation, Write, WriteResult
 
-_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERBS_BY_METHOD: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class ResourceStrategy(Protocol):
@@ -80,7 +80,7 @@ class EndpointHandlers(NamedTuple):
     @property
     def verbs(self) -> list[str]:
         """The Kubernetes verbs of the HTTP methods that have handlers."""
-        return [_VERBS[method] for method in self.methods]
+        return [_VERBS_BY_METHOD[method] for method in self.methods]
 
 
 def _untyped_merge_schema(_version: str) -> MergeSchema:
@@ -167,9 +167,9 @@ class Resources:
         self._built_in.append(resource)
         self.serve_additional(())
 
-    def serve_additional(self, additional: Iterable[Resource]) -> None:
+    def serve_additional(self, additional_resources: Iterable[Resource]) -> None:
         """Replace the resources that are served in addition to the built-in ones."""
-        self._all = [*self._built_in, *additional]
+        self._all = [*self._built_in, *additional_resources]
         self._by_path = _by_path(self._all)
         self._namespaced_by_kind = _namespaced_by_kind(self._all)
         self.edition += 1
@@ -187,8 +187,8 @@ def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Res
 
 def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
     """Return whether each kind is namespaced, by `apiVersion` and `kind`."""
-    infos = [resource.info for resource in resources]
-    return {(info.api_version_for(version), info.kind): info.namespaced for info in infos for version in info.versions}
+    kinds = [resource.info for resource in resources]
+    return {(info.api_version_for(version), info.kind): info.namespaced for info in kinds for version in info.versions}
 
 
 def with_subresource_handlers(
@@ -315,10 +315,10 @@ def not_found_error(path: ResourcePath) -> StatusError:
     return StatusError(404, "NotFound", message, object_details(path, path.name))
 
 
-_MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
+_MODIFIED_MESSAGE: Final = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED) -> StatusError:
+def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED_MESSAGE) -> StatusError:
     """Return the 409 error of a changed object or an unmet precondition."""
     message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {reason}'
     return StatusError(409, "Conflict", message, object_details(path, name))

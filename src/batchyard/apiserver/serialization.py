@@ -119,8 +119,8 @@ def check_size(body: bytes) -> None:
     Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
     that bound is too high, characters inside strings are excluded.
     """
-    openings = body.count(b"[") + body.count(b"{")
-    if openings <= yaml_documents.NESTING_MAX and openings + body.count(b",") <= yaml_documents.VALUES_MAX:
+    bracket_count = body.count(b"[") + body.count(b"{")
+    if bracket_count <= yaml_documents.NESTING_MAX and bracket_count + body.count(b",") <= yaml_documents.VALUES_MAX:
         return
     if body.count(b'"') - body.count(b'\\"') > 4 * yaml_documents.VALUES_MAX:
         raise _too_many_values()
@@ -136,11 +136,11 @@ def _too_many_values() -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", message)
 
 
-def _mark_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        fields[_DUPLICATES_KEY] = [name for name in fields if counts[name] > 1]
+def _mark_duplicates(names_and_values: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(names_and_values)
+    if len(fields) < len(names_and_values):
+        name_counts = Counter(name for name, _ in names_and_values)
+        fields[_DUPLICATES_KEY] = [name for name in fields if name_counts[name] > 1]
     elif _DUPLICATES_KEY in fields:
         del fields[_DUPLICATES_KEY]
     return fields
@@ -268,8 +268,8 @@ def _decode_known_fields(
 
 def _without_empty_metadata(obj: dict[str, Any]) -> dict[str, Any]:
     metadata = obj["metadata"]
-    empty = [name for name in _OMITTED_EMPTY if name in metadata and not metadata[name]]
-    return with_metadata(obj, **dict.fromkeys(empty)) if empty else obj
+    empty_fields = [name for name in _OMITTED_EMPTY if name in metadata and not metadata[name]]
+    return with_metadata(obj, **dict.fromkeys(empty_fields)) if empty_fields else obj
 
 
 def _decoding_error(sent_object: Mapping[str, Any], reason: str, *, is_patched: bool) -> StatusError:
@@ -312,9 +312,9 @@ class ResponseForm(Enum):
 class ConvertedItems(Sequence[Any]):
     """The items of a list, each converted whenever it is accessed."""
 
-    def __init__(self, stored_items: Sequence[Any], convert: Callable[[Any], Any]) -> None:
+    def __init__(self, stored_items: Sequence[Any], convert_item: Callable[[Any], Any]) -> None:
         self._stored = stored_items
-        self._convert = convert
+        self._convert = convert_item
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -410,14 +410,14 @@ class Representation:
 
 def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
-    version, show = path.api_version, path.resource.strategy.show
+    version, render_object = path.api_version, path.resource.strategy.show
     has_type = path.resource.has_typed_items
 
-    def item(obj: Obj) -> dict[str, Any]:
-        fields = show(obj, version)
+    def render_item(obj: Obj) -> dict[str, Any]:
+        fields = render_object(obj, version)
         return fields if has_type else {field: value for field, value in fields.items() if field not in _TYPE_FIELDS}
 
-    items = ConvertedItems(stored_objects, item)
+    items = ConvertedItems(stored_objects, render_item)
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
@@ -439,15 +439,15 @@ def accepted_form(request: ApiRequest) -> ResponseForm:
 
 
 @lru_cache(maxsize=256)
-def _parse_accept_header(accept: str) -> ResponseForm:
-    for accepted in accept.split(","):
+def _parse_accept_header(accept_header: str) -> ResponseForm:
+    for accepted in accept_header.split(","):
         media_type, *parameter_texts = (part.strip() for part in accepted.split(";"))
         if media_type not in {JSON, "application/*", "*/*", ""}:
             continue
-        parameters = dict(_parameters(parameter_texts))
+        parameters = dict(_split_parameters(parameter_texts))
         if "as" not in parameters:
             return ResponseForm.WHOLE
-        if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and parameters["as"] in _FORMS:
+        if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and parameters["as"] in _FORM_NAMES:
             return ResponseForm(parameters["as"])
     raise _not_acceptable(f"only the following media types are accepted: {JSON}")
 
@@ -457,10 +457,10 @@ def _not_acceptable(message: str) -> StatusError:
 
 
 _METADATA_ONLY_TYPE: Final = {"kind": ResponseForm.METADATA.value, "apiVersion": _META}
-_FORMS: Final = frozenset(form.value for form in ResponseForm)
+_FORM_NAMES: Final = frozenset(form.value for form in ResponseForm)
 
 
-def _parameters(parameters: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _split_parameters(parameters: Sequence[str]) -> Iterator[tuple[str, str]]:
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         yield name, value

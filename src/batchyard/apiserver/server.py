@@ -50,22 +50,22 @@ DEFECT_ERROR: Final = StatusError(500, "InternalError", "APIServer panic'd: see 
 Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
-def audit_event(audited_request: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
-    """Return the audit event of a request; `number` is its sequence number since the server started."""
+def audit_event(audited_request: AuditedRequest, now: Instant, sequence_number: int) -> Mapping[str, Any]:
+    """Return the audit event of a request; `sequence_number` is its sequence number since the server started."""
     request, path, response = audited_request.authenticated_request, audited_request.path, audited_request.response
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
-        "auditID": f"{now:x}-{number}",
+        "auditID": f"{now:x}-{sequence_number}",
         "stage": _audit_stage(audited_request),
         "requestURI": request.path + query,
         "verb": attributes_of(audited_request.effective_request, path).verb,
         "user": request.user.to_json(),
         "sourceIPs": [request.source],
         "userAgent": request.headers.get("user-agent", ""),
-        "responseStatus": _status(response),
+        "responseStatus": _response_status(response),
         "stageTimestamp": format_micro_time(now),
     }
     if audited_request.effective_request.user != request.user:
@@ -93,7 +93,7 @@ def _reference(path: ResourcePath) -> Mapping[str, str]:
     return {field: value for field, value in reference.items() if value}
 
 
-def _status(response: AnyResponse) -> Mapping[str, Any]:
+def _response_status(response: AnyResponse) -> Mapping[str, Any]:
     """Return the `responseStatus` of an audit event: the status code, and for errors the reason."""
     if not isinstance(response, Response):
         return {"code": 200}
@@ -245,13 +245,13 @@ class ApiServer:
     ) -> DeferredResponse:
         """Prepare a large write asynchronously; if its object changes meanwhile, prepare it again."""
         user = request.user
-        work = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
+        prepare_and_encode = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
                 response = self._store_prepared(encoded_write, path, is_last=attempt == write.PREPARE_ATTEMPTS_MAX)
                 if response is None:
-                    executor.ask(user, work, partial(finish, respond, attempt + 1))
+                    executor.ask(user, prepare_and_encode, partial(finish, respond, attempt + 1))
                 else:
                     respond(response if form is ResponseForm.WHOLE else convert_to_form(response, form))
             except StatusError as error:
@@ -260,9 +260,9 @@ class ApiServer:
                 respond(DEFECT_ERROR.response())
                 raise
 
-        callbacks: list[Callable[[Response], None]] = []
-        executor.ask(user, work, lambda encoded_write: finish(callbacks[0], 1, encoded_write))
-        return DeferredResponse(callbacks.append)
+        response_callbacks: list[Callable[[Response], None]] = []
+        executor.ask(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
+        return DeferredResponse(response_callbacks.append)
 
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
@@ -285,7 +285,7 @@ class ApiServer:
             return NO_SUCH_PATH
         root, _, subpath = request.path.strip("/").partition("/")
         if root in HEALTH:
-            return Response(200, _health(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
+            return Response(200, _health_text(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)
         for prefix, handler in self._prefix_handlers.items():
@@ -324,6 +324,6 @@ def _with_deprecation(response: AnyResponse, path: ResourcePath | None) -> AnyRe
     return response if warning in response.warnings else response._replace(warnings=(*response.warnings, warning))
 
 
-def _health(check: str) -> str:
+def _health_text(check_name: str) -> str:
     """Return the verbose text of a health check (`/healthz`, `/livez`, `/readyz`), which always passes."""
-    return f"[+]ping ok\n{check} check passed\n"
+    return f"[+]ping ok\n{check_name} check passed\n"

@@ -166,10 +166,10 @@ class _RenamedEvents(BuiltInStrategy):
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of Events in `events.k8s.io`, including referenced ones, by name."""
         schemas_by_name = dict(super().schemas(version))
-        core = schemas_by_name.pop(schema_name(_CORE_EVENT, version))
+        core_schema = schemas_by_name.pop(schema_name(_CORE_EVENT, version))
         kind = {"group": _EVENTS_V1_INFO.group, "version": version, "kind": _EVENTS_V1_INFO.kind}
-        properties = _rename_fields(core["properties"], _EVENTS_V1_NAMES)
-        event_schema = {"type": "object", "properties": properties, "x-kubernetes-group-version-kind": [kind]}
+        renamed_properties = _rename_fields(core_schema["properties"], _EVENTS_V1_NAMES)
+        event_schema = {"type": "object", "properties": renamed_properties, "x-kubernetes-group-version-kind": [kind]}
         return {schema_name(_EVENTS_V1_INFO, version): event_schema, **schemas_by_name}
 
 
@@ -193,13 +193,13 @@ def _rename_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[
 
 _COMPONENT_STATUS: Final = "ComponentStatus"
 _COMPONENT_NAMES: Final = ("controller-manager", "journal", "scheduler")
-_DEPRECATION: Final = "v1 ComponentStatus is deprecated in v1.19+"
+_DEPRECATION_WARNING: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 
 def component_statuses(now: Callable[[], Instant]) -> Resource:
     """Return the virtual resource of ComponentStatuses."""
     info = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
-    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION)
+    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION_WARNING)
     table = (
         (Column("Name"), cells.name),
         (Column("Status"), lambda _obj, _now: "Healthy"),

@@ -206,8 +206,8 @@ def _url_covers(url: str, path: str) -> bool:
 
 
 GROUP: Final = "rbac.authorization.k8s.io"
-_ROLES: Final = (scheme.ROLE, scheme.CLUSTER_ROLE)
-_BINDINGS: Final = (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
+_ROLE_KINDS: Final = (scheme.ROLE, scheme.CLUSTER_ROLE)
+_BINDING_KINDS: Final = (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
 
 
 class _Grant(NamedTuple):
@@ -224,13 +224,13 @@ class RbacAuthorizer:
         self._rules: dict[Key, tuple[RbacRule, ...]] = {}
         #: By namespace ('': cluster-wide) and subject: the grants by binding.
         self._grants: dict[tuple[str, str], dict[Key, _Grant]] = {}
-        for kind in (*_ROLES, *_BINDINGS):
+        for kind in (*_ROLE_KINDS, *_BINDING_KINDS):
             for obj in objects.list(kind):
                 self._add(key_of(obj), obj)
 
     def observe(self, change: WatchEvent) -> None:
         """Update the index with a change of a role or binding."""
-        if change.key.kind not in _ROLES and change.key.kind not in _BINDINGS:
+        if change.key.kind not in _ROLE_KINDS and change.key.kind not in _BINDING_KINDS:
             return
         if change.old is not None:
             self._remove(change.key, change.old)
@@ -261,7 +261,7 @@ class RbacAuthorizer:
                 yield from self._grants.get((scope, subject), {}).values()
 
     def _add(self, key: Key, obj: Obj) -> None:
-        if key.kind in _ROLES:
+        if key.kind in _ROLE_KINDS:
             self._rules[key] = rules_of(obj)
             return
         role = role_key(obj)
@@ -272,7 +272,7 @@ class RbacAuthorizer:
                 self._grants.setdefault((key.namespace, subject_key), {})[key] = grant
 
     def _remove(self, key: Key, old: Obj) -> None:
-        if key.kind in _ROLES:
+        if key.kind in _ROLE_KINDS:
             self._rules.pop(key, None)
             return
         for subject in old.get("subjects") or ():
@@ -457,8 +457,8 @@ def bootstrap_roles() -> Iterator[Obj]:
         yield _cluster_role_binding(name, groups)
     yield from _kueue_roles()
     group, plurals = _COST_RESOURCES
-    readers = _aggregation_labels(("batch-admin", "batch-user", "view", "admin", "edit"))
-    yield _cluster_role("batchyard-cost-viewer-role", (RbacRule(_READ_VERBS, (group,), plurals),), readers)
+    reader_labels = _aggregation_labels(("batch-admin", "batch-user", "view", "admin", "edit"))
+    yield _cluster_role("batchyard-cost-viewer-role", (RbacRule(_READ_VERBS, (group,), plurals),), reader_labels)
     rule = RbacRule(_EDIT_VERBS, (group,), ("budgets",))
     yield _cluster_role("batchyard-budget-editor-role", (rule,), _aggregation_labels(("batch-admin",)))
 
@@ -466,12 +466,12 @@ def bootstrap_roles() -> Iterator[Obj]:
 def _kueue_roles() -> Iterator[Obj]:
     for role_suffix in ("admin", "user"):
         yield _aggregating_role(f"kueue-batch-{role_suffix}-role", f"{_BATCH_LABEL_PREFIX}{role_suffix}", {})
-    for group, plural, has_status, readers in _KUEUE_RESOURCES:
+    for group, plural, has_status, reader_roles in _KUEUE_RESOURCES:
         name = _IRREGULAR_SINGULARS.get(plural, plural[:-1])
         status_rules = (RbacRule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
         why_rules = (RbacRule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED_RESOURCES else ()
-        editors = ("batch-admin", "batch-user") if group != _KUEUE_GROUP else ("batch-admin",)
-        role_variants = (("editor", _EDIT_VERBS, editors), ("viewer", _READ_VERBS, readers))
+        editor_roles = ("batch-admin", "batch-user") if group != _KUEUE_GROUP else ("batch-admin",)
+        role_variants = (("editor", _EDIT_VERBS, editor_roles), ("viewer", _READ_VERBS, reader_roles))
         for role, verbs, roles in role_variants:
             labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregation_labels(roles)}
             yield _cluster_role(
@@ -482,9 +482,9 @@ def _kueue_roles() -> Iterator[Obj]:
         rule = RbacRule(_READ_VERBS, (_VISIBILITY_GROUP,), (f"{plural}/pendingworkloads",))
         labels = {"rbac.kueue.x-k8s.io/role": f"pending-workloads-{abbreviation}-viewer", **_aggregation_labels(roles)}
         yield _cluster_role(f"kueue-pending-workloads-{abbreviation}-viewer-role", (rule,), labels)
-    readers = ("batch-admin", "batch-user", "view", "admin", "edit")
+    reader_roles = ("batch-admin", "batch-user", "view", "admin", "edit")
     rules = [RbacRule(("get",), (group,), (f"{plural}/{ETA_SUBRESOURCE}",)) for group, plural in _FORECAST_RESOURCES]
-    yield _cluster_role("batchyard-eta-viewer", rules, _aggregation_labels(readers))
+    yield _cluster_role("batchyard-eta-viewer", rules, _aggregation_labels(reader_roles))
 
 
 def _aggregation_labels(aggregating_roles: Sequence[str]) -> dict[str, str]:

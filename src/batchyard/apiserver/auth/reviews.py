@@ -231,13 +231,13 @@ class TokenRequests:
         if not isinstance(spec, Mapping | None):
             raise bad_request("spec must be an object")
         spec = spec or {}
-        seconds, audiences = _requested_seconds(spec), _requested_audiences(spec)
+        lifetime, audiences = _requested_lifetime(spec), _requested_audiences(spec)
         account = self._get_required(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
         bound_object = self._find_bound_object(spec.get("boundObjectRef"), namespace, name)
-        expires_at = self._tokens.clock() + min(seconds, TOKEN_LIFETIME_MAX) * SECOND
+        expires_at = self._tokens.clock() + min(lifetime, TOKEN_LIFETIME_MAX) * SECOND
         token = self._tokens.issue(account, bound_object, audiences, expires_at)
         expiration_time = format_time(expires_at // SECOND * SECOND)
-        new_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, TOKEN_LIFETIME_MAX)}
+        new_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(lifetime, TOKEN_LIFETIME_MAX)}
         status = {"token": token, "expirationTimestamp": expiration_time}
         metadata = {"name": name, "namespace": namespace}
         body = {"kind": _KIND, "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": new_spec, "status": status}
@@ -282,16 +282,16 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
             raise _invalid_token_request(rules.invalid(f"metadata.{field}", value, message, "leave it out"), name)
 
 
-def _requested_seconds(spec: Mapping[str, Any]) -> int:
+def _requested_lifetime(spec: Mapping[str, Any]) -> int:
     """Return the requested lifetime of a token in seconds."""
-    seconds = spec.get("expirationSeconds", _DEFAULT_LIFETIME)
+    lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
-    if not isinstance(seconds, int) or isinstance(seconds, bool):
+    if not isinstance(lifetime, int) or isinstance(lifetime, bool):
         raise bad_request(f"{path} must be an integer")
-    if not _LIFETIME_MIN <= seconds <= _REQUESTED_SECONDS_MAX:
-        limit = "less than 10 minutes" if seconds < _LIFETIME_MIN else "larger than 2^32 seconds"
-        raise _invalid_token_request(rules.invalid(path, seconds, f"may not specify a duration {limit}", remedy))
-    return seconds
+    if not _LIFETIME_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
+        limit = "less than 10 minutes" if lifetime < _LIFETIME_MIN else "larger than 2^32 seconds"
+        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit}", remedy))
+    return lifetime
 
 
 def _requested_audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def _extra_headers(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
 HEALTH: Final = ("healthz", "livez", "readyz")
 #: Path roots that need no authentication.
 _PUBLIC_ROOTS: Final = (*HEALTH, "version", "ui")
-_BEARER: Final = "bearer"
+_BEARER_SCHEME: Final = "bearer"
 #: Subresources that the dashboard reads beside the documents of its pages.
 _PAGE_SUBRESOURCES: Final = ("why", "eta")
 
@@ -118,7 +118,7 @@ class AuthFilters:
         if request.user != ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == _BEARER and token.strip():
+        if scheme.lower() == _BEARER_SCHEME and token.strip():
             user = self._tokens.user_of(token.strip())
             if user is None and permits_dashboard_token(request):
                 user = self._tokens.page_user_of(token.strip())
@@ -273,10 +273,10 @@ class OwnerPodsAuthorizer:
     It delegates all other requests to another authorizer.
     """
 
-    def __init__(self, authorizer: authorization.Authorizer, denial: Callable[[], str]) -> None:
-        """Create the authorizer. `denial` returns why the machine cannot isolate pods; '' if it can."""
+    def __init__(self, authorizer: authorization.Authorizer, find_denial_reason: Callable[[], str]) -> None:
+        """Create the authorizer. `find_denial_reason` returns why the machine cannot isolate pods; '' if it can."""
         self._authorizer = authorizer
-        self._denial = denial
+        self._denial = find_denial_reason
 
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
         """Decide whether a request is allowed, with the reason of a denial."""

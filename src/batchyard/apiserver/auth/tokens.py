@@ -136,8 +136,8 @@ class TokenIssuer:
 
 def dashboard_token(signer: Signer, user: str, groups: Sequence[str], now: Instant, expires_at: Instant) -> str:
     """Return a dashboard token, with which a browser can only read the dashboard as a user."""
-    times = {"nbf": now // SECOND, "exp": expires_at // SECOND}
-    return _sign_claims(signer, {"iss": DASHBOARD_ISSUER, "sub": user, "groups": list(groups), **times})
+    validity_claims = {"nbf": now // SECOND, "exp": expires_at // SECOND}
+    return _sign_claims(signer, {"iss": DASHBOARD_ISSUER, "sub": user, "groups": list(groups), **validity_claims})
 
 
 def _sign_claims(signer: Signer, claims: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from batchyard.apiserver.crd.rules import check_rule
 
 _STRING: Final[values.Schema] = {"type": "string"}
 _BOOLEAN: Final[values.Schema] = {"type": "boolean"}
-_TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
+_SCHEMA_TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _COMBINING_KEYWORDS: Final = ("allOf", "anyOf", "oneOf")
 _FORBIDDEN_IN_NESTED: Final = {
     "type": "must be empty to be structural",
@@ -72,8 +72,8 @@ def _schema_faults(schema: values.Schema, path: str, missing_type_message: str) 
 
 def _type_faults(schema: values.Schema, path: str, must_have: str) -> Iterator[FieldError]:
     type_name = schema.get("type", "")
-    if type_name and type_name not in _TYPES:
-        yield unsupported(f"{path}.type", type_name, _TYPES)
+    if type_name and type_name not in _SCHEMA_TYPES:
+        yield unsupported(f"{path}.type", type_name, _SCHEMA_TYPES)
     if schema.get(values.EMBEDDED_RESOURCE) and type_name != "object":
         message = f"must be object if {values.EMBEDDED_RESOURCE} is true"
         yield invalid(f"{path}.type", type_name, message, "") if type_name else required(f"{path}.type", message, "")

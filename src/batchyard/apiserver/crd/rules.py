@@ -136,26 +136,26 @@ def _compare_quantities(first_text: str, second_text: str) -> int:
 
 
 def _index_of(items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_member = _comparable(wanted_item)
-    return next((i for i, each in enumerate(items) if _comparable(each) == wanted_member), -1)
+    wanted_member = _comparable_value(wanted_item)
+    return next((i for i, each in enumerate(items) if _comparable_value(each) == wanted_member), -1)
 
 
 def _last_index_of(items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_member = _comparable(wanted_item)
-    return next((i for i in range(len(items) - 1, -1, -1) if _comparable(items[i]) == wanted_member), -1)
+    wanted_member = _comparable_value(wanted_item)
+    return next((i for i in range(len(items) - 1, -1, -1) if _comparable_value(items[i]) == wanted_member), -1)
 
 
 def _comparable_set(items: Iterable[Any]) -> set[Any]:
     """Return list items as a set with CEL's equality, in which true and 1 differ."""
-    return {_comparable(each) for each in items}
+    return {_comparable_value(each) for each in items}
 
 
-def _comparable(value: Any) -> Any:
+def _comparable_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return ("map", frozenset((_comparable(key), _comparable(each)) for key, each in value.items()))
+        return ("map", frozenset((_comparable_value(key), _comparable_value(each)) for key, each in value.items()))
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return (isinstance(value, bool), value)
-    return ("list", tuple(map(_comparable, value)))
+    return ("list", tuple(map(_comparable_value, value)))
 
 
 def _first_matches(text: str, pattern: str, count: int) -> list[str]:
@@ -163,8 +163,8 @@ def _first_matches(text: str, pattern: str, count: int) -> list[str]:
 
 
 def _checked_url(text: str) -> str:
-    parts = urlsplit(text)
-    if not (parts.scheme and parts.netloc) and not text.startswith("/"):
+    url_parts = urlsplit(text)
+    if not (url_parts.scheme and url_parts.netloc) and not text.startswith("/"):
         raise ValueError(f"{text!r} is not a URL: neither absolute nor a path")
     return text
 
@@ -174,9 +174,9 @@ def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def _contains_network(outer_text: str, inner_text: str) -> bool:
-    outer, inner = _parse_network(outer_text), _parse_network(inner_text)
-    is_smaller = outer.version == inner.version and inner.prefixlen >= outer.prefixlen
-    return is_smaller and inner.network_address in outer
+    outer_network, inner_network = _parse_network(outer_text), _parse_network(inner_text)
+    is_smaller = outer_network.version == inner_network.version and inner_network.prefixlen >= outer_network.prefixlen
+    return is_smaller and inner_network.network_address in outer_network
 
 
 # Compilation and evaluation of CEL expressions in rules of CustomResourceDefinitions.
@@ -265,7 +265,7 @@ _RESERVED_WORDS: Final = frozenset(
         *("let", "loop", "package", "namespace", "return", "var", "void", "while"),
     }
 )
-_ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
+_FIELD_NAME_ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _ESCAPED_CHARACTERS: Final = re.compile(r"__|[.\-/]")
 
 
@@ -287,7 +287,7 @@ def escape_field_name(name: str) -> str:
     """Return the form of a field name in CEL expressions, such as `a__dot__b` for `a.b`."""
     if name in _RESERVED_WORDS:
         return f"__{name}__"
-    return _ESCAPED_CHARACTERS.sub(lambda match: _ESCAPES[match[0]], name)
+    return _ESCAPED_CHARACTERS.sub(lambda match: _FIELD_NAME_ESCAPES[match[0]], name)
 
 
 def _cel_object(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -346,17 +346,17 @@ def iteration_depth(text: str) -> int:
 
 def input_size(value: Any) -> InputSize:
     """Return the number of values in a value, including itself, and of characters in their strings."""
-    values, characters, pending_values = 0, 0, [value]
+    value_count, character_count, pending_values = 0, 0, [value]
     while pending_values:
         each = pending_values.pop()
-        values += 1
+        value_count += 1
         if isinstance(each, Mapping):
             pending_values += each.values()
         elif isinstance(each, list):
             pending_values += each
         elif isinstance(each, str):
-            characters += len(each)
-    return InputSize(values, characters)
+            character_count += len(each)
+    return InputSize(value_count, character_count)
 
 
 NO_OLD_VALUE: Final = object()

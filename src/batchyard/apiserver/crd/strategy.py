@@ -50,8 +50,8 @@ _encode = msgspec.json.encode
 class CustomColumns:
     """The table columns of one version of a CustomResourceDefinition."""
 
-    def __init__(self, definitions: Sequence[Mapping[str, Any]]) -> None:
-        self._column_definitions = definitions or [_AGE_COLUMN]
+    def __init__(self, column_definitions: Sequence[Mapping[str, Any]]) -> None:
+        self._column_definitions = column_definitions or [_AGE_COLUMN]
         self._paths: Sequence[Sequence[Step]] = [parse_json_path(each["jsonPath"]) for each in self._column_definitions]
 
     def columns(self) -> list[Column]:
@@ -110,12 +110,12 @@ _RULES_NOT_CHECKED: Final = FieldError(
     'Invalid value: "null": some validation rules were not checked because the object was invalid; correct the '
     "existing errors to complete validation",
 )
-_STRING: Final[Schema] = {"type": "string"}
+_STRING_SCHEMA: Final[Schema] = {"type": "string"}
 #: The fields of the object root that rules can access.
 _ROOT_PROPERTIES: Final[Mapping[str, Schema]] = {
-    "apiVersion": _STRING,
-    "kind": _STRING,
-    "metadata": {"type": "object", "properties": {"name": _STRING, "generateName": _STRING}},
+    "apiVersion": _STRING_SCHEMA,
+    "kind": _STRING_SCHEMA,
+    "metadata": {"type": "object", "properties": {"name": _STRING_SCHEMA, "generateName": _STRING_SCHEMA}},
 }
 _API_VERSION_DESCRIPTION: Final = (
     "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized "
@@ -207,7 +207,7 @@ class CustomStrategy:
     def merge_schema(self, version: str) -> MergeSchema:
         """Return the merge schema of objects in a version: how server-side apply merges and owns their fields."""
         schema = self._schemas[self._info.api_version_for(version)]
-        fields = {**(schema.get("properties") or {}), "apiVersion": _STRING, "kind": _STRING}
+        fields = {**(schema.get("properties") or {}), "apiVersion": _STRING_SCHEMA, "kind": _STRING_SCHEMA}
         return merge_schema_of_custom_kind({**schema, "properties": fields}, metadata_merge_schema())
 
     def schemas(self, version: str) -> Mapping[str, Any]:
@@ -239,12 +239,12 @@ class CustomStrategy:
         if self._conforming_metadata.get(uid) is metadata:
             return stored_object
         schema = self._schemas[self._info.api_version]
-        current: Obj = with_defaults(prune_unknown_fields(stored_object, schema), schema)
-        if uid and current == stored_object:
+        current_object: Obj = with_defaults(prune_unknown_fields(stored_object, schema), schema)
+        if uid and current_object == stored_object:
             if len(self._conforming_metadata) >= _CONFORMING_OBJECTS_MAX:
                 self._conforming_metadata.clear()
             self._conforming_metadata[uid] = metadata
-        return current
+        return current_object
 
     def _convert(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
         if obj["apiVersion"] == api_version:

@@ -149,8 +149,8 @@ def _complete_fields(value: Mapping[str, Any], schema: Schema) -> Mapping[str, A
     return _same_or_new(value, new)
 
 
-def _change_items(value: list[Any], schema: Schema, change: _ItemChange) -> list[Any]:
-    new = [change(each, schema) for each in value]
+def _change_items(value: list[Any], schema: Schema, change_item: _ItemChange) -> list[Any]:
+    new = [change_item(each, schema) for each in value]
     return value if all(a is b for a, b in zip(new, value, strict=True)) else new
 
 
@@ -285,7 +285,7 @@ def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError
 
 
 def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
-    maximum, minimum, step = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
+    maximum, minimum, divisor = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
     if maximum is not None:
         if schema.get("exclusiveMaximum") and value >= maximum:
             yield _invalid(path, value, f"should be less than {maximum}")
@@ -296,8 +296,8 @@ def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldErr
             yield _invalid(path, value, f"should be greater than {minimum}")
         elif value < minimum:
             yield _invalid(path, value, f"should be greater than or equal to {minimum}")
-    if step and not float(value / step).is_integer():
-        yield _invalid(path, value, f"should be a multiple of {step}")
+    if divisor and not float(value / divisor).is_integer():
+        yield _invalid(path, value, f"should be a multiple of {divisor}")
 
 
 def _list_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
@@ -320,13 +320,13 @@ def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterat
     if list_type not in ("set", "map"):
         return
     keys: Sequence[str] = schema.get(MAP_KEYS) or ()
-    identities: dict[Any, None] = {}
+    seen_identities: dict[Any, None] = {}
     for i, each in enumerate(value):
         item_identity = list_item_identity(each, keys, item_schema) if list_type == "map" else format_json(each)
-        if item_identity is not None and item_identity in identities:
+        if item_identity is not None and item_identity in seen_identities:
             reported_value = {key: each.get(key) for key in keys if key in each} if list_type == "map" else each
             yield FieldError(f"{path}[{i}]", f"Duplicate value: {format_json(reported_value)}")
-        identities[item_identity] = None
+        seen_identities[item_identity] = None
 
 
 def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:

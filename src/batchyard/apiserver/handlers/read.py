@@ -38,7 +38,7 @@ from batchyard.store.memory import ExpiredRevision
 
 #: Maximum number of buffered events, in addition to the initial ones.
 WATCH_BACKLOG_MAX: Final = 100_000
-_EXPIRED: Final = (
+_EXPIRED_EVENT: Final = (
     "ERROR",
     {
         "kind": "Status",
@@ -65,17 +65,17 @@ class WatchStream:
         self,
         path: ResourcePath,
         selection: Selection,
-        show: Callable[[Obj], Mapping[str, Any]],
-        bookmark: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        render_object: Callable[[Obj], Mapping[str, Any]],
+        render_bookmark: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         *,
         with_bookmarks: bool = False,
     ) -> None:
         self._kind = path.info.constant
         self._namespace = path.namespace
         self._selection = selection
-        self._show = show
+        self._show = render_object
         #: Renders an object with metadata only, for bookmarks.
-        self._bookmark = bookmark
+        self._bookmark = render_bookmark
         self._with_bookmarks = with_bookmarks
         self._buffered: list[_Event] = []
         self._initial_count = 0
@@ -83,7 +83,7 @@ class WatchStream:
         self._revision = 0
         self.is_over = False
         #: Called when events are available.
-        self.on_new_data: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _do_nothing
 
     def take(self) -> Sequence[Mapping[str, Any]]:
         """Return and remove all buffered events; each is converted when it is read."""
@@ -102,7 +102,7 @@ class WatchStream:
                     self._add(change)
         self._revision = last_revision
         if len(self._buffered) > self._initial_count + WATCH_BACKLOG_MAX:
-            self._buffered, self.is_over = [_EXPIRED], True
+            self._buffered, self.is_over = [_EXPIRED_EVENT], True
         if self._buffered:
             self.on_new_data()
 
@@ -144,12 +144,12 @@ class WatchStream:
             self._buffered.append(("DELETED", {**last_matching, "metadata": metadata}))
 
 
-def _render_event(show: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
+def _render_event(render_object: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
     event_type, obj = event
-    return {"type": event_type, "object": obj if event_type in _UNCONVERTED_EVENTS else show(obj)}
+    return {"type": event_type, "object": obj if event_type in _UNCONVERTED_EVENTS else render_object(obj)}
 
 
-def _noop() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -272,8 +272,8 @@ class PagedLists:
 
     def drop_expired(self) -> None:
         """Drop the lists in memory that are older than the change history."""
-        oldest = self._objects.revision - HELD_LIST_AGE_MAX
-        while self._held and next(iter(self._held))[2] < oldest:
+        oldest_revision = self._objects.revision - HELD_LIST_AGE_MAX
+        while self._held and next(iter(self._held))[2] < oldest_revision:
             self._held.popitem(last=False)
 
 
@@ -313,10 +313,10 @@ def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
     In that order `team-a/x` precedes `team/x`. Most lists are in that order already.
     """
     groups = _split_by_namespace(objs)
-    prefixes = [f"{_namespace(group[0])}/" for group in groups]
-    if all(map(lt, prefixes, prefixes[1:])):
+    key_prefixes = [f"{_namespace(group[0])}/" for group in groups]
+    if all(map(lt, key_prefixes, key_prefixes[1:])):
         return objs
-    return [obj for _, group in sorted(zip(prefixes, groups, strict=True), key=itemgetter(0)) for obj in group]
+    return [obj for _, group in sorted(zip(key_prefixes, groups, strict=True), key=itemgetter(0)) for obj in group]
 
 
 def _split_by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:

@@ -278,19 +278,19 @@ class WriteHandler:
         sent_object: serialization.SentObject,
         path: resources.ResourcePath,
         options: WriteOptions,
-        entries: Sequence[apply.ManagedFieldsJson] | None = None,
+        managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Decode, complete and validate the creation of an object without storing it."""
         self._check_namespace(path)
-        if entries is None:
+        if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
             schema = path.resource.merge_schema(path.version)
-            entries = apply.created_managed_fields(new, self._field_manager(path, options), schema)
+            managed_fields = apply.created_managed_fields(new, self._field_manager(path, options), schema)
         _check_guard(sent_object.obj, None, path, options)
-        obj = with_metadata(sent_object.obj, managedFields=entries or None)
+        obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         security = review(path.info.constant, obj, None, self._objects)
         warnings, name = (*sent_object.warnings, *security.warnings), obj["metadata"].get("name", "")
@@ -302,7 +302,7 @@ class WriteHandler:
         stored_object: Obj,
         path: resources.ResourcePath,
         options: WriteOptions,
-        entries: Sequence[apply.ManagedFieldsJson] | None = None,
+        managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Decode, complete and validate an update of a stored object or of its status, without storing it."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
@@ -324,18 +324,18 @@ class WriteHandler:
         if path.subresource != _STATUS:
             _check_guard(sent_object.obj, stored_object, path, options)
         new = {field: value for field, value in new.items() if value is not None}
-        if entries is None:
+        if managed_fields is None:
             versions, author = apply.versions_of(path.resource, path.namespace), self._field_manager(path, options)
             old_and_new = (
                 strategy.in_version(stored_object, path.api_version),
                 strategy.in_version(new, path.api_version),
             )
-            entries = apply.updated_managed_fields(*old_and_new, known_entries, author, versions)
+            managed_fields = apply.updated_managed_fields(*old_and_new, known_entries, author, versions)
         is_status = path.subresource == _STATUS
         write = (
-            UpdateStatus(sent_object.obj, entries)
+            UpdateStatus(sent_object.obj, managed_fields)
             if is_status
-            else Update(sent_object.obj, entries, is_whole=not has_status)
+            else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
         security = Review() if is_status else review(path.info.constant, new, stored_object, self._objects)
         warnings, based_on = (*sent_object.warnings, *security.warnings), stored_object["metadata"]["resourceVersion"]
@@ -361,8 +361,8 @@ class WriteHandler:
             raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
     def _field_manager(self, path: resources.ResourcePath, options: WriteOptions) -> apply.FieldManager:
-        time = format_time(self._now() // SECOND * SECOND)
-        return apply.FieldManager(options.manager, path.api_version, path.subresource, time)
+        write_time = format_time(self._now() // SECOND * SECOND)
+        return apply.FieldManager(options.manager, path.api_version, path.subresource, write_time)
 
 
 @contextmanager
@@ -468,9 +468,9 @@ def _added_finalizer_faults(new: Sequence[str], old: Sequence[str]) -> Iterator[
         yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{message}}}")
 
 
-def _whole_seconds_of(time: str) -> int:
+def _whole_seconds_of(timestamp: str) -> int:
     """Return a timestamp as whole seconds since 1970, to compare timestamps of different time zones."""
-    return parse_time(time) // SECOND
+    return parse_time(timestamp) // SECOND
 
 
 def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resources.ResourcePath, name: str) -> None:

@@ -45,13 +45,13 @@ _WEBSOCKET_KEY_HEADER: Final = "sec-websocket-key"
 _WEBSOCKET_VERSION: Final = "13"
 
 
-def negotiate_upgrade(request: ApiRequest, websockets: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
+def negotiate_upgrade(request: ApiRequest, websocket_protocols: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
     """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
     protocol = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise bad_request("Upgrade request required")
     if protocol == WEBSOCKET:
-        return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websockets))
+        return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websocket_protocols))
     if SPDY.lower() in protocol:
         return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy))
     raise bad_request(f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
@@ -312,7 +312,7 @@ class LogStream:
         self._pending_data: list[bytes] = []
         self._remaining_bytes = options.limit_bytes
         self.is_over = False
-        self.on_new_data: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _do_nothing
         log.on_new_data = self._notify
 
     def take(self) -> Sequence[bytes]:
@@ -327,7 +327,7 @@ class LogStream:
         text = self._truncate(b"".join(self._format_lines(lines)))
         self.is_over = self._log.is_over or self._remaining_bytes == 0 or (is_complete and not self._options.follow)
         if self.is_over and not self._log.is_over:
-            self._log.on_new_data = _noop
+            self._log.on_new_data = _do_nothing
             self._log.close()
         pending_data, self._pending_data = self._pending_data, []
         return [*pending_data, text] if text else pending_data
@@ -364,14 +364,14 @@ class LogStream:
 def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     """Parse the options of a log request. Raises StatusError if they are invalid."""
     query = request.query
-    tail, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
+    tail_lines, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
     seconds, since_time = _integer_parameter(query, "sinceSeconds"), query.get("sinceTime", "")
-    if faults := [*_log_option_faults(tail, limit, seconds, since_time)]:
+    if faults := [*_log_option_faults(tail_lines, limit, seconds, since_time)]:
         details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
         raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
     start_time = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
     follow, is_previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
-    return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail, limit)
+    return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit)
 
 
 def _log_option_faults(tail: int | None, limit: int | None, seconds: int | None, start: str) -> Iterator[FieldError]:
@@ -438,5 +438,5 @@ def _has_started(terminated_state: Mapping[str, Any] | None) -> bool:
     return terminated_state is not None and bool(terminated_state.get("startedAt"))
 
 
-def _noop() -> None:
+def _do_nothing() -> None:
     pass

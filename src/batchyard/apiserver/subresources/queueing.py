@@ -134,12 +134,12 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
     api_version = "" if info is None else info.api_version
     reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
     metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT_NAMESPACE}
-    time = format_time(record.at)
+    event_time = format_time(record.at)
     return {
         "apiVersion": _API_VERSION,
         "kind": _KIND,
         "metadata": {**metadata, "creationTimestamp": format_time(record.at // SECOND * SECOND)},
-        "time": time,
+        "time": event_time,
         "regarding": {**{name: text for name, text in reference.items() if text}, "name": key.name},
         "component": record.component,
         "type": record.type,
@@ -377,12 +377,12 @@ class VisibilityResources:
                 _PENDING_WORKLOADS: EndpointHandlers(VISIBILITY_GROUP, version, _VISIBILITY_KIND, {"GET": respond}),
             }
 
-        cluster = virtual_kind(
+        cluster_queues = virtual_kind(
             VISIBILITY_GROUP, version, _VISIBILITY_KIND, "clusterqueues", "clusterqueue", namespaced=False
         )
         queues = virtual_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
         return [
-            virtual_resource(cluster, read_handlers(self._in_cluster_queue)),
+            virtual_resource(cluster_queues, read_handlers(self._in_cluster_queue)),
             virtual_resource(queues, read_handlers(self._in_local_queue)),
         ]
 
@@ -392,12 +392,12 @@ class VisibilityResources:
         if pending_workloads is None:
             raise _not_found("clusterqueue", name)
         local_positions: dict[str, int] = {}
-        entries = []
+        pending_entries = []
         for position, view in enumerate(islice(pending_workloads, offset + limit)):
             local_position = local_positions[view.queue] = local_positions.get(view.queue, -1) + 1
             if position >= offset:
-                entries.append(self._pending_workload(view, position, local_position))
-        return entries
+                pending_entries.append(self._pending_workload(view, position, local_position))
+        return pending_entries
 
     def _in_local_queue(self, request: ApiRequest, namespace: str, name: str) -> Sequence[dict[str, Any]]:
         limit, offset = _limit_and_offset(request)
