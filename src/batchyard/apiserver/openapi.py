@@ -259,23 +259,23 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     if "" in resource.handlers:
         return handler_paths
     created_responses, changed_responses = {"200": schema, "201": schema, "202": schema}, {"200": schema, "201": schema}
-    deleted = schema if resource.returns_deleted and info.constant != scheme.NAMESPACE else status_ref
-    list_operation = _describe("list", kind, _LIST_OPTIONS, {"200": objects_schema})
+    result = schema if resource.returns_deleted and info.constant != scheme.NAMESPACE else status_ref
+    list_operation = _operation("list", kind, _LIST_OPTIONS, {"200": objects_schema})
     all_namespaces = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
     namespace_parameters = [_path_parameter("namespace")] if info.namespaced else []
-    post = _describe("post", kind, _WRITE_PARAMETERS, created_responses, body)
+    post = _operation("post", kind, _WRITE_PARAMETERS, created_responses, body)
     collection_operations = {"parameters": namespace_parameters, "get": list_operation, "post": post}
     if resource.supports_deletecollection:
-        collection_operations["delete"] = _describe("deletecollection", kind, _LIST_OPTIONS, {"200": status_ref})
+        collection_operations["delete"] = _operation("deletecollection", kind, _LIST_OPTIONS, {"200": status_ref})
     patch_bodies = {patch: {"schema": _OBJECT_SCHEMA} for patch in patch_media_types(strategic=resource.is_native)}
     change_operations = {
         "parameters": [_path_parameter("name"), *namespace_parameters],
-        "get": _describe("get", kind, (), {"200": schema}),
-        "put": _describe("put", kind, _WRITE_PARAMETERS, changed_responses, body),
-        "patch": _describe("patch", kind, _WRITE_PARAMETERS, changed_responses, patch_bodies),
+        "get": _operation("get", kind, (), {"200": schema}),
+        "put": _operation("put", kind, _WRITE_PARAMETERS, changed_responses, body),
+        "patch": _operation("patch", kind, _WRITE_PARAMETERS, changed_responses, patch_bodies),
     }
     options = ("gracePeriodSeconds", "propagationPolicy")
-    operations = {**change_operations, "delete": _describe("delete", kind, options, {"200": deleted, "202": deleted})}
+    operations = {**change_operations, "delete": _operation("delete", kind, options, {"200": result, "202": result})}
     subresource_paths = {f"{collection_path}/{{name}}/{each}": change_operations for each in resource.subresources}
     own_paths = {collection_path: collection_operations, f"{collection_path}/{{name}}": operations}
     return {**all_namespaces, **own_paths, **subresource_paths, **handler_paths}
@@ -293,19 +293,19 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     for subresource, handlers in resource.handlers.items():
         kind = {"group": handlers.group, "version": handlers.version, "kind": handlers.kind}
         responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
-        operations = {method.lower(): _describe(_ACTIONS[method], kind, (), responses) for method in handlers.methods}
+        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.methods}
         if subresource:
             paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
             continue
         if "get" in operations:
             paths[object_path] = {"parameters": parameters, "get": operations["get"]}
-            operations["get"] = _describe("list", kind, _LIST_OPTIONS, responses)
+            operations["get"] = _operation("list", kind, _LIST_OPTIONS, responses)
         if operations:
             paths[collection_path] = {"parameters": namespace_parameters, **operations}
     return paths
 
 
-def _describe(
+def _operation(
     action: str,
     kind: Mapping[str, str],
     query: Sequence[str],

@@ -39,11 +39,11 @@ def usage_fraction(amount: int, total: int) -> float:
 
 
 def _format_bytes(amount: int) -> str:
-    scaled_amount, unit = float(amount), 0
-    while abs(scaled_amount) >= 1024 and unit < len(_BYTE_UNITS) - 1:
-        scaled_amount, unit = scaled_amount / 1024, unit + 1
-    digits = 0 if scaled_amount == int(scaled_amount) or abs(scaled_amount) >= 100 else 1
-    return f"{scaled_amount:,.{digits}f} {_BYTE_UNITS[unit]}"
+    scaled_amount, unit_index = float(amount), 0
+    while abs(scaled_amount) >= 1024 and unit_index < len(_BYTE_UNITS) - 1:
+        scaled_amount, unit_index = scaled_amount / 1024, unit_index + 1
+    decimal_places = 0 if scaled_amount == int(scaled_amount) or abs(scaled_amount) >= 100 else 1
+    return f"{scaled_amount:,.{decimal_places}f} {_BYTE_UNITS[unit_index]}"
 
 
 # The state of a Workload, and its owner.
@@ -256,9 +256,9 @@ class PageWindow(NamedTuple):
     limit: int
 
 
-def requested_page(source: ViewInputs, query: Query) -> PageWindow:
+def requested_page(inputs: ViewInputs, query: Query) -> PageWindow:
     """Return the offset and limit that a query requests for a list; invalid numbers select the defaults."""
-    if source.is_complete:
+    if inputs.is_complete:
         return PageWindow(0, UNPAGINATED)
     limit = _parse_count(query.get("limit", "")) or PAGE_SIZE
     return PageWindow(_parse_count(query.get("offset", "")), min(limit, PAGE_SIZE_MAX))

@@ -191,8 +191,8 @@ class PlatformHistory:
         history = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
         self.workload_histories[view.uid] = history
         history.marks.append(WorkloadMark(view.created, CREATED))
-        transitions = [(find_condition(obj, kind), event) for kind, event in _CONDITION_EVENTS]
-        for condition, event in transitions:
+        conditions_and_events = [(find_condition(obj, kind), event) for kind, event in _CONDITION_EVENTS]
+        for condition, event in conditions_and_events:
             if condition is None or condition["status"] != "True":
                 continue
             changed_at = parse_time(condition["lastTransitionTime"])

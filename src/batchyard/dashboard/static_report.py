@@ -147,7 +147,7 @@ class DashboardViews:
         if compute_view is None:
             return None
         self._queue_source.snapshot.settle()
-        source = data_source.ViewInputs(
+        inputs = data_source.ViewInputs(
             self._reader,
             self._queue_source,
             self._history,
@@ -156,7 +156,7 @@ class DashboardViews:
             self._costs(),
             self._is_complete,
         )
-        return compute_view(source, data_source.NamespaceAccess(viewer), query)
+        return compute_view(inputs, data_source.NamespaceAccess(viewer), query)
 
     def time(self) -> data_source.ViewJson:
         """Return the time and speed of the platform, from which the browser computes ages."""
@@ -176,19 +176,19 @@ def render_static_report(views: DashboardViews) -> str:
     """Return the HTML report, which contains the JSON documents of all dashboard pages."""
     documents_json = _encode({**views.time(), "models": _all_documents(views)}).decode()
     embedded_json = documents_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
-    style = f"<style>\n{_read_text(STYLE)}</style>"
+    style_element = f"<style>\n{_read_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded_json}</script>'
-    script = f'<script type="module">\n{bundled_script()}</script>'
-    page = _PRELOAD_LINE.sub("", _read_text(INDEX))
+    script_element = f'<script type="module">\n{bundled_script()}</script>'
+    html = _PRELOAD_LINE.sub("", _read_text(INDEX))
     for old, replacement in (
         ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
-        ('<link rel="stylesheet" href="style.css">', style),
+        ('<link rel="stylesheet" href="style.css">', style_element),
         ('<script type="module" src="js/app.js"></script>\n', ""),
-        ("</body>", f"{data}\n{script}\n</body>"),
+        ("</body>", f"{data}\n{script_element}\n</body>"),
     ):
-        assert old in page, f"index.html does not contain {old!r}"
-        page = page.replace(old, replacement)
-    return page
+        assert old in html, f"index.html does not contain {old!r}"
+        html = html.replace(old, replacement)
+    return html
 
 
 def bundled_script() -> str:

@@ -164,8 +164,8 @@ def _escape_pointer(field: str) -> str:
     return field.replace("~", "~0").replace("/", "~1")
 
 
-_ADMISSION: Final = "admission.k8s.io/v1"
-_CONVERSION: Final = "apiextensions.k8s.io/v1"
+_ADMISSION_API_VERSION: Final = "admission.k8s.io/v1"
+_CONVERSION_API_VERSION: Final = "apiextensions.k8s.io/v1"
 _JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 #: The prefix of the embedded API server's webhook errors; here the external API server adds it.
 _DENIAL_SEPARATOR: Final = " denied the request: "
@@ -230,7 +230,7 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
         response |= {"convertedObjects": [], "result": {"status": "Failed", "message": str(error)}}
     else:
         response |= {"convertedObjects": converted_objects, "result": {"status": "Success"}}
-    return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": response}
+    return {"apiVersion": _CONVERSION_API_VERSION, "kind": "ConversionReview", "response": response}
 
 
 def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
@@ -306,4 +306,4 @@ def _denial_response(request: Mapping[str, Any], reason: str) -> Obj:
 
 def _admission_response(request: Mapping[str, Any], *, allowed: bool = True, **fields: Any) -> Obj:
     response = {"uid": request.get("uid", ""), "allowed": allowed, **fields}
-    return {"apiVersion": _ADMISSION, "kind": "AdmissionReview", "response": response}
+    return {"apiVersion": _ADMISSION_API_VERSION, "kind": "AdmissionReview", "response": response}
