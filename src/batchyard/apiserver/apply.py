@@ -59,7 +59,10 @@ def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
                 field_set[f"f:{name}"] = fields
         return field_set
     if isinstance(value, list) and schema.keys is not None:
-        return {step: {SELF_MARK: {}, **fields_of(item, schema.item)} for step, item in items_of(value, schema).items()}
+        return {
+            step: {SELF_MARK: {}, **fields_of(item, schema.item_schema)}
+            for step, item in items_of(value, schema).items()
+        }
     return LEAF
 
 
@@ -68,14 +71,14 @@ def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
     if isinstance(value, dict) and value and not schema.is_atomic:
         fields: dict[str, Any] = {SELF_MARK: {}}
         members = schema.members
-        find_declared, default_schema = members.fields.get, members.undeclared or UNSTRUCTURED
+        find_declared, default_schema = members.fields.get, members.undeclared_schema or UNSTRUCTURED
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
             is_plain = not isinstance(child, dict | list)
             fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, find_declared(name) or default_schema)
         return fields
     if isinstance(value, list) and schema.keys is not None:
-        item_fields = {step: all_fields_of(item, schema.item) for step, item in items_of(value, schema).items()}
+        item_fields = {step: all_fields_of(item, schema.item_schema) for step, item in items_of(value, schema).items()}
         return {SELF_MARK: {}, **item_fields}
     return LEAF
 
@@ -99,7 +102,7 @@ def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeS
         old_child = old.get(name, _ABSENT_VALUE)
         if old_child is child:  # identical for most fields
             continue
-        step, child_schema = prefix + name, schema.field_schema(name) if prefix else schema.item
+        step, child_schema = prefix + name, schema.field_schema(name) if prefix else schema.item_schema
         if old_child is _ABSENT_VALUE:
             new_fields[step] = all_fields_of(child, child_schema)
             continue
@@ -109,7 +112,9 @@ def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeS
                 target[step] = nested_fields
     for name, child in old.items():
         if name not in new:
-            removed_fields[prefix + name] = all_fields_of(child, schema.field_schema(name) if prefix else schema.item)
+            removed_fields[prefix + name] = all_fields_of(
+                child, schema.field_schema(name) if prefix else schema.item_schema
+            )
     return FieldDifferences(removed_fields, modified_fields, new_fields)
 
 
@@ -194,7 +199,7 @@ class FieldManagerEntry(NamedTuple):
         version_text = f" using {self.api_version}" if self.operation == UPDATE else ""
         return f'"{self.name}"{subresource_text}{version_text}'
 
-    def entry(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the entry in the JSON form of `managedFields`."""
         entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
         fields_v1 = _encode_field_set(self.fields) if self.fields_v1 is None else self.fields_v1
@@ -206,7 +211,7 @@ class ApplyResult(NamedTuple):
     """The result of an apply: the object in the applied version, and its `managedFields`."""
 
     obj: dict[str, Any]
-    entries: list[dict[str, Any]]
+    managed_fields: list[dict[str, Any]]
 
 
 class VersionAccessors(NamedTuple):
@@ -231,7 +236,7 @@ def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) 
     if not fields:
         return []
     entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
-    return [{**entry.entry(), "fieldsV1": dict(sorted(fields.items()))}]
+    return [{**entry.to_json(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
@@ -463,7 +468,7 @@ def _read_fields(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
     """Return entries in the JSON form of `managedFields`: applies first, then updates, each sorted by time."""
     sorted_entries = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
-    return [entry.entry() for entry in sorted_entries if entry.fields]
+    return [entry.to_json() for entry in sorted_entries if entry.fields]
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
@@ -517,9 +522,9 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
                 yield from _undeclared_paths(child, schema.field_schema(name), f"{path}.{name}")
     elif isinstance(value, list):
         if schema.keys is not None:
-            items_of(value, schema, unique=True)
+            items_of(value, schema, rejects_duplicates=True)
         for item in value:
-            yield from _undeclared_paths(item, schema.item, path)
+            yield from _undeclared_paths(item, schema.item_schema, path)
 
 
 # Conversion of a resource's objects to each of its API versions, in which `managedFields` entries are compared.
@@ -534,7 +539,7 @@ def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
 
     def convert(obj: Obj, api_version: str) -> Obj:
         decoded_object = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
-        return obj if decoded_object is None else strategy.show(decoded_object, api_version)
+        return obj if decoded_object is None else strategy.render(decoded_object, api_version)
 
     return VersionAccessors(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
 

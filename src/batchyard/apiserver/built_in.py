@@ -212,18 +212,18 @@ class BuiltInStrategy:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
         times = self._times.get(api_version)
         if times is None:
-            times = self._times[api_version] = self.times(api_version)
+            times = self._times[api_version] = self.time_paths(api_version)
         return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), times)
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version with exact times, to compare it with another object."""
         return conversion.from_storage(stored_object, api_version)
 
-    def times(self, api_version: str) -> TimeLocations:
+    def time_paths(self, api_version: str) -> TimeLocations:
         """Return the paths of time fields in a version of the kind."""
         return time_locations(kind_info(self._constant), api_version.rpartition("/")[2])
 

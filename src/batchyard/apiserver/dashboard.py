@@ -79,7 +79,7 @@ class ModelProvider(Protocol):
 class ModelFeed(Protocol):
     """Passes changes of stored objects to the dashboard's streams, once the changes are on disk."""
 
-    def join(self, watch: "ModelStream") -> None:
+    def subscribe(self, watch: "ModelStream") -> None:
         """Pass all later changes of stored objects to a stream."""
 
 
@@ -141,8 +141,8 @@ class ModelHandler:
             return Response(200, {**self._models.time(), "model": model}, headers=_MODEL_RESPONSE_HEADERS)
         self._check_stream_limits(request.user)
         stream = ModelStream(compute_model, self._models.time, self._timers, self._open_streams, flow_of(request.user))
-        stream.begin(model)
-        self._feed.join(stream)
+        stream.start(model)
+        self._feed.subscribe(stream)
         return stream
 
     def _check_stream_limits(self, user: UserInfo) -> None:
@@ -195,7 +195,7 @@ class ModelStream:
         #: Called when lines are available.
         self.on_new_data: Callable[[], None] = _do_nothing
 
-    def begin(self, model: dict[str, Any]) -> None:
+    def start(self, model: dict[str, Any]) -> None:
         """Send the complete JSON document as the first line of the stream."""
         self._send(model)
 
@@ -209,9 +209,9 @@ class ModelStream:
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Mark the page's document as stale if any of the changed objects can affect it."""
         if not self._is_stale and any(change.key.kind not in _IDLE_KINDS for change in changes):
-            self.touch()
+            self.mark_stale()
 
-    def touch(self) -> None:
+    def mark_stale(self) -> None:
         """Mark the page's document as stale, and schedule an update unless the client has not read the last one yet."""
         if self.is_over:
             return
@@ -219,7 +219,7 @@ class ModelStream:
         if self._update_ticket is None and not self._buffered:
             self._schedule_update()
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send the platform's time as a keep-alive."""
         self._buffered.append(_encode(self._time()) + b"\n")
         self.on_new_data()

@@ -128,7 +128,9 @@ def merge_applied(live_value: Any, applied_value: Any, schema: MergeSchema) -> A
         }
         return {**live_value, **changed_fields}
     if isinstance(live_value, list) and isinstance(applied_value, list) and schema.keys is not None:
-        return _merge_lists(items_of(live_value, schema), items_of(applied_value, schema, unique=True), schema.item)
+        return _merge_lists(
+            items_of(live_value, schema), items_of(applied_value, schema, rejects_duplicates=True), schema.item_schema
+        )
     return applied_value
 
 
@@ -181,7 +183,7 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
     for item in value:
         nested_fields = fields.get(step_of(item, schema), EMPTY)
         if SELF_MARK not in nested_fields:
-            kept_members.append(without_fields(item, nested_fields, schema.item) if nested_fields else item)
+            kept_members.append(without_fields(item, nested_fields, schema.item_schema) if nested_fields else item)
     return kept_members
 
 
@@ -193,18 +195,18 @@ def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
             result[step] = nested
             continue
         name = step.removeprefix("f:")
-        inner_schema = schema.field_schema(name) if name != step else schema.item
+        inner_schema = schema.field_schema(name) if name != step else schema.item_schema
         is_named = name != step and name in schema.members.fields
         result[step] = {**with_named_fields(nested, inner_schema), **(LEAF if is_named else EMPTY)}
     return result
 
 
-def items_of(items: Sequence[Any], schema: MergeSchema, *, unique: bool = False) -> dict[str, Any]:
-    """Return list items by field-set path element; with `unique`, raise StatusError for duplicates."""
+def items_of(items: Sequence[Any], schema: MergeSchema, *, rejects_duplicates: bool = False) -> dict[str, Any]:
+    """Return list items by field-set path element; with `rejects_duplicates`, raise StatusError for duplicates."""
     items_by_step: dict[str, Any] = {}
     for item in items:
         step = step_of(item, schema)
-        if unique and step in items_by_step:
+        if rejects_duplicates and step in items_by_step:
             raise bad_request(f"duplicate entries for key {step.partition(':')[2]}")
         items_by_step.setdefault(step, item)
     return items_by_step
@@ -226,7 +228,7 @@ def step_of(item: Any, schema: MergeSchema) -> str:
         return _single_key_step(schema.keys[0], value)
     keys = {}
     for name in schema.keys:
-        key_value = item.get(name, schema.item.field_schema(name).default)
+        key_value = item.get(name, schema.item_schema.field_schema(name).default)
         if key_value is not None:
             keys[name] = key_value
     if not keys:

@@ -44,7 +44,7 @@ def apply_json_patch(obj: Obj, patch: Any) -> Any:
     patched_document = _PatchedDocument(obj)
     try:
         for operation in operations:
-            patched_document.operate(operation)
+            patched_document.apply_operation(operation)
         patched_document.check_depth()
     except OperationError as error:
         cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_MAX]}
@@ -102,7 +102,7 @@ class _PatchedDocument:
         self._copied_bytes = 0
         self._shifted_items = 0
 
-    def operate(self, operation: Mapping[str, Any]) -> None:
+    def apply_operation(self, operation: Mapping[str, Any]) -> None:
         """Apply one operation of the patch to the document."""
         match operation.get("op"):
             case "add":

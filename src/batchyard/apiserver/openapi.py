@@ -267,7 +267,9 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     collection_operations = {"parameters": namespace_parameters, "get": list_operation, "post": post}
     if resource.supports_deletecollection:
         collection_operations["delete"] = _operation("deletecollection", kind, _LIST_OPTIONS, {"200": status_ref})
-    patch_bodies = {patch: {"schema": _OBJECT_SCHEMA} for patch in patch_media_types(strategic=resource.is_native)}
+    patch_bodies = {
+        patch: {"schema": _OBJECT_SCHEMA} for patch in patch_media_types(allows_strategic=resource.is_native)
+    }
     change_operations = {
         "parameters": [_path_parameter("name"), *namespace_parameters],
         "get": _operation("get", kind, (), {"200": schema}),
@@ -293,7 +295,9 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     for subresource, handlers in resource.handlers.items():
         kind = {"group": handlers.group, "version": handlers.version, "kind": handlers.kind}
         responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
-        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.methods}
+        operations = {
+            method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.by_method
+        }
         if subresource:
             paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
             continue

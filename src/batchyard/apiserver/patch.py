@@ -31,8 +31,8 @@ class MergeSchemaMembers(NamedTuple):
 
     fields: "Mapping[str, MergeSchema]"
     #: The merge schema of undeclared mapping members; None if they are not allowed.
-    undeclared: "MergeSchema | None" = None
-    item: "MergeSchema | None" = None
+    undeclared_schema: "MergeSchema | None" = None
+    item_schema: "MergeSchema | None" = None
 
 
 class MergeSchema:
@@ -65,16 +65,16 @@ class MergeSchema:
     def field_schema(self, name: str) -> "MergeSchema":
         """Return the merge schema of a field; for undeclared fields a common one, by default UNSTRUCTURED."""
         members = self.members
-        return members.fields.get(name) or members.undeclared or UNSTRUCTURED
+        return members.fields.get(name) or members.undeclared_schema or UNSTRUCTURED
 
     @property
-    def item(self) -> "MergeSchema":
+    def item_schema(self) -> "MergeSchema":
         """The merge schema of list items."""
-        return self.members.item or UNSTRUCTURED
+        return self.members.item_schema or UNSTRUCTURED
 
     def allows_field(self, name: str) -> bool:
         """Report whether the schema allows a field."""
-        return name in self.members.fields or self.members.undeclared is not None
+        return name in self.members.fields or self.members.undeclared_schema is not None
 
 
 def _free_members() -> MergeSchemaMembers:
@@ -107,9 +107,9 @@ def _schema_of_field(scope: TypeScope, field: Field) -> MergeSchema:
 
 def _members_of_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:
     if field.is_list:
-        return MergeSchemaMembers({}, item=_schema_of_field(scope, field.element))
+        return MergeSchemaMembers({}, item_schema=_schema_of_field(scope, field.element))
     if field.is_map:
-        return MergeSchemaMembers({}, undeclared=_schema_of_field(scope, field.element))
+        return MergeSchemaMembers({}, undeclared_schema=_schema_of_field(scope, field.element))
     return _schema_of_type(scope, field.expression).members if field.is_object else _free_members()
 
 
@@ -250,7 +250,7 @@ def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, e
     if element_order is not None:
         _check_order(element_order, patch, key)
     if key:
-        patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item)
+        patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item_schema)
     elif any(isinstance(item, Mapping) for item in patch):
         raise request.bad_request("cannot merge lists without merge key")
     else:
@@ -359,15 +359,15 @@ def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSche
     return apply_strategic_merge_patch(obj, patch, merge_schema)
 
 
-def patch_media_types(*, strategic: bool) -> list[str]:
+def patch_media_types(*, allows_strategic: bool) -> list[str]:
     """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
-    strategic_patch = [request.STRATEGIC_MERGE_PATCH] if strategic else []
+    strategic_patch = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
     return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_patch, request.APPLY_PATCH]
 
 
-def check_patch_media_type(content_type: str, *, strategic: bool) -> None:
+def check_patch_media_type(content_type: str, *, allows_strategic: bool) -> None:
     """Raise StatusError if a media type is not that of a supported patch."""
-    accepted_types = patch_media_types(strategic=strategic)
+    accepted_types = patch_media_types(allows_strategic=allows_strategic)
     if content_type not in accepted_types:
         problem = "the body of the request was in an unknown format"
         message = f"{problem} - accepted media types include: {', '.join(accepted_types)}"

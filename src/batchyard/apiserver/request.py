@@ -99,20 +99,20 @@ class ApiRequest(NamedTuple):
     body: bytes = b""
     user: UserInfo = ANONYMOUS
     #: The client address.
-    source: str = ""
+    client_address: str = ""
     #: All query parameters in order, including repeated ones.
     query_items: tuple[tuple[str, str], ...] = ()
 
     def made_by(self, user: UserInfo) -> "ApiRequest":
         """Return the request with another user."""
         return ApiRequest(
-            self.method, self.path, self.query, self.headers, self.body, user, self.source, self.query_items
+            self.method, self.path, self.query, self.headers, self.body, user, self.client_address, self.query_items
         )
 
     def with_body(self, body: bytes) -> "ApiRequest":
         """Return the request with a body."""
         return ApiRequest(
-            self.method, self.path, self.query, self.headers, body, self.user, self.source, self.query_items
+            self.method, self.path, self.query, self.headers, body, self.user, self.client_address, self.query_items
         )
 
     def query_values(self, name: str) -> list[str]:
@@ -218,7 +218,7 @@ class StreamingResponse(Protocol):
     def take(self) -> Iterable[Any]:
         """Return and remove the buffered data: bytes as text, other values as lines of JSON."""
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send a bookmark or keep-alive if the client requested it; called periodically."""
 
     def end(self) -> None:
@@ -240,7 +240,7 @@ class ExecResponse:
 
     upgrade: ProtocolUpgrade
     streams: Streams
-    open: Callable[[SessionClient], ProcessSession]
+    open_session: Callable[[SessionClient], ProcessSession]
     #: Returns the Status for the end of the session.
     status: Callable[[SessionEnd], Mapping[str, Any]]
 
@@ -254,7 +254,7 @@ class PortForwardResponse:
     ports: Sequence[int]
     connect: Callable[[int, SessionClient], ByteStream]
     #: Returns the error message for a port that cannot be reached.
-    failure: Callable[[int, SessionEnd], str]
+    failure_message: Callable[[int, SessionEnd], str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -296,7 +296,7 @@ class WriteOptions(NamedTuple):
 
     dry_run: bool
     #: The handling of unknown and duplicate fields: Strict, Warn or Ignore.
-    validation: str
+    field_validation: str
     #: The field manager.
     manager: str
     #: Whether an apply overrides conflicts.

@@ -33,7 +33,7 @@ class ResourceStrategy(Protocol):
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object, with the fields that clients cannot change restored from the old one."""
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class EndpointHandlers(NamedTuple):
     version: str
     kind: str
     #: Handlers by HTTP method, called with the request, and the namespace and name of its path.
-    methods: Mapping[str, Callable[[ApiRequest, str, str], AnyResponse]]
+    by_method: Mapping[str, Callable[[ApiRequest, str, str], AnyResponse]]
     #: Whether the path may continue after the subresource.
     takes_path: bool = False
     #: A verb that is required in addition to that of the method.
@@ -80,7 +80,7 @@ class EndpointHandlers(NamedTuple):
     @property
     def verbs(self) -> list[str]:
         """The Kubernetes verbs of the HTTP methods that have handlers."""
-        return [_VERBS_BY_METHOD[method] for method in self.methods]
+        return [_VERBS_BY_METHOD[method] for method in self.by_method]
 
 
 def _untyped_merge_schema(_version: str) -> MergeSchema:

@@ -183,7 +183,8 @@ def _prune_value(value: Any, merge_schema: MergeSchema, path: str, faults: list[
     if not isinstance(value, list):
         return value
     items = [
-        _prune_value(item, merge_schema.item, f"{path.removesuffix('.')}[{i}].", faults) for i, item in enumerate(value)
+        _prune_value(item, merge_schema.item_schema, f"{path.removesuffix('.')}[{i}].", faults)
+        for i, item in enumerate(value)
     ]
     return value if all(new is old for new, old in zip(items, value, strict=True)) else items
 
@@ -223,8 +224,8 @@ def decode_body_object(
     type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
         raise _decoding_error(sent_object, type_error, is_patched=is_patched)
-    faults = [] if options.validation == IGNORE else [*body.faults, *unknown_faults]
-    if faults and options.validation == STRICT:
+    faults = [] if options.field_validation == IGNORE else [*body.faults, *unknown_faults]
+    if faults and options.field_validation == STRICT:
         raise _decoding_error(sent_object, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
     if result.obj is None:
         raise invalid_object_error(InvalidObject(result.faults), path, name_of(sent_object))
@@ -350,7 +351,7 @@ class Representation:
                 revision = stored_object["metadata"].get("resourceVersion")  # absent on virtual objects
                 return self._table([stored_object], {} if revision is None else {"resourceVersion": revision})
             case ResponseForm.WHOLE:
-                return self._path.resource.strategy.show(stored_object, self._path.api_version)
+                return self._path.resource.strategy.render(stored_object, self._path.api_version)
         self.check_accepts_single_object()
         return _metadata_only(stored_object)
 
@@ -401,7 +402,7 @@ class Representation:
             case "None":
                 return {}
             case "Object":
-                return {"object": self._path.resource.strategy.show(obj, self._path.api_version)}
+                return {"object": self._path.resource.strategy.render(obj, self._path.api_version)}
         # managedFields are more than half of the metadata and unused in tables; kubectl is twice as fast without them.
         metadata = dict(obj["metadata"])
         metadata.pop("managedFields", None)
@@ -410,7 +411,7 @@ class Representation:
 
 def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
-    version, render_object = path.api_version, path.resource.strategy.show
+    version, render_object = path.api_version, path.resource.strategy.render
     has_type = path.resource.has_typed_items
 
     def render_item(obj: Obj) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def audit_event(audited_request: AuditedRequest, now: Instant, sequence_number: 
         "requestURI": request.path + query,
         "verb": attributes_of(audited_request.effective_request, path).verb,
         "user": request.user.to_json(),
-        "sourceIPs": [request.source],
+        "sourceIPs": [request.client_address],
         "userAgent": request.headers.get("user-agent", ""),
         "responseStatus": _response_status(response),
         "stageTimestamp": format_micro_time(now),
@@ -122,13 +122,13 @@ class ApiServer:
         feed: ChangeFeed,
         now: Callable[[], Instant],
         resources: Resources,
-        access: AuthFilters,
+        auth_filters: AuthFilters,
         audit: Auditor = discard_audit,
     ) -> None:
         self._write_handler = write.WriteHandler(objects, now)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
-        self._auth_filters = access
+        self._auth_filters = auth_filters
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
@@ -203,23 +203,23 @@ class ApiServer:
         return DeferredResponse(lambda respond: deferred_response.then(partial(audit_and_respond, respond)))
 
     def _handle_request(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
-        self._auth_filters.check(request, path)
+        self._auth_filters.authorize(request, path)
         _check_body_size(request, path)
         self._read_handler.drop_expired()
         if path is None:
             return self._serve_document(request)
         if path.handlers is not None:
-            if request.method not in path.handlers.methods:
+            if request.method not in path.handlers.by_method:
                 raise method_not_allowed()
             if path.handlers.required_verb:
-                self._auth_filters.check(request, path, path.handlers.required_verb)
-            return path.handlers.methods[request.method](request, path.namespace, path.name)
+                self._auth_filters.authorize(request, path, path.handlers.required_verb)
+            return path.handlers.by_method[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH
         if request.method != "GET":
             form = accepted_form(request)
             if self._write_handler.creates_by_apply(request, path):
-                self._auth_filters.check(request, path, "create")
+                self._auth_filters.authorize(request, path, "create")
             if self._write_executor is not None and self._is_large_write(request, path):
                 return self._prepare_with_executor(request, path, form, self._write_executor)
             response = _with_deprecation(self._write_handler.handle(request, path), path)

@@ -68,7 +68,7 @@ class ComputedStrategy(VirtualStrategy):
         super().__init__(info)
         self._table = table
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a computed object unchanged: it is already in the served version."""
         return dict(stored_object)
 
@@ -143,7 +143,7 @@ class _RenamedEvents(BuiltInStrategy):
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return the updated Event, with the stored precision of times that a client sends back in whole seconds."""
         prepared_event: dict[str, Any] = restore_stored_times(
-            new, cut_times_to_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old
+            new, cut_times_to_seconds(dict(old), super().time_paths(_CORE_EVENT.api_version)), old
         )
         return prepared_event
 
@@ -159,9 +159,9 @@ class _RenamedEvents(BuiltInStrategy):
         """Return a stored Event with the field names of `events.k8s.io`."""
         return {**_rename_fields(stored_object, _EVENTS_V1_NAMES), "apiVersion": api_version}
 
-    def times(self, api_version: str) -> TimeLocations:
+    def time_paths(self, api_version: str) -> TimeLocations:
         """Return the paths of an Event's time fields, with their names in `events.k8s.io`."""
-        return _rename_fields(super().times(api_version), _EVENTS_V1_NAMES)
+        return _rename_fields(super().time_paths(api_version), _EVENTS_V1_NAMES)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of Events in `events.k8s.io`, including referenced ones, by name."""

@@ -38,7 +38,7 @@ class SchedulerDivergence(NamedTuple):
     message: str
     #: This scheduler's reason against Kueue's decision, if the message does not contain it.
     why: str
-    look: Sequence[str]
+    hints: Sequence[str]
 
 
 class ShadowComparison:
@@ -174,7 +174,7 @@ class PlatformHistory:
         if event.type is EventType.DELETED:
             if history is not None and not history.is_over:
                 self._end_quota_interval(history, self._now(), DELETED)
-                self._record(history, WorkloadMark(self._now(), DELETED))
+                self._add_mark(history, WorkloadMark(self._now(), DELETED))
             return
         if history is None:
             history = self._start_history(view, event.obj)
@@ -183,7 +183,7 @@ class PlatformHistory:
         old_view = None if old is None else workload_view(old)
         if old_view is not None and _recorded_state(old_view) == _recorded_state(view):
             return
-        self._compare(history, old_view, view, event.obj)
+        self._record_changes(history, old_view, view, event.obj)
 
     def _start_history(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
         """Create the history of a Workload, and add its earlier events from its conditions."""
@@ -197,47 +197,51 @@ class PlatformHistory:
                 continue
             changed_at = parse_time(condition["lastTransitionTime"])
             if event == RESERVED:
-                self._reserve(history, obj, changed_at)
+                self._start_quota_interval(history, obj, changed_at)
             elif event == FINISHED:
                 self._end_quota_interval(history, changed_at, FINISHED)
             reason, message = condition.get("reason", ""), condition.get("message", "")
-            self._record(history, WorkloadMark(changed_at, event, reason, message))
+            self._add_mark(history, WorkloadMark(changed_at, event, reason, message))
         history.marks.sort(key=lambda mark: mark.at)
         return history
 
-    def _compare(self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
+    def _record_changes(
+        self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj
+    ) -> None:
         """Record the events that happened to a Workload between two of its revisions."""
         now = self._now()
         history.priority = view.priority
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
-            self._reserve(history, obj, now)
-            self._record(history, WorkloadMark(now, RESERVED))
+            self._start_quota_interval(history, obj, now)
+            self._add_mark(history, WorkloadMark(now, RESERVED))
         if view.admitted and not (old_view and old_view.admitted):
-            self._record(history, WorkloadMark(now, ADMITTED))
+            self._add_mark(history, WorkloadMark(now, ADMITTED))
         if view.pods_ready and not (old_view and old_view.pods_ready):
-            self._record(history, WorkloadMark(now, READY))
+            self._add_mark(history, WorkloadMark(now, READY))
         if view.evicted and not (old_view and old_view.evicted):
-            self._evict(history, obj, now)
+            self._record_eviction(history, obj, now)
         if old_view and old_view.quota_reserved and not view.quota_reserved:
             self._end_quota_interval(history, now, EVICTED)
         if view.finished and not (old_view and old_view.finished):
             condition = find_condition(obj, "Finished") or {}
             self._end_quota_interval(history, now, FINISHED)
-            self._record(
+            self._add_mark(
                 history, WorkloadMark(now, FINISHED, condition.get("reason", ""), condition.get("message", ""))
             )
 
-    def _evict(self, history: WorkloadHistory, obj: Obj, now: Instant) -> None:
+    def _record_eviction(self, history: WorkloadHistory, obj: Obj, now: Instant) -> None:
         eviction, preemption = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
         reason, message = eviction.get("reason", ""), eviction.get("message", "")
         if reason != "Preempted" or preemption is None:
-            self._record(history, WorkloadMark(now, EVICTED, reason, message))
+            self._add_mark(history, WorkloadMark(now, EVICTED, reason, message))
             return
         preemptor_uid = parse_preemptor_uid(preemption["message"])
-        self._record(history, WorkloadMark(now, PREEMPTED, preemption["reason"], preemption["message"], preemptor_uid))
+        self._add_mark(
+            history, WorkloadMark(now, PREEMPTED, preemption["reason"], preemption["message"], preemptor_uid)
+        )
 
     @staticmethod
-    def _reserve(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
+    def _start_quota_interval(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
         """Start a quota interval of a Workload with its assigned usage; later decreases, as pods finish, are not
         recorded.
         """
@@ -257,7 +261,7 @@ class PlatformHistory:
         if history.quota_intervals and history.quota_intervals[-1].end is None:
             history.quota_intervals[-1].end, history.quota_intervals[-1].outcome = now, outcome
 
-    def _record(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
+    def _add_mark(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
         history.marks.append(mark)
         if mark.event in _FINAL_EVENTS:
             self._ended_workloads[history.uid] = None

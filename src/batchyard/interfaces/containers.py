@@ -168,7 +168,7 @@ class ContainerRuntime(Protocol):
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
         """Return all runs, or those of the pod with a uid: its sandbox, then the others in order of creation."""
 
-    def do(self, write: Write) -> Obj:
+    def execute_write(self, write: Write) -> Obj:
         """Start (Create), change (Update) or remove (Delete) a run, and return its resulting state."""
 
     def subscribe(self, listener: Listener) -> None:

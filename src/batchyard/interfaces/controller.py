@@ -109,7 +109,7 @@ class ReconcileThrottle(Protocol):
     def next_turn(self) -> Instant:
         """Return the instant at which the next reconcile may run, or at which to call this method again."""
 
-    def take(self, turn: Work) -> None:
+    def run_reconcile(self, reconcile: Work) -> None:
         """Run one reconcile, and count its duration toward the limit on the controllers' share of time."""
 
 
@@ -136,7 +136,7 @@ class LedgerQuery(NamedTuple):
     """A filter for entries of the decision ledger; empty and None fields match all entries."""
 
     #: Entries about any of these objects. A name may end with `?`s, one for each further character.
-    about: Sequence[Key] = ()
+    regarding: Sequence[Key] = ()
     kind: str = ""
     namespace: str = ""
     name: str = ""
@@ -182,7 +182,7 @@ class SpanEvent(NamedTuple):
 class TraceSpan(NamedTuple):
     """A span of an OpenTelemetry trace. Ids are lowercase hexadecimal: 32 digits for traces, 16 for spans."""
 
-    trace: str
+    trace_id: str
     id: str
     #: '' for the root of its trace.
     parent: str

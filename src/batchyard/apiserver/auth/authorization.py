@@ -214,7 +214,7 @@ class _Grant(NamedTuple):
     """A role that a binding grants, and the description of the binding."""
 
     role: Key
-    source: str
+    description: str
 
 
 class RbacAuthorizer:
@@ -226,16 +226,16 @@ class RbacAuthorizer:
         self._grants: dict[tuple[str, str], dict[Key, _Grant]] = {}
         for kind in (*_ROLE_KINDS, *_BINDING_KINDS):
             for obj in objects.list(kind):
-                self._add(key_of(obj), obj)
+                self._add_to_index(key_of(obj), obj)
 
     def observe(self, change: WatchEvent) -> None:
         """Update the index with a change of a role or binding."""
         if change.key.kind not in _ROLE_KINDS and change.key.kind not in _BINDING_KINDS:
             return
         if change.old is not None:
-            self._remove(change.key, change.old)
+            self._remove_from_index(change.key, change.old)
         if change.type is not EventType.DELETED:
-            self._add(change.key, change.obj)
+            self._add_to_index(change.key, change.obj)
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide whether RBAC allows a request; the reason names the binding that allows it."""
@@ -243,7 +243,7 @@ class RbacAuthorizer:
             return AuthorizationDecision(True)
         for grant in self._grants_for(attributes.user, attributes.namespace):
             if any(rule.allows(attributes) for rule in self._rules.get(grant.role, ())):
-                return AuthorizationDecision(True, f"RBAC: allowed by {grant.source}")
+                return AuthorizationDecision(True, f"RBAC: allowed by {grant.description}")
         return AuthorizationDecision(False)
 
     def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
@@ -260,7 +260,7 @@ class RbacAuthorizer:
             for subject in subjects:
                 yield from self._grants.get((scope, subject), {}).values()
 
-    def _add(self, key: Key, obj: Obj) -> None:
+    def _add_to_index(self, key: Key, obj: Obj) -> None:
         if key.kind in _ROLE_KINDS:
             self._rules[key] = rules_of(obj)
             return
@@ -271,7 +271,7 @@ class RbacAuthorizer:
                 grant = _Grant(role, _describe_binding(key, role, subject))
                 self._grants.setdefault((key.namespace, subject_key), {})[key] = grant
 
-    def _remove(self, key: Key, old: Obj) -> None:
+    def _remove_from_index(self, key: Key, old: Obj) -> None:
         if key.kind in _ROLE_KINDS:
             self._rules.pop(key, None)
             return

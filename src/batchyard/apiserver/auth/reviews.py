@@ -232,7 +232,7 @@ class TokenRequests:
             raise bad_request("spec must be an object")
         spec = spec or {}
         lifetime, audiences = _requested_lifetime(spec), _requested_audiences(spec)
-        account = self._get_required(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
+        account = self._get_existing(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
         bound_object = self._find_bound_object(spec.get("boundObjectRef"), namespace, name)
         expires_at = self._tokens.clock() + min(lifetime, TOKEN_LIFETIME_MAX) * SECOND
         token = self._tokens.issue(account, bound_object, audiences, expires_at)
@@ -250,7 +250,7 @@ class TokenRequests:
         kind = reference.get("kind") if isinstance(reference, Mapping) else None
         if not isinstance(kind, str) or kind not in _BINDABLE_KINDS or reference.get("apiVersion", "v1") != "v1":
             raise bad_request(f"cannot bind token to object of type {kind}")
-        bound_object = self._get_required(
+        bound_object = self._get_existing(
             Key(_BINDABLE_KINDS[kind][0], namespace, str(reference.get("name", ""))), _BINDABLE_KINDS[kind][1]
         )
         actual = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
@@ -264,7 +264,7 @@ class TokenRequests:
             raise StatusError(409, "Conflict", message)
         return bound_object
 
-    def _get_required(self, key: Key, plural: str) -> Obj:
+    def _get_existing(self, key: Key, plural: str) -> Obj:
         obj = self._objects.get(key)
         if obj is None:
             raise StatusError(404, "NotFound", f'{plural} "{key.name}" not found', {"name": key.name, "kind": plural})

@@ -140,7 +140,7 @@ class AuthFilters:
                 raise authorization.forbidden_error(attributes, decision.reason)
         return request.made_by(user)
 
-    def check(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
+    def authorize(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
         """Raise StatusError unless the user may perform the request; `verb` replaces the request's own verb."""
         if path is None and _is_public(request):
             return
@@ -300,7 +300,7 @@ class ServerSecurity(NamedTuple):
     The RBAC index must observe every change of a role or binding.
     """
 
-    access: AuthFilters
+    auth_filters: AuthFilters
     rbac: authorization.RbacAuthorizer
     resources: Sequence[Resource]
 

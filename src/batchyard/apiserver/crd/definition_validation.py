@@ -65,7 +65,9 @@ def _schema_faults(schema: values.Schema, path: str, missing_type_message: str) 
     if additional_schema := values.additional_properties_schema(schema):
         yield from _schema_faults(additional_schema, f"{path}.additionalProperties", message)
     if isinstance(schema.get("items"), Mapping):
-        yield from _schema_faults(values.items(schema), f"{path}.items", "must not be empty for specified array items")
+        yield from _schema_faults(
+            values.items_schema(schema), f"{path}.items", "must not be empty for specified array items"
+        )
     if "default" in schema:
         yield from _default_faults(schema, path)
 
@@ -118,7 +120,7 @@ def _list_and_map_faults(schema: values.Schema, path: str) -> Iterator[FieldErro
 
 
 def _map_key_faults(schema: values.Schema, keys: Sequence[str], path: str) -> Iterator[FieldError]:
-    item_schema = values.items(schema)
+    item_schema = values.items_schema(schema)
     if not keys:
         yield required(f"{path}.{values.MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map", "")
     if item_schema.get("type") != "object":
@@ -163,7 +165,7 @@ def rule_warnings(schema: values.Schema, path: str) -> Iterator[str]:
         yield from rule_warnings(field_schema, f"{path}.properties[{name}]")
     for keyword, inner_schema in (
         ("additionalProperties", values.additional_properties_schema(schema)),
-        ("items", values.items(schema)),
+        ("items", values.items_schema(schema)),
     ):
         if inner_schema:
             yield from rule_warnings(inner_schema, f"{path}.{keyword}")
@@ -193,7 +195,7 @@ def _nested_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     for name, field_schema in values.properties(schema).items():
         yield from _nested_faults(field_schema, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), Mapping):
-        yield from _nested_faults(values.items(schema), f"{path}.items")
+        yield from _nested_faults(values.items_schema(schema), f"{path}.items")
 
 
 def _default_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
@@ -410,7 +412,7 @@ def _selectable_faults(version: Mapping[str, Any], schema: values.Schema, path: 
         json_path = field["jsonPath"]
         field_schema: values.Schema = schema
         for name in json_path.strip(".").split("."):
-            field_schema = values.child(field_schema, name)
+            field_schema = values.schema_of_field(field_schema, name)
         if json_path in known_paths:
             yield FieldError(f"{path}[{i}].jsonPath", f'Duplicate value: "{json_path}"')
         elif not field_schema:

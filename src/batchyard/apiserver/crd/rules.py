@@ -33,7 +33,7 @@ from batchyard.apiserver.crd.values import (
     VALIDATION_RULES,
     Schema,
     additional_properties_schema,
-    items,
+    items_schema,
     list_item_identity,
     properties,
     uses_keyword,
@@ -276,7 +276,7 @@ def cel_value(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         return _cel_object(value, schema)
     if isinstance(value, list):
-        item_schema = items(schema)
+        item_schema = items_schema(schema)
         return [cel_value(each, item_schema) for each in value]
     if schema.get("type") == "number" and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -310,8 +310,8 @@ _ITERATING_FUNCTIONS: Final = frozenset({"all", "exists", "exists_one", "existsO
 class InputSize(NamedTuple):
     """The size of the value that a CEL rule reads: the number of values, and of characters in their strings."""
 
-    values: int
-    characters: int
+    value_count: int
+    character_count: int
 
 
 class RuleBudget:
@@ -326,8 +326,10 @@ class RuleBudget:
 
     def spend(self, depth: int, size: InputSize) -> bool:
         """Deduct the cost of one rule evaluation from the budget; return whether the budget sufficed."""
-        steps = min(size.values**depth, _ITERATIONS_MAX)
-        self._remaining_steps -= _BASE_STEPS + (steps * (1 + size.characters // _CHARACTERS_PER_STEP) if depth else 0)
+        steps = min(size.value_count**depth, _ITERATIONS_MAX)
+        self._remaining_steps -= _BASE_STEPS + (
+            steps * (1 + size.character_count // _CHARACTERS_PER_STEP) if depth else 0
+        )
         return self._remaining_steps >= 0
 
 
@@ -400,7 +402,7 @@ class ValidationRules:
             for name, field_schema in properties(schema).items()
             if uses_keyword(field_schema, VALIDATION_RULES)
         }
-        additional_schema, item_schema = additional_properties_schema(schema), items(schema)
+        additional_schema, item_schema = additional_properties_schema(schema), items_schema(schema)
         self._additional_rules = (
             ValidationRules(additional_schema)
             if additional_schema and uses_keyword(additional_schema, VALIDATION_RULES)
@@ -427,7 +429,7 @@ class ValidationRules:
             keys: Sequence[str] = self._schema.get(MAP_KEYS) or ()
             for i, each in enumerate(value):
                 old_item = (
-                    old_items.get(list_item_identity(each, keys, items(self._schema)), NO_OLD_VALUE)
+                    old_items.get(list_item_identity(each, keys, items_schema(self._schema)), NO_OLD_VALUE)
                     if old_items
                     else NO_OLD_VALUE
                 )
@@ -445,7 +447,9 @@ class ValidationRules:
         """Return the old items of a list with keys, by their key values."""
         if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
             return {}
-        return {list_item_identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
+        return {
+            list_item_identity(each, self._schema.get(MAP_KEYS) or (), items_schema(self._schema)): each for each in old
+        }
 
     def _rule_faults(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         old_value = None if old is NO_OLD_VALUE else cel_value(old, self._schema)

@@ -167,7 +167,7 @@ class CustomStrategy:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
         return cut_times_to_seconds(self.in_version(stored_object, api_version), self._time_locations())
 
@@ -190,7 +190,7 @@ class CustomStrategy:
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
-        return list(self._rules.faults(new, self.show(old, self._info.api_version)))
+        return list(self._rules.faults(new, self.render(old, self._info.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of a status update."""

@@ -49,13 +49,13 @@ def additional_properties_schema(schema: Schema) -> Schema | None:
     return schema_or_flag if isinstance(schema_or_flag, Mapping) else EMPTY if schema_or_flag is True else None
 
 
-def items(schema: Schema) -> Schema:
+def items_schema(schema: Schema) -> Schema:
     """Return the schema of the items of a list schema."""
     item_schema: Schema = schema.get("items") or EMPTY
     return item_schema
 
 
-def child(schema: Schema, name: str) -> Schema:
+def schema_of_field(schema: Schema, name: str) -> Schema:
     """Return the schema of a field of an object schema; the empty schema EMPTY if the field is unknown."""
     field_schema = properties(schema).get(name)
     return (additional_properties_schema(schema) or EMPTY) if field_schema is None else field_schema
@@ -64,7 +64,7 @@ def child(schema: Schema, name: str) -> Schema:
 def direct_subschemas(schema: Schema) -> Iterator[Schema]:
     """Yield the schemas directly below a schema."""
     yield from properties(schema).values()
-    for subschema in (additional_properties_schema(schema), items(schema)):
+    for subschema in (additional_properties_schema(schema), items_schema(schema)):
         if subschema:
             yield subschema
 
@@ -84,7 +84,7 @@ def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> A
     """Return the values of a list item's key fields (`x-kubernetes-list-map-keys`), or their defaults."""
     if not isinstance(item, Mapping):
         return None
-    return tuple(repr(item.get(key, child(item_schema, key).get("default"))) for key in keys)
+    return tuple(repr(item.get(key, schema_of_field(item_schema, key).get("default"))) for key in keys)
 
 
 # Pruning of unknown fields, and defaulting.
@@ -106,7 +106,7 @@ def _prune_value(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         return _prune_fields(value, schema, is_object=bool(schema.get(EMBEDDED_RESOURCE)))
     if isinstance(value, list) and schema.get("items"):
-        return _change_items(value, items(schema), _prune_value)
+        return _change_items(value, items_schema(schema), _prune_value)
     return value
 
 
@@ -131,7 +131,7 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         return _complete_fields(value, schema)
     if isinstance(value, list) and schema.get("items"):
-        return _change_items(value, items(schema), with_defaults)
+        return _change_items(value, items_schema(schema), with_defaults)
     return value
 
 
@@ -301,7 +301,7 @@ def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldErr
 
 
 def _list_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    maximum, minimum, item_schema = schema.get("maxItems"), schema.get("minItems", 0), items(schema)
+    maximum, minimum, item_schema = schema.get("maxItems"), schema.get("minItems", 0), items_schema(schema)
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:
@@ -316,7 +316,7 @@ def _format_count(count: int) -> str:
 
 
 def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    list_type, item_schema = schema.get(LIST_TYPE), items(schema)
+    list_type, item_schema = schema.get(LIST_TYPE), items_schema(schema)
     if list_type not in ("set", "map"):
         return
     keys: Sequence[str] = schema.get(MAP_KEYS) or ()

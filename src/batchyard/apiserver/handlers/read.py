@@ -99,7 +99,7 @@ class WatchStream:
             if change.revision > last_revision:
                 last_revision = change.revision
                 if change.key.kind == kind and namespace in ("", change.key.namespace):
-                    self._add(change)
+                    self._buffer_change(change)
         self._revision = last_revision
         if len(self._buffered) > self._initial_count + WATCH_BACKLOG_MAX:
             self._buffered, self.is_over = [_EXPIRED_EVENT], True
@@ -111,7 +111,7 @@ class WatchStream:
         self.is_over = True
         self.on_new_data()
 
-    def begin(self, objs: Iterable[Obj], revision: int) -> None:
+    def start(self, objs: Iterable[Obj], revision: int) -> None:
         """Buffer the objects as ADDED events, as they were at a revision; later changes up to that revision are
         skipped.
         """
@@ -119,20 +119,20 @@ class WatchStream:
         self._initial_count = len(self._buffered)
         self._revision = revision
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send a bookmark at the current revision, if the client requested bookmarks."""
         if self._with_bookmarks and self._revision and not self.is_over:
-            self.bookmark(self._revision)
+            self.send_bookmark(self._revision)
 
-    def bookmark(self, revision: int, *, initial: bool = False) -> None:
+    def send_bookmark(self, revision: int, *, is_initial: bool = False) -> None:
         """Send a bookmark at a revision."""
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
-        if initial:
+        if is_initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         self._buffered.append(("BOOKMARK", self._bookmark(metadata)))
         self.on_new_data()
 
-    def _add(self, change: WatchEvent) -> None:
+    def _buffer_change(self, change: WatchEvent) -> None:
         matched_before = change.old is not None and self._selection.accepts(change.old)
         matches_now = change.type is not EventType.DELETED and self._selection.accepts(change.obj)
         if matches_now:
@@ -362,7 +362,7 @@ class ChangeFeed(ChangeHistory, Protocol):
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the changes after a revision that are on disk. Raises Expired if the history is too short."""
 
-    def join(self, watch: WatchStream) -> None:
+    def subscribe(self, watch: WatchStream) -> None:
         """Subscribe a watch to all later changes that are on disk."""
 
 
@@ -408,15 +408,15 @@ class ReadHandler:
         check_revision_not_in_future(parse_resource_version(version), self._objects.revision)
         if sends_initial_events or (version in _NO_REVISION and sends_initial_events is None):
             objs = self._objects.list(path.info.constant, path.namespace or None)
-            watch.begin(objs, self._objects.revision)
+            watch.start(objs, self._objects.revision)
             if sends_initial_events and bookmarks:
-                watch.bookmark(self._objects.revision, initial=True)
+                watch.send_bookmark(self._objects.revision, is_initial=True)
         elif version in _NO_REVISION:
-            watch.begin((), self._objects.revision)
+            watch.start((), self._objects.revision)
         else:
-            watch.begin((), int(version))
+            watch.start((), int(version))
             watch.feed(self._durable_since(int(version)))
-        self._feed.join(watch)
+        self._feed.subscribe(watch)
         return watch
 
     def _durable_since(self, revision: int) -> Sequence[WatchEvent]:

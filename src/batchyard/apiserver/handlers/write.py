@@ -204,7 +204,7 @@ class WriteHandler:
 
     def _patch(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         content_type = serialization.content_type_of(request)
-        check_patch_media_type(content_type, strategic=path.resource.is_native)
+        check_patch_media_type(content_type, allows_strategic=path.resource.is_native)
         options = write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._apply(serialization.read_yaml(request.body), path, options)
@@ -236,11 +236,11 @@ class WriteHandler:
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise resources.conflict_error(path, path.name, message)
-            return self._prepare_creation(decoded_object, path, options, result.entries)
+            return self._prepare_creation(decoded_object, path, options, result.managed_fields)
         sent_object = serialization.decode_body_object(
             serialization.RequestBody(result.obj, body.faults), path, options
         )
-        return self._prepare_replacement(sent_object, stored_object, path, options, result.entries)
+        return self._prepare_replacement(sent_object, stored_object, path, options, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options = delete_options(request, serialization.read_body(request).value)
@@ -306,7 +306,9 @@ class WriteHandler:
     ) -> PreparedWrite:
         """Decode, complete and validate an update of a stored object or of its status, without storing it."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
-        obj = restore_stored_times(sent_object.obj, strategy.show(stored_object, path.info.api_version), stored_object)
+        obj = restore_stored_times(
+            sent_object.obj, strategy.render(stored_object, path.info.api_version), stored_object
+        )
         obj = _without_provided_annotation(obj) if _is_provided(stored_object, path) and not path.subresource else obj
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
         _check_server_metadata(sent_object.obj, stored_object, path)
@@ -393,7 +395,7 @@ def _check_valid(faults: Sequence[FieldError], path: resources.ResourcePath, nam
 
 def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
     """Return an object in the API version of the request path."""
-    return path.resource.strategy.show(obj, path.api_version)
+    return path.resource.strategy.render(obj, path.api_version)
 
 
 def _without_server_fields(body: serialization.RequestBody, path: resources.ResourcePath) -> serialization.RequestBody:

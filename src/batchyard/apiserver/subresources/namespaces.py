@@ -82,7 +82,7 @@ class FinalizeHandler:
         if result.obj is None:
             message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
             raise StatusError(409, "Conflict", message, details)
-        return Response(200, self._strategy.show(result.obj, "v1"))
+        return Response(200, self._strategy.render(result.obj, "v1"))
 
 
 def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:

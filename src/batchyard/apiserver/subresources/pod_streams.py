@@ -259,7 +259,7 @@ class LogOptions(NamedTuple):
     #: The time of the first line to send.
     since: Instant
     #: The maximum number of existing lines; the last ones are sent.
-    tail: int | None
+    tail_lines: int | None
     limit_bytes: int | None
 
 
@@ -305,9 +305,9 @@ class LogStream:
         self._requested_at = requested_at
         #: The last existing lines while reading up to the request time; None after that or without `tail`.
         self._last_lines: deque[LogLine] | None = None
-        if options.tail is not None:
-            self._last_lines = deque(maxlen=options.tail)
-            log.skip_to_last(options.tail)
+        if options.tail_lines is not None:
+            self._last_lines = deque(maxlen=options.tail_lines)
+            log.skip_to_last(options.tail_lines)
         #: Data read before the stream was handed to the writer.
         self._pending_data: list[bytes] = []
         self._remaining_bytes = options.limit_bytes
@@ -337,7 +337,7 @@ class LogStream:
         self._pending_data = list(data)
         return self
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Do nothing, because log streams have no bookmarks."""
 
     def end(self) -> None:

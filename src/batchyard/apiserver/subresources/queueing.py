@@ -167,7 +167,7 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
     namespace = namespace or exact_fields.get("metadata.namespace", "")
     subject = request.query.get("about", "")
     return LedgerQuery(
-        about=tuple(_parse_about(subject, namespace)) if subject else (),
+        regarding=tuple(_parse_about(subject, namespace)) if subject else (),
         namespace=namespace,
         name=exact_fields.get("regarding.name", ""),
         reason=exact_fields.get("reason", ""),

@@ -73,7 +73,7 @@ class ScaleHandler:
 
     def _patch(self, request: ApiRequest, namespace: str, name: str) -> Response:
         stored_object, content_type = self._get_object(namespace, name), content_type_of(request)
-        check_patch_media_type(content_type, strategic=self._resource.is_native)
+        check_patch_media_type(content_type, allows_strategic=self._resource.is_native)
         options = write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._store_scale(read_yaml(request.body).value, stored_object, options, is_applied=True)
@@ -121,7 +121,7 @@ class ScaleHandler:
         config = with_path(type_meta, self._spec_replicas_fields, replicas)
         return apply_configuration(
             live_object, config, self._field_manager(options), versions, force=options.force
-        ).entries
+        ).managed_fields
 
     def _field_manager(self, options: WriteOptions) -> FieldManager:
         write_time = format_time(self._now() // SECOND * SECOND)

@@ -275,5 +275,5 @@ def _divergence_row(divergence: SchedulerDivergence) -> ViewJson:
         "workload": divergence.workload,
         "message": divergence.message,
         "why": divergence.why,
-        "look": list(divergence.look),
+        "look": list(divergence.hints),
     }
