@@ -208,9 +208,7 @@ def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: Find) -> None:
 
 
 def check_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
-    """Raise InvalidObject if the Pod Security labels of a new Namespace, or the changed ones of an old one, are
-    invalid.
-    """
+    """Raise InvalidObject if the Pod Security labels of a new Namespace, or its changed labels, are invalid."""
     faults = pod_security.label_faults(namespace["metadata"].get("labels") or {})
     if faults and (old is None or faults != pod_security.label_faults(old["metadata"].get("labels") or {})):
         raise InvalidObject(faults)

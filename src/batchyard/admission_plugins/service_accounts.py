@@ -71,9 +71,7 @@ def _automounts_token(pod: Obj, account: Obj) -> bool:
 
 
 def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a pod spec's changed fields: its containers with the token mounted where its path is free, and its
-    volumes.
-    """
+    """Return the changed containers and volumes of a pod spec, with the token mounted where its path is free."""
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
     existing_name = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
     mount = {"name": existing_name or name, "readOnly": True, "mountPath": _MOUNT_PATH}

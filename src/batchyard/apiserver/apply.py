@@ -37,9 +37,9 @@ from batchyard.interfaces.client import Update, Write
 class FieldDifferences(NamedTuple):
     """The fields in which a new object differs from the old one."""
 
-    removed: FieldSet = EMPTY
-    modified: FieldSet = EMPTY
-    added: FieldSet = EMPTY
+    removed_fields: FieldSet = EMPTY
+    modified_fields: FieldSet = EMPTY
+    added_fields: FieldSet = EMPTY
 
 
 _NO_DIFFERENCES: Final = FieldDifferences()
@@ -215,9 +215,7 @@ class ApplyResult(NamedTuple):
 
 
 class VersionAccessors(NamedTuple):
-    """Functions by API version of a kind: they return its merge schema, convert objects, and report whether it is
-    served.
-    """
+    """Functions by API version: they return a kind's merge schema, convert objects, and report whether it is served."""
 
     merge_schema: Callable[[str], MergeSchema]
     #: Converts an object to another version.
@@ -247,9 +245,7 @@ def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 
 
 def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
-    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; those of its subfields are cached one by
-    one.
-    """
+    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; each of its subfields is cached."""
     if not isinstance(value, dict) or not value or schema.is_atomic:
         return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), schema)
     fields: dict[str, Any] = {SELF_MARK: {}} if is_marked else {}
@@ -353,12 +349,16 @@ class _VersionedDifferences:
 
     def fields_owned_by_author(self) -> FieldSet:
         """Return the changed and added fields, which the author of the write now owns."""
-        return difference(union(self._author_differences.modified, self._author_differences.added), _UNOWNED_FIELDS)
+        return difference(
+            union(self._author_differences.modified_fields, self._author_differences.added_fields), _UNOWNED_FIELDS
+        )
 
     def conflicting_fields(self, entry: FieldManagerEntry) -> FieldSet:
         """Return the fields of an entry that the write changed or added."""
         differences_of_version = self._differences_in(entry.api_version)
-        return intersection(entry.fields, union(differences_of_version.modified, differences_of_version.added))
+        return intersection(
+            entry.fields, union(differences_of_version.modified_fields, differences_of_version.added_fields)
+        )
 
     def without_lost_fields(self, entry: FieldManagerEntry) -> FieldManagerEntry:
         """Return an entry without the fields that the write changed, added or removed."""
@@ -366,7 +366,8 @@ class _VersionedDifferences:
         if lost_fields is None:
             differences_of_version = self._differences_in(entry.api_version)
             lost_fields = self._lost_fields[entry.api_version] = union(
-                union(differences_of_version.modified, differences_of_version.added), differences_of_version.removed
+                union(differences_of_version.modified_fields, differences_of_version.added_fields),
+                differences_of_version.removed_fields,
             )
         return entry.with_fields(difference(entry.fields, lost_fields))
 
@@ -418,8 +419,8 @@ def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet
     if not isinstance(last_applied, dict) or last_applied.get("apiVersion") != live_object["apiVersion"]:
         return EMPTY
     changes = differences(last_applied, live_object, schema)
-    kept_fields = difference(fields_of(last_applied, schema), changes.modified)
-    return difference(difference(kept_fields, changes.added), changes.removed)
+    kept_fields = difference(fields_of(last_applied, schema), changes.modified_fields)
+    return difference(difference(kept_fields, changes.added_fields), changes.removed_fields)
 
 
 def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> StatusError:
@@ -560,9 +561,7 @@ class InProcessFieldManager:
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return a controller's write; for an update, its `managedFields` say that the controller owns the changed
-        fields.
-        """
+        """Return a controller's write; an update records in `managedFields` which fields the controller changed."""
         if not isinstance(write, Update):
             return write
         stored_object = get(key_of(write.obj))

@@ -40,9 +40,7 @@ _RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute"
 
 
 def go_time_error(text: str, *, is_micro: bool) -> str | None:
-    """Return the error of Go's time.Parse for a text; None if it is a valid `metav1.Time`, or `MicroTime` with
-    `is_micro`.
-    """
+    """Return the error of Go's time.Parse for a text; None if it is a valid time (with `is_micro` a MicroTime)."""
     layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
     remaining_text, matched_texts = text, dict[str, str]()
     for name, pattern in layout:
@@ -108,9 +106,7 @@ def _object_errors(value: Mapping[str, Any], scope: TypeScope, type_name: str, p
 
 
 def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct_name: str) -> Iterator[str]:
-    """Yield the decoding errors of a field's value; all name the struct that has the field, even for list and map
-    elements.
-    """
+    """Yield the decoding errors of a field's value; errors of list and map elements name the field's struct too."""
     if value is None:
         return
     if field.is_list and isinstance(value, list):

@@ -68,9 +68,7 @@ class ModelProvider(Protocol):
     """Computes the models of the dashboard: the JSON document of each page."""
 
     def model(self, view: str, query: Mapping[str, str], permissions: ListPermissions) -> dict[str, Any] | None:
-        """Return the JSON document of a dashboard page (`view`); None if the page does not exist or is hidden from the
-        user.
-        """
+        """Return the JSON document of a dashboard page; None if the page is unknown or hidden from the user."""
 
     def time(self) -> dict[str, Any]:
         """Return the current time of the platform as a JSON document."""
@@ -146,9 +144,7 @@ class ModelHandler:
         return stream
 
     def _check_stream_limits(self, user: UserInfo) -> None:
-        """Raise StatusError if too many streams are open: for the user's flow, or in total; some are kept for
-        `system:masters`.
-        """
+        """Raise StatusError if the user's flow, or the server in total, has too many open dashboard streams."""
         if is_exempt_from_limits(user):
             streams_max = DASHBOARD_STREAMS_MAX
         else:
@@ -161,7 +157,9 @@ class ModelHandler:
 
 
 def _too_many_streams(problem: str) -> StatusError:
-    return StatusError(429, "TooManyRequests", f"{problem}; close one, or try again later", {"retryAfterSeconds": 1})
+    return StatusError(
+        429, "TooManyRequests", f"{problem}; close a stream, or try again later", {"retryAfterSeconds": 1}
+    )
 
 
 _MODEL_RESPONSE_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
@@ -251,10 +249,12 @@ class ModelStream:
 
     def _send(self, model: dict[str, Any]) -> bool:
         """Send the parts of a page's document that differ from those sent last; return whether there were any."""
-        parts = {name: _encode(part) for name, part in model.items()}
-        changed_parts = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent_parts.get(name) != part}
-        removed_names = [name for name in self._sent_parts if name not in parts]
-        self._sent_parts = parts
+        encoded_parts = {name: _encode(part) for name, part in model.items()}
+        changed_parts = {
+            name: msgspec.Raw(part) for name, part in encoded_parts.items() if self._sent_parts.get(name) != part
+        }
+        removed_names = [name for name in self._sent_parts if name not in encoded_parts]
+        self._sent_parts = encoded_parts
         if changed_parts or removed_names:
             self._buffered.append(_encode({**self._time(), "set": changed_parts, "gone": removed_names}) + b"\n")
         return bool(changed_parts or removed_names)

@@ -52,9 +52,7 @@ class Discovery:
         self._build_documents: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
-        """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if the path has
-        none.
-        """
+        """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if unknown."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._build_documents = _build_documents(self._resources.all())
@@ -168,8 +166,10 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         "verbs": _verbs(resource),
         **_short_names_and_categories(info),
     }
-    parts = [{"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources]
-    parts += [
+    subresource_entries = [
+        {"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources
+    ]
+    subresource_entries += [
         {
             "subresource": part,
             "responseKind": {"group": handlers.group, "version": handlers.version, "kind": handlers.kind},
@@ -178,7 +178,7 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         for part, handlers in resource.handlers.items()
         if part
     ]
-    return {**entry, "subresources": parts} if parts else entry
+    return {**entry, "subresources": subresource_entries} if subresource_entries else entry
 
 
 def _verbs(resource: Resource) -> list[str]:

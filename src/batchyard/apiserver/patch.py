@@ -310,8 +310,10 @@ def _order_items(items: list[Any], element_order: Sequence[Any], previous_items:
     positions = _first_positions(_encode_item_key(item, key) for item in element_order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
-    ordered = deque(sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]]))
-    others = deque(pair for pair in keyed_items if pair[0] not in positions)
+    ordered = deque(
+        sorted((keyed for keyed in keyed_items if keyed[0] in positions), key=lambda keyed: positions[keyed[0]])
+    )
+    others = deque(keyed for keyed in keyed_items if keyed[0] not in positions)
     result = []
     while ordered and others:
         ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))

@@ -63,9 +63,7 @@ WriteGuard: TypeAlias = Callable[[UserInfo, Obj, Obj | None], None]
 
 
 class EndpointHandlers(NamedTuple):
-    """The handler functions of a subresource (such as `eviction`) or of a resource without stored objects (such as
-    reviews).
-    """
+    """The handler functions of a subresource (such as `eviction`) or of a resource without stored objects."""
 
     group: str
     version: str

@@ -356,9 +356,7 @@ class Representation:
         return _metadata_only(stored_object)
 
     def check_accepts_single_object(self) -> None:
-        """Raise StatusError if the client accepts only PartialObjectMetadataList, which cannot represent a single
-        object.
-        """
+        """Raise StatusError if the client accepts only PartialObjectMetadataList, which is not for single objects."""
         if self._form is ResponseForm.METADATA_LIST:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
 

@@ -151,9 +151,7 @@ class ApiServer:
         self._put_handlers[path] = handler
 
     def set_dry_run_forecast(self, forecast_dry_run: DryRunForecast) -> None:
-        """Set the function that adds predicted effects to the response when a client dry-runs a write of a queue
-        object.
-        """
+        """Set the function that adds predicted effects to the responses to dry-run writes of queue objects."""
         self._forecast_dry_run = forecast_dry_run
 
     def set_write_executor(self, executor: write.WriteExecutor) -> None:

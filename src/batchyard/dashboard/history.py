@@ -242,9 +242,7 @@ class PlatformHistory:
 
     @staticmethod
     def _start_quota_interval(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
-        """Start a quota interval of a Workload with its assigned usage; later decreases, as pods finish, are not
-        recorded.
-        """
+        """Start a quota interval of a Workload with its assigned usage; decreases as pods finish are not recorded."""
         admission = admission_of(obj)
         usage = tuple(
             (assignment["flavors"][resource], resource, amount(resource, quantity))

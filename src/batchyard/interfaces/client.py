@@ -84,9 +84,7 @@ Write: TypeAlias = Create | Update | UpdateStatus | Delete
 
 
 class WriteResult(NamedTuple):
-    """The result of one write or a sequence of writes: the object stored by the last one, or the error that stopped
-    them.
-    """
+    """The result of a sequence of one or more writes: the object that the last one stored, or the error."""
 
     obj: Obj | None
     error: ApiError | None = None
@@ -134,8 +132,7 @@ class ObjectClient(Reader, ObjectWriter, Protocol):
         """Register a listener. The event loop later calls it with each batch of watch events, in order."""
 
     def is_settled(self) -> bool:
-        """Report whether the client has delivered all watch events that it has received, so that controllers may
-        decide.
+        """Report whether the client has delivered all watch events that it has received: controllers may decide.
 
         Results of writes are included only if the client executes writes synchronously.
         """

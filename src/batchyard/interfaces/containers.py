@@ -41,9 +41,7 @@ class ContainerLog(Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether log lines exist that are not read yet. A long log is read in parts, with a notification for each
-        part.
-        """
+        """Whether unread log lines exist. A long log is read in parts, with a notification for each part."""
 
     def skip_to_last(self, lines: int) -> None:
         """Skip log lines before the last `lines` ones, as far as possible; to be called before the first read."""
@@ -72,9 +70,7 @@ class SessionEnd(NamedTuple):
 
 
 class SessionClient(Protocol):
-    """Callbacks of an exec, attach or port-forward session to its client; never called from within the client's own
-    calls.
-    """
+    """Callbacks of an exec, attach or port-forward session to its client; never called from within a client's call."""
 
     def process_output(self, output: str, data: bytes) -> None:
         """Handle data from the process or port; `output` is `stdout` (also for a port) or `stderr`."""
@@ -122,9 +118,7 @@ class Containers(Protocol):
         """Return the measured usage of a running pod by container; None before the first measurement."""
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
-        """Return the measured usage of a node, under the key ''; None if it is not measured: it is then the sum of its
-        pods.
-        """
+        """Return the measured usage of a node, under the key ''; None if its usage is the sum of its pods."""
 
     def why_no_process(self, pod: Obj) -> str:
         """Return why exec, attach and port-forward cannot reach the pod; '' if they can.

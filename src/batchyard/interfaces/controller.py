@@ -92,9 +92,7 @@ class Kernel(Clock, Protocol):
     """A clock and a queue of callbacks by time: an event loop in the live platform, a heap in the simulator."""
 
     def call_at(self, instant: Instant, work: Work) -> Ticket:
-        """Schedule a callback at an instant, or now if that has passed; callbacks of one instant run in the order of
-        calls.
-        """
+        """Schedule a callback at an instant, or now if that has passed; those of one instant run in call order."""
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancel a scheduled callback that is not due yet. Simulated time does not advance for a canceled one."""
@@ -117,9 +115,7 @@ class ReconcileThrottle(Protocol):
 
 
 class DecisionRecord(NamedTuple):
-    """An entry of the decision ledger: a scheduling decision with its inputs (`details`), and the Event that reports
-    it.
-    """
+    """An entry of the decision ledger: a scheduling decision, its inputs (`details`), and the text of its Event."""
 
     #: The number of the record, which increases monotonically, across restarts too.
     number: int
@@ -160,9 +156,7 @@ class DecisionLedger(Protocol):
     """Stores records of scheduling decisions."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the matching decision records in order. Raises QueryTooBroad, or LedgerUnreadable if a record is
-        corrupt.
-        """
+        """Return the matching decision records in order. Raises QueryTooBroad, or LedgerUnreadable if corrupt."""
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the decision record with a number, or None. Raises LedgerUnreadable if it is corrupt."""

@@ -74,7 +74,7 @@ class Reviews:
         if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
             path = "spec.resourceAttributes.namespace"
-            raise _invalid_review(kind, rules.invalid(path, requested_namespace, message, "leave it out"))
+            raise _invalid_review(kind, rules.invalid(path, requested_namespace, message, "leave the field out"))
         return self._decide_access(kind, user, spec)
 
     def _self_subject_rules_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
@@ -153,7 +153,7 @@ def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bo
     forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
         message = "must be empty except for namespace" if is_namespaced else "must be empty"
-        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave it out"))
+        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave the field out"))
 
 
 def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
@@ -279,7 +279,9 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
         value = metadata.get(field)
         if value and value != expected:
             message = f"must match the service account {field} if specified"
-            raise _invalid_token_request(rules.invalid(f"metadata.{field}", value, message, "leave it out"), name)
+            raise _invalid_token_request(
+                rules.invalid(f"metadata.{field}", value, message, "leave the field out"), name
+            )
 
 
 def _requested_lifetime(spec: Mapping[str, Any]) -> int:

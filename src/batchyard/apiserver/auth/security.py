@@ -188,9 +188,7 @@ class EscalationGuard:
         self._rbac = rbac
 
     def guards(self) -> Mapping[str, WriteGuard]:
-        """Return by kind the function that rejects escalating writes: for roles and ClusterRoles, and for their
-        bindings.
-        """
+        """Return by kind the function that rejects escalating writes of roles, ClusterRoles and their bindings."""
         roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
         return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
@@ -267,8 +265,7 @@ _COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
 
 
 class OwnerPodsAuthorizer:
-    """An authorizer that lets only the group `system:masters` start processes in pods if the machine cannot isolate
-    pods.
+    """Lets only the group `system:masters` start processes in pods, if the machine cannot isolate pods.
 
     It delegates all other requests to another authorizer.
     """
@@ -315,8 +312,7 @@ def build_security(
     tokens: TokenIssuer,
     pods_denial: Callable[[], str] = _no_denial,
 ) -> ServerSecurity:
-    """Return the request filters of an API server, and its resources plus escalation guards, token requests and
-    reviews.
+    """Return the request filters of an API server, and its resources with guards, token requests and reviews.
 
     `pods_denial` returns why only the group `system:masters` may start pods; '' if other users may too.
     """

@@ -113,15 +113,17 @@ class TokenIssuer:
 
     def _decode_claims(self, token: str) -> Mapping[str, Any] | None:
         """Return the claims of a token that this platform signed; None for any other."""
-        parts = token.split(".")
-        if len(parts) != 3 or len(token) > _TOKEN_LENGTH_MAX or not token.isascii():
+        segments = token.split(".")
+        if len(segments) != 3 or len(token) > _TOKEN_LENGTH_MAX or not token.isascii():
             return None
         try:
-            header, signature = _decode(_decode_base64url(parts[0])), _decode_base64url(parts[2])
+            header, signature = _decode(_decode_base64url(segments[0])), _decode_base64url(segments[2])
             is_supported_algorithm = isinstance(header, dict) and header.get("alg") == ALGORITHM
-            if not is_supported_algorithm or not self._signer.is_signed(f"{parts[0]}.{parts[1]}".encode(), signature):
+            if not is_supported_algorithm or not self._signer.is_signed(
+                f"{segments[0]}.{segments[1]}".encode(), signature
+            ):
                 return None
-            claims: Mapping[str, Any] = _decode(_decode_base64url(parts[1]))
+            claims: Mapping[str, Any] = _decode(_decode_base64url(segments[1]))
         except (ValueError, msgspec.DecodeError, RecursionError):
             return None
         return claims

@@ -267,7 +267,7 @@ _SELECTABLE_MAX: Final = 8
 
 
 def definition_faults(definition: Obj) -> Iterator[FieldError]:
-    """Yield the errors of a CustomResourceDefinition that conforms to its own schema."""
+    """Yield the errors of a CustomResourceDefinition beyond those of its structural schema."""
     spec, name = definition["spec"], definition["metadata"].get("name", "")
     if name != f"{spec['names']['plural']}.{spec['group']}":
         yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group', "")

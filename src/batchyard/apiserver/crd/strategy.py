@@ -180,9 +180,7 @@ class CustomStrategy:
         return metadata_time_locations()
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new object. Raises StatusError if its CustomResourceDefinition is
-        terminating.
-        """
+        """Return the validation errors of a new object. Raises StatusError if its definition is terminating."""
         if self._is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", message)
@@ -231,9 +229,7 @@ class CustomStrategy:
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _upgrade_stored(self, stored_object: Obj) -> Obj:
-        """Return a stored object, pruned and defaulted by the current schema if the schema has changed since it was
-        stored.
-        """
+        """Return a stored object, pruned and defaulted by the current schema if that is newer than the object."""
         metadata = stored_object["metadata"]
         uid = metadata.get("uid", "")
         if self._conforming_metadata.get(uid) is metadata:

@@ -112,9 +112,7 @@ class WatchStream:
         self.on_new_data()
 
     def start(self, objs: Iterable[Obj], revision: int) -> None:
-        """Buffer the objects as ADDED events, as they were at a revision; later changes up to that revision are
-        skipped.
-        """
+        """Buffer the objects at a revision as ADDED events; later changes up to that revision are skipped."""
         self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._initial_count = len(self._buffered)
         self._revision = revision
@@ -399,9 +397,11 @@ class ReadHandler:
         """Start a watch at a revision; without a revision, the existing objects are sent first."""
         renderer = Representation(request, path, self._now())
         renderer.check_accepts_single_object()
-        bookmarks = request.flag("allowWatchBookmarks")
+        with_bookmarks = request.flag("allowWatchBookmarks")
         selection = parse_selection(request, path.info)
-        watch = WatchStream(path, selection, renderer.render_object, renderer.render_bookmark, with_bookmarks=bookmarks)
+        watch = WatchStream(
+            path, selection, renderer.render_object, renderer.render_bookmark, with_bookmarks=with_bookmarks
+        )
         version = request.query.get("resourceVersion", "")
         check_watch_options(request)
         sends_initial_events = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
@@ -409,7 +409,7 @@ class ReadHandler:
         if sends_initial_events or (version in _NO_REVISION and sends_initial_events is None):
             objs = self._objects.list(path.info.constant, path.namespace or None)
             watch.start(objs, self._objects.revision)
-            if sends_initial_events and bookmarks:
+            if sends_initial_events and with_bookmarks:
                 watch.send_bookmark(self._objects.revision, is_initial=True)
         elif version in _NO_REVISION:
             watch.start((), self._objects.revision)

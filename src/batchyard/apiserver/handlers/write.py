@@ -159,9 +159,7 @@ class WriteHandler:
         return prepared_write
 
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
-        """Report whether a prepared write's object is still unchanged. Raises StatusError if the object no longer
-        exists.
-        """
+        """Report whether a prepared write's object is still unchanged. Raises StatusError if it no longer exists."""
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True

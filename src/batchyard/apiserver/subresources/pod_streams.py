@@ -45,7 +45,9 @@ _WEBSOCKET_KEY_HEADER: Final = "sec-websocket-key"
 _WEBSOCKET_VERSION: Final = "13"
 
 
-def negotiate_upgrade(request: ApiRequest, websocket_protocols: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
+def negotiate_upgrade(
+    request: ApiRequest, websocket_protocols: Sequence[str], spdy_protocols: Sequence[str]
+) -> ProtocolUpgrade:
     """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
     protocol = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
@@ -53,7 +55,7 @@ def negotiate_upgrade(request: ApiRequest, websocket_protocols: Sequence[str], s
     if protocol == WEBSOCKET:
         return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websocket_protocols))
     if SPDY.lower() in protocol:
-        return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy))
+        return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy_protocols))
     raise bad_request(f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
 
 
@@ -107,9 +109,7 @@ class PodStreams:
         self._pods = pods
 
     def handlers(self) -> Mapping[str, EndpointHandlers]:
-        """Return the handlers by subresource; exec, attach and port-forward need the verb `create` with any HTTP
-        method.
-        """
+        """Return the handlers by subresource; exec, attach and port-forward require `create` for any HTTP method."""
         methods = ("POST", "GET")
 
         def upgrade_handlers(kind: str, handler: Any) -> EndpointHandlers:
@@ -374,15 +374,17 @@ def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit)
 
 
-def _log_option_faults(tail: int | None, limit: int | None, seconds: int | None, start: str) -> Iterator[FieldError]:
-    if tail is not None and tail < 0:
-        yield FieldError("tailLines", f"Invalid value: {tail}: must be greater than or equal to 0")
+def _log_option_faults(
+    tail_lines: int | None, limit: int | None, since_seconds: int | None, since_time: str
+) -> Iterator[FieldError]:
+    if tail_lines is not None and tail_lines < 0:
+        yield FieldError("tailLines", f"Invalid value: {tail_lines}: must be greater than or equal to 0")
     if limit is not None and limit < 1:
         yield FieldError("limitBytes", f"Invalid value: {limit}: must be greater than 0")
-    if seconds is not None and start:
+    if since_seconds is not None and since_time:
         yield FieldError("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
-    elif seconds is not None and seconds < 1:
-        yield FieldError("sinceSeconds", f"Invalid value: {seconds}: must be greater than 0")
+    elif since_seconds is not None and since_seconds < 1:
+        yield FieldError("sinceSeconds", f"Invalid value: {since_seconds}: must be greater than 0")
 
 
 def _integer_parameter(query: Mapping[str, str], name: str) -> int | None:

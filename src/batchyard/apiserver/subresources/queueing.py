@@ -182,7 +182,7 @@ def _parse_about(subject: str, namespace: str) -> Iterator[Key]:
     plural, separator, name = subject.partition("/")
     info = next((info for info in scheme.KINDS if plural.lower() in _resource_names(info)), None)
     if not separator or not name or info is None:
-        raise bad_request(f"about={subject}: write it as KIND/NAME, such as workload/job-train-1f2e3")
+        raise bad_request(f"about={subject}: name the object as KIND/NAME, such as workload/job-train-1f2e3")
     if set(name) & set("*?["):
         raise bad_request(f"about={subject}: {name} is not a valid name; wildcards are not supported")
     if info.namespaced and not namespace:
@@ -203,7 +203,7 @@ def _time_parameter(request: ApiRequest, name: str) -> Instant | None:
     try:
         return parse_time(text)
     except ValueError:
-        raise bad_request(f"{name}={text}: write it as 2026-01-31T12:00:00Z") from None
+        raise bad_request(f"{name}={text}: write the time as 2026-01-31T12:00:00Z") from None
 
 
 def _limit_parameter(request: ApiRequest) -> int:

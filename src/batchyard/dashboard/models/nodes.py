@@ -41,9 +41,7 @@ def nodes(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJso
 
 
 def node(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document of the page of one node, with the pods that the user may list; None if the node does not
-    exist.
-    """
+    """Return the document of one node's page, with the pods that the user may list; None without such a node."""
     if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     name = query.get("name", "")
@@ -155,15 +153,17 @@ def _booting_cell(instance: Obj) -> ViewJson:
     return {**cell, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool_document(inputs: ViewInputs, name: str, cells: list[ViewJson]) -> ViewJson:
+def _pool_document(inputs: ViewInputs, name: str, node_cells: list[ViewJson]) -> ViewJson:
     pool = inputs.reader.get(Key(scheme.NODE_POOL, "", name))
-    counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
+    node_counts = {
+        state: sum(cell["state"] == state for cell in node_cells) for state in (READY, BOOTING, DRAINING, NOT_READY)
+    }
     return {
         "name": name,
-        "machine": cells[0]["machine"],
+        "machine": node_cells[0]["machine"],
         "provisioning": "" if pool is None else pool["spec"].get("provisioning", "standard"),
-        "counts": {state: count for state, count in counts.items() if count},
-        "nodes": cells,
+        "counts": {state: count for state, count in node_counts.items() if count},
+        "nodes": node_cells,
     }
 
 

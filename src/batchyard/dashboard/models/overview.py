@@ -72,9 +72,7 @@ def _all_workloads(inputs: ViewInputs) -> ViewJson:
 
 
 def _first_pending_workloads(inputs: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
-    """Yield the first pending Workloads of each queue as (position, queue, Workload); the fewer queues, the more of
-    each.
-    """
+    """Yield (position, queue, Workload) of the first pending Workloads of each queue; more if there are few queues."""
     queues = [name for name in inputs.queue_source.snapshot.queues if inputs.queue_source.count_pending(name)]
     for name in queues:
         shown_max = -(-WORKLOADS_SHOWN_MAX // len(queues))
@@ -221,10 +219,10 @@ def _lanes(spans: list[_Span], workload_numbers: dict[str, int], period_start: I
     return lanes
 
 
-def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> tuple[list[list[object]], int]:
-    """Place time line bars [start, end, row, Workload number, outcome] in the first free row each; return also the row
-    count.
-    """
+def _bars_in_rows(
+    spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant
+) -> tuple[list[list[object]], int]:
+    """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the row count."""
     free_rows: list[int] = []
     busy_rows: list[tuple[Instant, int]] = []
     row_count, bars = 0, list[list[object]]()
@@ -238,7 +236,9 @@ def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], period_start: Ins
         if span.end is not None:
             heapq.heappush(busy_rows, (span.end, row))
         end = None if span.end is None else duration_seconds(span.end - period_start)
-        bars.append([duration_seconds(span.start - period_start), end, row, numbers[span.workload], span.outcome])
+        bars.append(
+            [duration_seconds(span.start - period_start), end, row, workload_numbers[span.workload], span.outcome]
+        )
     return bars, row_count
 
 

@@ -80,9 +80,7 @@ _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
 def queue_time_series(inputs: ViewInputs, queue: str) -> ViewJson | None:
-    """Return a ClusterQueue's pending and running Workloads and its usage over time, in fixed steps; None without
-    history.
-    """
+    """Return a ClusterQueue's pending and running Workloads and its usage over time; None without history."""
     histories = [history for history in inputs.history.workload_histories.values() if history.queue == queue]
     if not histories:
         return None
@@ -160,9 +158,7 @@ def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step_d
 
 
 def queue(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document of one ClusterQueue's page, or None; Workloads the user may not list appear only as
-    positions.
-    """
+    """Return the document of one ClusterQueue's page, or None; hidden Workloads appear only as positions."""
     if not access.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     name, window = query.get("name", ""), data_source.requested_page(inputs, query)

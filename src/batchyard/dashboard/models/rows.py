@@ -252,9 +252,7 @@ DIVERGENCES_SHOWN_MAX: Final = 20
 
 
 def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str = "") -> ViewJson:
-    """Return where Kueue and this scheduler differed, for all Workloads or one; empty without shadow mode or
-    permission.
-    """
+    """Return where Kueue and this scheduler differed, for all Workloads or one; empty without shadow mode."""
     results = inputs.history.comparison
     if results is None or not access.may_list_all(scheme.WORKLOAD):
         return {}
