@@ -23,7 +23,7 @@ class _LimitConstraint(NamedTuple):
 
     limit_type: str
     resource: str
-    nano: int
+    nano_amount: int
     text: str
 
 
@@ -151,9 +151,9 @@ def _check_minimum(limit: _LimitConstraint, resources: _RequestedResources) -> s
     name, start = limit.resource, f"minimum {limit.resource} usage per {limit.limit_type} is {limit.text}"
     if name not in resources.requests:
         return f"{start}.  No request is specified"
-    if resources.requests[name] < limit.nano:
+    if resources.requests[name] < limit.nano_amount:
         return f"{start}, but request is {resources.request(name)}"
-    if name in resources.limits and resources.limits[name] < limit.nano:
+    if name in resources.limits and resources.limits[name] < limit.nano_amount:
         return f"{start}, but limit is {resources.limit(name)}"
     return None
 
@@ -162,9 +162,9 @@ def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> s
     name, start = limit.resource, f"maximum {limit.resource} usage per {limit.limit_type} is {limit.text}"
     if name not in resources.limits:
         return f"{start}.  No limit is specified"
-    if resources.limits[name] > limit.nano:
+    if resources.limits[name] > limit.nano_amount:
         return f"{start}, but limit is {resources.limit(name)}"
-    if resources.requests.get(name, 0) > limit.nano:
+    if resources.requests.get(name, 0) > limit.nano_amount:
         return f"{start}, but request is {resources.request(name)}"
     return None
 
@@ -177,7 +177,7 @@ def _check_ratio(constraint: _LimitConstraint, resources: _RequestedResources) -
         return f"{start}, but no request is specified or request is 0"
     if not limit:
         return f"{start}, but no limit is specified or limit is 0"
-    if limit * meta.NANO > constraint.nano * request:
+    if limit * meta.NANO > constraint.nano_amount * request:
         return f"{start}, but provided ratio is {limit / request:f}"
     return None
 

@@ -91,7 +91,7 @@ def differences(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
         return _diff_members(old, new, schema, "f:")
     if isinstance(old, list) and isinstance(new, list) and schema.keys is not None:
         return _diff_members(items_of(old, schema), items_of(new, schema), schema, "")
-    return FieldDifferences(modified=LEAF)
+    return FieldDifferences(modified_fields=LEAF)
 
 
 def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeSchema, prefix: str) -> FieldDifferences:

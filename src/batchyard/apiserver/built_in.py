@@ -210,10 +210,10 @@ class BuiltInStrategy:
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
-        times = self._times.get(api_version)
-        if times is None:
-            times = self._times[api_version] = self.time_paths(api_version)
-        return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), times)
+        time_paths = self._times.get(api_version)
+        if time_paths is None:
+            time_paths = self._times[api_version] = self.time_paths(api_version)
+        return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), time_paths)
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version with exact times, to compare it with another object."""

@@ -115,7 +115,7 @@ class PlatformTime(NamedTuple):
 
 
 class DashboardViews:
-    """Computes the JSON documents of all dashboard pages; with `whole`, lists are complete instead of paginated."""
+    """Computes the JSON documents of all dashboard pages; with `is_complete`, lists are not paginated."""
 
     def __init__(
         self,
@@ -125,14 +125,14 @@ class DashboardViews:
         time: PlatformTime,
         costs: Callable[[], Statement | None] = no_costs,
         *,
-        whole: bool = False,
+        is_complete: bool = False,
     ) -> None:
         self._reader = reader
         self._queue_source = queue_source
         self._history = history
         self._time = time
         self._costs = costs
-        self._is_complete = whole
+        self._is_complete = is_complete
         self._workload_list = data_source.WorkloadListCache()
 
     def objects(self, kind: str) -> Sequence[Obj]:

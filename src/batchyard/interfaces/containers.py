@@ -17,7 +17,7 @@ class MeasuredUsage(NamedTuple):
     #: CPU and memory usage by container; by '' for a node.
     usage: Mapping[str, ResourceUsage]
     #: The interval of the CPU measurement in microseconds; 0 if the usage is known exactly.
-    window: int = 0
+    window_microseconds: int = 0
 
 
 class LogLine(NamedTuple):

@@ -253,9 +253,11 @@ class TokenRequests:
         bound_object = self._get_existing(
             Key(_BINDABLE_KINDS[kind][0], namespace, str(reference.get("name", ""))), _BINDABLE_KINDS[kind][1]
         )
-        actual = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
-        if kind == "Pod" and actual != account:
-            message = f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{actual}"'
+        pod_account = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
+        if kind == "Pod" and pod_account != account:
+            message = (
+                f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{pod_account}"'
+            )
             raise bad_request(message)
         required_uid, uid = reference.get("uid"), bound_object["metadata"]["uid"]
         if required_uid and required_uid != uid:

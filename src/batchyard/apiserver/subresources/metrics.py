@@ -91,7 +91,9 @@ class _PodMetricsSource:
         if measurement is None:
             return None
         containers = [{"name": name, "usage": _format_usage(usage)} for name, usage in measurement.usage.items()]
-        return self._metrics.build_metrics_object("PodMetrics", pod, measurement.window, {"containers": containers})
+        return self._metrics.build_metrics_object(
+            "PodMetrics", pod, measurement.window_microseconds, {"containers": containers}
+        )
 
 
 class _NodeMetricsSource:
@@ -117,7 +119,9 @@ class _NodeMetricsSource:
 
     def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
         sample = self._metrics.containers.node_usage(node["metadata"]["name"])
-        usage, window = (self._total_usage(pods), 0) if sample is None else (sample.usage[""], sample.window)
+        usage, window = (
+            (self._total_usage(pods), 0) if sample is None else (sample.usage[""], sample.window_microseconds)
+        )
         return self._metrics.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(usage)})
 
     def _total_usage(self, pods: Iterable[Obj]) -> ResourceUsage:
