@@ -188,7 +188,7 @@ class FieldManagerEntry(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """The values that identify the entry. The API version is among them for updates, and '' for applies."""
+        """The values that identify the `managedFields` entry; the API version among them is '' for applies."""
         version = "" if self.operation == APPLY else self.api_version
         return self.operation, self.name, version, self.subresource
 
@@ -354,14 +354,14 @@ class _VersionedDifferences:
         )
 
     def conflicting_fields(self, entry: FieldManagerEntry) -> FieldSet:
-        """Return the fields of an entry that the write changed or added."""
+        """Return the fields of another manager's `managedFields` entry that the write changed or added."""
         differences_of_version = self._differences_in(entry.api_version)
         return intersection(
             entry.fields, union(differences_of_version.modified_fields, differences_of_version.added_fields)
         )
 
     def without_lost_fields(self, entry: FieldManagerEntry) -> FieldManagerEntry:
-        """Return an entry without the fields that the write changed, added or removed."""
+        """Return a `managedFields` entry without the fields that the write changed, added or removed."""
         lost_fields = self._lost_fields.get(entry.api_version)
         if lost_fields is None:
             differences_of_version = self._differences_in(entry.api_version)
@@ -409,7 +409,7 @@ def _applied_fields(config: Obj, schema: MergeSchema) -> FieldSet:
 def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
-    They do not conflict when kubectl migrates to server-side apply.
+    Such fields do not conflict when kubectl migrates to server-side apply.
     """
     text = (live_object["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
@@ -461,7 +461,7 @@ def _iterate_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldMana
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _read_fields(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
-    """Return the fields of an entry as a set and as `fieldsV1`; cached, since many objects have the same."""
+    """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, as many are equal."""
     fields = of_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
     return fields, to_fields_v1(fields)
 
@@ -473,7 +473,7 @@ def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[s
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest update entries into one if there are more than `UPDATE_ENTRIES_MAX`."""
+    """Merge the oldest Update entries of `managedFields` into one if there are more than `UPDATE_ENTRIES_MAX`."""
     update_entries = [entry for entry in entries if entry.operation == UPDATE]
     update_entries.sort(key=lambda entry: (entry.time, entry.name))
     surplus_count = len(update_entries) - UPDATE_ENTRIES_MAX

@@ -1,7 +1,4 @@
-"""Discovery documents of groups, versions and resources.
-
-Sources: k8s.io/apiserver, pkg/endpoints/discovery; k8s.io/api/apidiscovery/v2.
-"""
+"""Discovery documents of the API: groups, versions and resources."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -44,7 +41,7 @@ _FIRST_GROUPS: Final = (
 
 
 class Discovery:
-    """The discovery documents, rebuilt when the served resources change."""
+    """The API discovery documents, rebuilt when the served resources change."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources

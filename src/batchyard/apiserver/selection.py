@@ -146,7 +146,7 @@ _ABSENT_VALUES: Final = {
 
 
 class LabelTerms:
-    """The requirements of a label selector, grouped so that one set operation checks all of the same kind.
+    """The requirements of a label selector, grouped by operator so that one set operation checks a whole group.
 
     A selector may have thousands of terms and is compared with every object of a list.
     """

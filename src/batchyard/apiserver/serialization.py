@@ -255,7 +255,7 @@ def name_of(sent_object: Mapping[str, Any]) -> str:
 def _decode_known_fields(
     sent_object: Obj, path: ResourcePath, valid_obj: Obj | None
 ) -> tuple[DecodedObject, Sequence[str]]:
-    """Decode an object without its unknown fields; return also the strict decoding errors about them."""
+    """Decode an object without its unknown fields; return also the strict decoding errors about those fields."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
         pruned_value = prune_to_merge_schema(sent_object, resource.merge_schema(path.version))
@@ -479,7 +479,7 @@ def _column_definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _convert_cells(cells: list[Any], parsers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Convert the table cells of typed columns from text."""
+    """Convert table cells from text to the JSON type of their column."""
     for i, parse in parsers:
         cells[i] = parse(cells[i])
     return cells

@@ -276,7 +276,7 @@ class ApiServer:
         return None
 
     def _serve_document(self, request: ApiRequest) -> AnyResponse:
-        """Serve paths that name no resource: documents, health, OpenAPI and discovery."""
+        """Answer requests for paths that name no resource: documents, health, OpenAPI and discovery."""
         if request.method == "PUT" and request.path in self._put_handlers:
             return self._put_handlers[request.path](request)
         if request.method not in {"GET", "HEAD"}:

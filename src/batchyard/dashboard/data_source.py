@@ -113,7 +113,7 @@ class WorkloadListCache:
         self._last_objects: Sequence[Obj] = ()
 
     def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[WorkloadListEntry]:
-        """Return the list entries of the Workloads in some namespaces, or in all if None, newest first."""
+        """Return the list entries of the Workloads in some namespaces (None: in all), newest first."""
         self._refresh(reader.list(scheme.WORKLOAD))
         if namespaces is None:
             return self._latest_first

@@ -1,8 +1,7 @@
-"""The operator's webhooks: their registration by kind and operation, and their answers to reviews.
+"""The operator's webhooks: their registration by kind and operation, and their responses to AdmissionReviews.
 
-They have the names of Kueue's and JobSet's webhooks. Webhooks also check the CEL rules of Kueue's and JobSet's CRDs,
-so some kinds have an additional webhook.
-Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
+They have the names of Kueue's and JobSet's webhooks. Webhooks also check the CEL rules of Kueue's and JobSet's CRDs, so
+some kinds have an additional webhook. Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
 """
 
 import base64
@@ -99,7 +98,7 @@ class ObjectQuery(NamedTuple):
 
 
 class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
-    """A webhook answer requires an object that has not been fetched from the API server yet."""
+    """The response to an AdmissionReview requires an object that has not been fetched from the API server yet."""
 
     def __init__(self, query: ObjectQuery) -> None:
         super().__init__(str(query))
@@ -107,7 +106,7 @@ class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
 
 
 class FetchedObjects:
-    """The objects fetched for one webhook answer; reading any other object raises ObjectNotFetched."""
+    """The objects fetched for the response to one AdmissionReview; reading any other object raises ObjectNotFetched."""
 
     def __init__(self, namespace: str, objects_by_query: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
         self._namespace = namespace
@@ -218,7 +217,7 @@ def review_validation(review: Mapping[str, Any], groups: Sequence[str], objects:
 
 
 def review_conversion(review: Mapping[str, Any]) -> Obj:
-    """Return the answer to a ConversionReview: the objects in the requested version, or the error."""
+    """Return the response to a ConversionReview: the objects in the requested version, or the error."""
     request = _read_request(review)
     target_version, objects = request.get("desiredAPIVersion"), request.get("objects")
     if not isinstance(target_version, str) or not isinstance(objects, list):

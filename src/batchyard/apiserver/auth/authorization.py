@@ -141,7 +141,7 @@ class RbacRule(NamedTuple):
         return {field: list(values) for field, values in fields_by_name.items() if values}
 
     def __str__(self) -> str:
-        """Format the rule as in denial messages."""
+        """Format the rule as Kubernetes does in the message of a denied request."""
         values_by_name = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
         values_by_name |= {"ResourceNames": self.names, "Verbs": self.verbs}
         parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in values_by_name.items() if values)
@@ -155,7 +155,7 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
 
 
 def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[RbacRule]) -> list[RbacRule]:
-    """Return the required permissions that the granted rules lack, merged into few rules."""
+    """Return the required permissions that the granted rules do not include, merged into few rules."""
     single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
     lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
     by_target: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
@@ -177,7 +177,7 @@ def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
 
 
 def _covers(rule: RbacRule, single_rule: RbacRule) -> bool:
-    """Report whether a rule includes a rule of a single verb and a single resource, name or URL."""
+    """Report whether a rule grants all that a rule of a single verb and a single resource, name or URL grants."""
     if not _matches_any(rule.verbs, single_rule.verbs[0]):
         return False
     if single_rule.urls:
@@ -251,7 +251,7 @@ class RbacAuthorizer:
         return [rule for grant in self._grants_for(user, namespace) for rule in self._rules.get(grant.role, ())]
 
     def rules_of(self, role: Key) -> Sequence[RbacRule] | None:
-        """Return the rules of a Role or ClusterRole; None if it does not exist."""
+        """Return the rules of a Role or ClusterRole; None if the role does not exist."""
         return self._rules.get(role)
 
     def _grants_for(self, user: UserInfo, namespace: str) -> Iterator[_Grant]:
@@ -447,7 +447,7 @@ _IRREGULAR_SINGULARS: Final = {"topologies": "topology"}
 
 
 def bootstrap_roles() -> Iterator[Obj]:
-    """Yield all bootstrap roles and bindings."""
+    """Yield the default roles and role bindings (bootstrap policy) that every API server has."""
     for name, rules in _BOOTSTRAP_RULES.items():
         yield _cluster_role(name, rules, _aggregation_labels(_AGGREGATION_TARGETS.get(name, ())))
     for name in ("admin", "edit", "view"):
@@ -513,7 +513,7 @@ def _cluster_role_binding(role: str, groups: Sequence[str]) -> Obj:
 
 
 def _rbac_object(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return kind and metadata of a role or binding; those of Kubernetes also get the bootstrapping label."""
+    """Return kind and metadata of a role or binding; a role of Kubernetes itself also gets the bootstrapping label."""
     if not name.startswith(("kueue-", "batchyard-")):
         labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}
     return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name, "labels": dict(labels)}}

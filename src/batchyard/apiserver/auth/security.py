@@ -107,7 +107,7 @@ _PAGE_SUBRESOURCES: Final = ("why", "eta")
 
 
 class AuthFilters:
-    """The authentication, impersonation and authorization of requests."""
+    """Authenticates requests, makes them act as impersonated users, and authorizes them."""
 
     def __init__(self, authorizer: authorization.Authorizer, tokens: TokenIssuer) -> None:
         self._authorizer = authorizer

@@ -156,7 +156,7 @@ def _rule_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
 
 
 def rule_warnings(schema: values.Schema, path: str) -> Iterator[str]:
-    """Yield a warning for each validation rule that is not checked because it uses unimplemented functions."""
+    """Yield a warning for each CEL validation rule that is not checked because it uses unimplemented functions."""
     for i, rule in enumerate(schema.get(values.VALIDATION_RULES) or ()):
         if unsupported_functions := check_rule(rule)[1]:
             rule_path = f"{path}.{values.VALIDATION_RULES}[{i}]"

@@ -209,7 +209,7 @@ class NotCompiled(ValueError):  # noqa: N818 - named after the condition
 
 
 def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpression:
-    """Compile a validation rule. Raises NotCompiled if it is invalid."""
+    """Compile a CEL validation rule. Raises NotCompiled if it is invalid."""
     compiled_rule = compile_expression(_bind_optional_old_self(text) if is_old_self_optional else text)
     if compiled_rule.program.return_type().name() not in _ALLOWED_RESULT_TYPES:
         raise NotCompiled("must evaluate to a bool")
@@ -284,7 +284,7 @@ def cel_value(value: Any, schema: Schema) -> Any:
 
 
 def escape_field_name(name: str) -> str:
-    """Return the form of a field name in CEL expressions, such as `a__dot__b` for `a.b`."""
+    """Return a field name as CEL expressions write it, such as `a__dot__b` for `a.b`."""
     if name in _RESERVED_WORDS:
         return f"__{name}__"
     return _ESCAPED_CHARACTERS.sub(lambda match: _FIELD_NAME_ESCAPES[match[0]], name)
@@ -368,7 +368,7 @@ _BUDGET_EXCEEDED: Final = "validation failed due to running out of cost budget, 
 
 
 class ValidationRule(NamedTuple):
-    """A compiled validation rule and its definition."""
+    """A compiled CEL validation rule and its definition in the schema."""
 
     definition: Mapping[str, Any]
     program: Any
@@ -444,7 +444,7 @@ class ValidationRules:
                 yield from rules._faults(each, old_field, f"{path}.{name}" if path else name, budget)
 
     def _old_items_by_key(self, old: Any) -> dict[Any, Any]:
-        """Return the old items of a list with keys, by their key values."""
+        """Return the old items of a list with map keys (`x-kubernetes-list-map-keys`), by the values of those keys."""
         if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
             return {}
         return {
@@ -512,7 +512,7 @@ def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
-    """Return the message of a failed validation rule."""
+    """Return the message of a failed CEL validation rule."""
     if rule.message is not None:
         evaluated_message, _ = evaluate_program(rule.message, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:

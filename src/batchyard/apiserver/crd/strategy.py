@@ -224,7 +224,7 @@ class CustomStrategy:
 
     @cached_property
     def _rules(self) -> ValidationRules:
-        """The validation rules of the storage version, compiled on first use."""
+        """The CEL validation rules of the storage version, compiled on first use."""
         schema = self._schemas[self._info.api_version]
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 

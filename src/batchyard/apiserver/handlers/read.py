@@ -299,7 +299,7 @@ def _filter_objects(objs: Sequence[Obj], selection: Selection, name: str) -> Seq
 
 
 def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
-    """Return the index of the first object after a key in a sorted list."""
+    """Return the index of the first object whose etcd key follows a key, in a list sorted by these keys."""
     if not start_key:
         return 0
     return bisect_right(objs, start_key, key=_object_key)

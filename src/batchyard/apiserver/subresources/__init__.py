@@ -1,4 +1,4 @@
-"""Subresources and virtual resources: answered by handler functions, not from stored objects."""
+"""Subresources and virtual resources: functions answer their requests, not stored objects."""
 
 from collections.abc import Callable, Iterable
 

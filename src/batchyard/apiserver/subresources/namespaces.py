@@ -53,7 +53,7 @@ class NamespaceStrategy(BuiltInStrategy):
 
 
 class FinalizeHandler:
-    """The handler of `namespaces/NAME/finalize`."""
+    """The handler of requests for `namespaces/NAME/finalize`, which can remove the `kubernetes` finalizer."""
 
     def __init__(self, objects: ApiObjectStore, strategy: NamespaceStrategy) -> None:
         self._objects = objects

@@ -338,7 +338,7 @@ class LogStream:
         return self
 
     def send_keep_alive(self) -> None:
-        """Do nothing, because log streams have no bookmarks."""
+        """Do nothing: log streams have no keep-alive messages."""
 
     def end(self) -> None:
         """Stop reading the log."""

@@ -151,7 +151,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 @contextmanager
 def _ledger_errors() -> Iterator[None]:
-    """Convert errors of the decision ledger to API errors."""
+    """Convert errors of the decision ledger, raised within the context, to API errors."""
     try:
         yield
     except QueryTooBroad:
@@ -221,7 +221,7 @@ _SEED_DIGITS_MAX: Final = 9
 
 
 class ForecastRequest(NamedTuple):
-    """A request for a start forecast: the object, the random seed and the requesting user."""
+    """A request to predict when an object starts: the object, a random seed and the requesting user."""
 
     subject: Key
     seed: int

@@ -37,7 +37,7 @@ def cluster_queue_row(inputs: ViewInputs, queue: ClusterQueue) -> ViewJson:
 
 
 def local_queues(inputs: ViewInputs, access: NamespaceAccess, cluster_queue: str = "") -> list[ViewJson]:
-    """Return the rows of the LocalQueues that the user may list; only those of one ClusterQueue if it is set."""
+    """Return the rows of the LocalQueues that the user may list; with `cluster_queue`, only those of that queue."""
     namespaces = access.namespaces(scheme.LOCAL_QUEUE, inputs.reader)
     if namespaces is None:
         queue_objects = list(inputs.reader.list(scheme.LOCAL_QUEUE))
@@ -145,7 +145,7 @@ def _usage_changes(history: WorkloadHistory) -> Iterator[tuple[Instant, str, str
 
 
 def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step_duration: int, count: int) -> list[int]:
-    """Return the running sum of the changes at the end of each time step."""
+    """Return the running sum of timed changes at the end of each time step."""
     sums = [0] * count
     for at, change in changes:
         sums[min(count - 1, max(0, (at - start) // step_duration))] += change

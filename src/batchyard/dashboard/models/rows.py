@@ -59,7 +59,7 @@ class SharedPendingReasons:
 
 
 def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:
-    """Return the row of the Workload with a key; None if the Workload no longer exists."""
+    """Return a Workload, given its key, as a row of the dashboard's lists; None if it no longer exists."""
     workload = inputs.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
     return None if workload is None else workload_row(inputs, workload_view(workload), workload)
 
