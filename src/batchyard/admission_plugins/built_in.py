@@ -47,26 +47,26 @@ _DEFAULT_TOLERATIONS: Final[Mapping[str, Toleration]] = {
 _DEFAULT_PREEMPTION_POLICY: Final = "PreemptLowerPriority"
 
 
-def admit_pod(pod: meta.Obj, find: Find, default: meta.Obj | None) -> dict[str, Any]:
+def admit_pod(pod: meta.Obj, find_object: Find, global_default: meta.Obj | None) -> dict[str, Any]:
     """Return a new Pod with defaults and the changes of all plugins; raise Forbidden if a plugin rejects it.
 
-    `default` is the global default PriorityClass.
+    `global_default` is the global default PriorityClass.
     """
-    admitted_pod = priority(pod_defaults(pod), find, default)
+    admitted_pod = priority(pod_defaults(pod), find_object, global_default)
     admitted_pod = extended_resource_toleration(default_toleration_seconds(admitted_pod))
     return admitted_pod if isinstance(admitted_pod, dict) else dict(admitted_pod)
 
 
 def default_class(classes: Iterable[meta.Obj]) -> meta.Obj | None:
-    """Return the PriorityClass with globalDefault, the one with the lowest value if there are several, or None."""
-    defaults = (priority_class for priority_class in classes if priority_class.get("globalDefault"))
-    return min(defaults, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
+    """Return the PriorityClass with globalDefault; of several the one with the lowest value; None if there is none."""
+    default_classes = (priority_class for priority_class in classes if priority_class.get("globalDefault"))
+    return min(default_classes, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 
 
-def priority(pod: meta.Obj, find: Find, default: meta.Obj | None) -> meta.Obj:
-    """Return the Pod with the priority and preemption policy of its PriorityClass or of the default class."""
+def priority(pod: meta.Obj, find_object: Find, global_default: meta.Obj | None) -> meta.Obj:
+    """Return the Pod with the priority and preemption policy of its PriorityClass, or of the global default class."""
     spec = pod["spec"]
-    name, value, policy = _class_of(pod, find, default)
+    name, value, policy = _class_of(pod, find_object, global_default)
     fields = {"priority": value, "preemptionPolicy": policy} | ({"priorityClassName": name} if name else {})
     if all(spec.get(field) == expected for field, expected in fields.items()):
         return pod
@@ -78,7 +78,7 @@ def priority(pod: meta.Obj, find: Find, default: meta.Obj | None) -> meta.Obj:
 
 
 def default_toleration_seconds(pod: meta.Obj) -> meta.Obj:
-    """Return the Pod with tolerations for not-ready and unreachable nodes, unless it has its own."""
+    """Return the Pod with default tolerations for not-ready and unreachable nodes, unless it has its own."""
     tolerations = pod["spec"].get("tolerations") or ()
     new_keys = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
     return _add_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in new_keys])
@@ -93,10 +93,10 @@ def extended_resource_toleration(pod: meta.Obj) -> meta.Obj:
     return _add_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
 
 
-def _class_of(pod: meta.Obj, find: Find, default: meta.Obj | None) -> tuple[str, int, str]:
-    """Return the name, value and preemption policy of a Pod's class; the name is '' without a class."""
+def _class_of(pod: meta.Obj, find_object: Find, global_default: meta.Obj | None) -> tuple[str, int, str]:
+    """Return name, value and preemption policy of a Pod's PriorityClass; the name is '' if the Pod has none."""
     name = pod["spec"].get("priorityClassName") or ""
-    priority_class = find(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else default
+    priority_class = find_object(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else global_default
     if priority_class is not None:
         return (
             priority_class["metadata"]["name"],
@@ -111,7 +111,7 @@ def _class_of(pod: meta.Obj, find: Find, default: meta.Obj | None) -> tuple[str,
 
 
 def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, computed_value: object) -> Forbidden:
-    """Return the error of a Pod whose priority or policy differs from its class."""
+    """Return the error of a Pod whose priority or preemption policy differs from that of its PriorityClass."""
     return Forbidden(
         f"{forbidden(pod)}: the {field_text} ({given_value}) must not be provided in pod spec; "
         f"priority admission controller computed {computed_value} from the given PriorityClass name"
@@ -128,9 +128,9 @@ def _add_tolerations(pod: meta.Obj, new_tolerations: Sequence[Toleration]) -> me
     if not new_tolerations:
         return pod
     tolerations = list(pod["spec"].get("tolerations") or ())
-    positions = {_identity(each): i for i, each in enumerate(tolerations)}
+    positions = {_toleration_identity(each): i for i, each in enumerate(tolerations)}
     for toleration in new_tolerations:
-        position = positions.get(_identity(toleration))
+        position = positions.get(_toleration_identity(toleration))
         if position is None:
             tolerations.append(toleration)
         else:
@@ -138,7 +138,7 @@ def _add_tolerations(pod: meta.Obj, new_tolerations: Sequence[Toleration]) -> me
     return {**pod, "spec": {**pod["spec"], "tolerations": tolerations}}
 
 
-def _identity(toleration: Toleration) -> tuple[str, ...]:
+def _toleration_identity(toleration: Toleration) -> tuple[str, ...]:
     get = toleration.get
     return get("key") or "", get("operator") or "", get("value") or "", get("effect") or ""
 
@@ -148,11 +148,11 @@ def _identity(toleration: Toleration) -> tuple[str, ...]:
 # Source: Kubernetes's plugin/pkg/admission/priority.
 
 
-def check_default(priority_class: meta.Obj, default: meta.Obj | None) -> None:
+def check_default(priority_class: meta.Obj, global_default: meta.Obj | None) -> None:
     """Raise Forbidden if a PriorityClass sets globalDefault although another class is the default."""
-    if not priority_class.get("globalDefault") or default is None:
+    if not priority_class.get("globalDefault") or global_default is None:
         return
-    name = default["metadata"]["name"]
+    name = global_default["metadata"]["name"]
     if name != priority_class["metadata"]["name"]:
         message = f"PriorityClass {name} is already marked as default. Only one default can exist"
         raise Forbidden(f"{forbidden(priority_class)}: {message}")
@@ -167,22 +167,22 @@ def check_default(priority_class: meta.Obj, default: meta.Obj | None) -> None:
 
 #: The maximum number of existing pods that are checked against a changed policy.
 PODS_MAX: Final = 3000
-_TEMPLATE: Final = ("spec", "template")
+_TEMPLATE_PATH: Final = ("spec", "template")
 #: By kind: the path of the pod template.
-_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
+_TEMPLATE_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.POD_TEMPLATE: ("template",),
-    scheme.REPLICATION_CONTROLLER: _TEMPLATE,
-    scheme.REPLICA_SET: _TEMPLATE,
-    scheme.DEPLOYMENT: _TEMPLATE,
-    scheme.STATEFUL_SET: _TEMPLATE,
-    scheme.DAEMON_SET: _TEMPLATE,
-    scheme.JOB: _TEMPLATE,
+    scheme.REPLICATION_CONTROLLER: _TEMPLATE_PATH,
+    scheme.REPLICA_SET: _TEMPLATE_PATH,
+    scheme.DEPLOYMENT: _TEMPLATE_PATH,
+    scheme.STATEFUL_SET: _TEMPLATE_PATH,
+    scheme.DAEMON_SET: _TEMPLATE_PATH,
+    scheme.JOB: _TEMPLATE_PATH,
     scheme.CRON_JOB: ("spec", "jobTemplate", "spec", "template"),
 }
 
 
 class Review(NamedTuple):
-    """The warnings and audit annotations of a response."""
+    """The result of a Pod Security review: warnings for the client, and annotations of the audit event."""
 
     warnings: tuple[str, ...] = ()
     #: The annotations of the audit event.
@@ -193,22 +193,22 @@ _NO_REVIEW: Final = Review()
 _PRIVILEGED_REVIEW: Final = Review((), {f"{pod_security.PREFIX}enforce-policy": str(pod_security.LevelVersion())})
 
 
-def check_pod(pod: meta.Obj, find: Find) -> None:
-    """Raise Forbidden if a new pod violates the policy that its namespace enforces."""
-    policy = pod_security.namespace_policy(_labels_of(pod, find))
+def check_pod(pod: meta.Obj, find_object: Find) -> None:
+    """Raise Forbidden if a new pod violates the Pod Security level that its namespace enforces."""
+    policy = pod_security.namespace_policy(_labels_of(pod, find_object))
     violations = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
     if violations.found:
         raise TemporarilyForbidden(f"{forbidden(pod)}: violates {violations}")
 
 
-def check_pod_change(new: meta.Obj, old: meta.Obj, find: Find) -> None:
-    """Raise Forbidden if a pod whose containers changed violates the policy of its namespace."""
+def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: Find) -> None:
+    """Raise Forbidden if a pod whose containers changed violates the Pod Security level that its namespace enforces."""
     if _is_significant(new, old):
-        check_pod(new, find)
+        check_pod(new, find_object)
 
 
 def check_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
-    """Raise InvalidObject if policy labels of a Namespace are invalid and were valid or different before."""
+    """Raise InvalidObject if the Pod Security labels of a new Namespace, or its changed labels, are invalid."""
     faults = pod_security.label_faults(namespace["metadata"].get("labels") or {})
     if faults and (old is None or faults != pod_security.label_faults(old["metadata"].get("labels") or {})):
         raise InvalidObject(faults)
@@ -220,18 +220,18 @@ def review(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader
         return _NO_REVIEW if old is None else Review(_namespace_warnings(new, old, objects))
     if kind == scheme.POD:
         return _pod_review(new, old, objects.get)
-    if kind not in _TEMPLATES:
+    if kind not in _TEMPLATE_PATHS:
         return _NO_REVIEW
     labels = _labels_of(new, objects.get)
     policy, faults = pod_security.namespace_policy(labels), pod_security.label_faults(labels)
-    template = _template(new, _TEMPLATES[kind])
+    template = _template(new, _TEMPLATE_PATHS[kind])
     if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not faults):
         return _NO_REVIEW
     return _evaluate_modes(template, policy, labels, is_enforced=False)
 
 
-def _pod_review(pod: meta.Obj, old: meta.Obj | None, find: Find) -> Review:
-    labels = _labels_of(pod, find)
+def _pod_review(pod: meta.Obj, old: meta.Obj | None, find_object: Find) -> Review:
+    labels = _labels_of(pod, find_object)
     policy = pod_security.namespace_policy(labels)
     if policy.is_privileged and not pod_security.label_faults(labels):
         return _PRIVILEGED_REVIEW
@@ -243,7 +243,7 @@ def _pod_review(pod: meta.Obj, old: meta.Obj | None, find: Find) -> Review:
 def _evaluate_modes(
     pod_or_template: meta.Obj, policy: pod_security.PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
 ) -> Review:
-    """Evaluate a pod or pod template against each mode of the policy."""
+    """Check a pod or pod template against the Pod Security levels to enforce, audit and warn about."""
     annotations: dict[str, str] = {}
     if faults := pod_security.label_faults(labels):
         fault_text = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
@@ -260,7 +260,7 @@ def _evaluate_modes(
 
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
-    """Return warnings about existing pods that violate a stricter policy of their Namespace."""
+    """Return warnings about existing pods that violate the stricter Pod Security level now set on their Namespace."""
     labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
     new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
     is_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
@@ -319,9 +319,9 @@ def _template(obj: meta.Obj, path: Sequence[str]) -> Any:
     return value
 
 
-def _labels_of(obj: meta.Obj, find: Find) -> Mapping[str, str]:
+def _labels_of(obj: meta.Obj, find_object: Find) -> Mapping[str, str]:
     """Return the labels of an object's Namespace."""
-    namespace = find(meta.Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
+    namespace = find_object(meta.Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
 
 
@@ -332,57 +332,59 @@ def _labels_of(obj: meta.Obj, find: Find) -> Mapping[str, str]:
 
 #: The name of the default LocalQueue and of the default WorkloadPriorityClass.
 _DEFAULT: Final = "default"
-_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
+_MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
-def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find: Find) -> bool:
-    """Report whether `managedJobsNamespaceSelector` selects a Namespace; False if it does not exist."""
+def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find_object: Find) -> bool:
+    """Report whether Kueue's `managedJobsNamespaceSelector` selects a Namespace; False if it is missing."""
     if namespace_selector is None:
         return True
-    namespace = find(meta.Key(scheme.NAMESPACE, "", name))
+    namespace = find_object(meta.Key(scheme.NAMESPACE, "", name))
     return namespace is not None and namespace_selector.matches(namespace_labels(namespace))
 
 
-def queue_job(job: meta.Obj, find: Find, namespace_selector: meta.Selector | None = None) -> meta.Obj:
+def queue_job(job: meta.Obj, find_object: Find, namespace_selector: meta.Selector | None = None) -> meta.Obj:
     """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
 
-    A child job is suspended only if no ancestor is managed. In a Namespace that is not managed, a job without a queue
-    does not get the default queue.
+    A child job is suspended only if no ancestor is managed by Kueue. In a Namespace that Kueue does not manage, a job
+    without a queue does not get the default queue.
     """
     if meta.controlling_job_key(job) is not None:
-        return job if _has_managed_ancestor(job, find) else _suspend_queued(job)
+        return job if _has_managed_ancestor(job, find_object) else _suspend_queued(job)
     namespace = job["metadata"].get("namespace", "")
-    queued_job = _set_default_label(job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
-    if queued_job is not job and not is_managed_namespace(namespace, namespace_selector, find):
+    queued_job = _set_default_label(
+        job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find_object
+    )
+    if queued_job is not job and not is_managed_namespace(namespace, namespace_selector, find_object):
         queued_job = job
     return _suspend_queued(
         _set_default_label(
-            queued_job, well_known.PRIORITY_CLASS, meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find
+            queued_job, well_known.PRIORITY_CLASS, meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find_object
         )
     )
 
 
-def _has_managed_ancestor(job: meta.Obj, find: Find) -> bool:
-    """Report whether an ancestor job is managed by a queue; raise Forbidden if an ancestor is missing."""
-    ancestors = meta.find_managed_ancestor(job, find)
-    if ancestors.missing is not None:
-        message = f'{ancestors.missing.kind} "{ancestors.missing.name}" not found'
-        raise Forbidden(f'admission webhook "{_WEBHOOKS[job["kind"]]}" denied the request: {message}')
-    return ancestors.managed is not None
+def _has_managed_ancestor(job: meta.Obj, find_object: Find) -> bool:
+    """Report whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
+    ancestor_search = meta.find_managed_ancestor(job, find_object)
+    if ancestor_search.missing is not None:
+        message = f'{ancestor_search.missing.kind} "{ancestor_search.missing.name}" not found'
+        raise Forbidden(f'admission webhook "{_MUTATING_WEBHOOKS[job["kind"]]}" denied the request: {message}')
+    return ancestor_search.managed is not None
 
 
 def _suspend_queued(job: meta.Obj) -> meta.Obj:
-    """Return the job, suspended if it has a queue."""
+    """Return the job, suspended if it has a queue label."""
     if not meta.label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return job
     return meta.with_path(job, ("spec", "suspend"), True)
 
 
-def _set_default_label(job: meta.Obj, name: str, default: meta.Key, find: Find) -> meta.Obj:
-    """Return the job with a label set to the name of the default object, if that exists and the label is missing."""
-    if meta.label(job, name) or find(default) is None:
+def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_object: Find) -> meta.Obj:
+    """Return the job with a label that names the default object, if that object exists and the job lacks the label."""
+    if meta.label(job, name) or find_object(default_key) is None:
         return job
-    return meta.with_path(job, ("metadata", "labels", name), default.name)
+    return meta.with_path(job, ("metadata", "labels", name), default_key.name)
 
 
 # The validating part of Kueue's job webhooks for updates.
@@ -393,12 +395,12 @@ def _set_default_label(job: meta.Obj, name: str, default: meta.Key, find: Find) 
 _DEFAULT_QUEUES_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
 
 
-def check_queue_kept(new: meta.Obj, old: meta.Obj, find: Find) -> None:
-    """Raise Forbidden if the queue label is removed in a Namespace with a default LocalQueue."""
+def check_queue_kept(new: meta.Obj, old: meta.Obj, find_object: Find) -> None:
+    """Raise Forbidden if an update removes a job's queue label in a Namespace with a default LocalQueue."""
     name = well_known.QUEUE_NAME
     if meta.label(new, name) or not meta.label(old, name):
         return
-    if find(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
+    if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
         path, why = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
         webhook = _DEFAULT_QUEUES_WEBHOOKS[new["kind"]]
         raise Forbidden(f'admission webhook "{webhook}" denied the request: {path}: Invalid value: "": {why}')
@@ -414,7 +416,7 @@ def check_queue_kept(new: meta.Obj, old: meta.Obj, find: Find) -> None:
 SYSTEM_NAMESPACES: Final = ("default", "kube-public", "kube-system", "kube-node-lease")
 #: The finalizer that keeps a Namespace until it is empty.
 FINALIZER: Final = "kubernetes"
-_UNDELETABLE: Final = SYSTEM_NAMESPACES[:-1]
+_UNDELETABLE_NAMESPACES: Final = SYSTEM_NAMESPACES[:-1]
 
 
 def new_namespace(name: str) -> meta.Obj:
@@ -423,7 +425,7 @@ def new_namespace(name: str) -> meta.Obj:
 
 
 def activated_namespace(namespace: meta.Obj) -> meta.Obj:
-    """Return a new Namespace with its label, its finalizer and the phase Active."""
+    """Return a new Namespace with its name label, its `kubernetes` finalizer and the phase Active."""
     return meta.with_status(with_namespace_finalizer(namespace), {"phase": "Active"})
 
 
@@ -441,10 +443,10 @@ def with_name_label(namespace: meta.Obj) -> meta.Obj:
     return meta.with_metadata(namespace, labels={**labels, NAME_LABEL: name})
 
 
-def check_namespace(obj: meta.Obj, find: Find) -> None:
+def check_namespace(obj: meta.Obj, find_object: Find) -> None:
     """Raise NotFound if an object's Namespace is missing, NamespaceTerminating if it is being deleted."""
     name = obj["metadata"].get("namespace", "")
-    namespace = find(meta.Key(scheme.NAMESPACE, "", name))
+    namespace = find_object(meta.Key(scheme.NAMESPACE, "", name))
     if namespace is None:
         raise NotFound(f'namespaces "{name}" not found')
     if "deletionTimestamp" in namespace["metadata"]:
@@ -453,6 +455,6 @@ def check_namespace(obj: meta.Obj, find: Find) -> None:
 
 
 def check_deletion(namespace: meta.Obj) -> None:
-    """Raise Forbidden if the Namespace must not be deleted."""
-    if namespace["metadata"]["name"] in _UNDELETABLE:
+    """Raise Forbidden if the Namespace is one that Kubernetes never deletes, such as `default`."""
+    if namespace["metadata"]["name"] in _UNDELETABLE_NAMESPACES:
         raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")

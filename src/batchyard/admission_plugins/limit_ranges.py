@@ -12,23 +12,23 @@ from batchyard.api import meta
 from batchyard.api.errors import TemporarilyForbidden
 from batchyard.api.views.node import container_limits, container_requests, pod_total_amounts
 
-_ANNOTATION: Final = "kubernetes.io/limit-ranger"
-_CONTAINER: Final = "Container"
-_POD: Final = "Pod"
-_KINDS: Final = (("containers", "container"), ("initContainers", "init container"))
+_LIMIT_RANGER_ANNOTATION: Final = "kubernetes.io/limit-ranger"
+_CONTAINER_TYPE: Final = "Container"
+_POD_TYPE: Final = "Pod"
+_CONTAINER_FIELDS: Final = (("containers", "container"), ("initContainers", "init container"))
 
 
 class _LimitConstraint(NamedTuple):
-    """One constraint of a LimitRange: type, resource, and the amount in billionths and as text."""
+    """One constraint of a LimitRange: its type, its resource, and the amount in billionths of a unit and as text."""
 
     limit_type: str
     resource: str
-    nano: int
+    nano_amount: int
     text: str
 
 
 class _RequestedResources(NamedTuple):
-    """The requests and limits of a container or Pod in billionths, with quantity texts as format examples."""
+    """The requests and limits of a container or Pod, in billionths of a unit, and texts that show their format."""
 
     requests: Mapping[str, int]
     limits: Mapping[str, int]
@@ -42,8 +42,8 @@ class _RequestedResources(NamedTuple):
         """Format the limit of a resource for messages."""
         return self._format_amount(name, self.limits[name])
 
-    def _format_amount(self, name: str, nano: int) -> str:
-        return meta.format_quantity(nano, meta.quantity_format(self.quantity_texts.get(name, "")))
+    def _format_amount(self, name: str, nano_amount: int) -> str:
+        return meta.format_quantity(nano_amount, meta.quantity_format(self.quantity_texts.get(name, "")))
 
 
 _Rule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], str | None]
@@ -54,19 +54,19 @@ def limits_of(limit_range: meta.Obj) -> Sequence[Mapping[str, Any]]:
     return (limit_range.get("spec") or {}).get("limits") or ()
 
 
-def with_limit_defaults(pod: meta.Obj, ranges: Sequence[meta.Obj]) -> meta.Obj:
+def with_limit_defaults(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> meta.Obj:
     """Return the Pod with the default requests and limits of the LimitRanges."""
-    for limit_range in ranges:
+    for limit_range in limit_ranges:
         pod = _apply_defaults(pod, limit_range)
     return pod
 
 
-def check_limits(pod: meta.Obj, ranges: Sequence[meta.Obj]) -> None:
+def check_limits(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> None:
     """Raise TemporarilyForbidden if a Pod violates a LimitRange."""
-    for limit_range in ranges:
-        messages = list(dict.fromkeys(_faults(pod["spec"], limits_of(limit_range))))
-        if messages:
-            message = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
+    for limit_range in limit_ranges:
+        violations = list(dict.fromkeys(_limit_faults(pod["spec"], limits_of(limit_range))))
+        if violations:
+            message = violations[0] if len(violations) == 1 else f"[{', '.join(violations)}]"
             raise TemporarilyForbidden(f"{forbidden(pod)}: {message}")
 
 
@@ -75,18 +75,18 @@ def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for limit in limits_of(limit_range):
-        if limit["type"] == _CONTAINER:
+        if limit["type"] == _CONTAINER_TYPE:
             limits |= limit.get("default") or {}
             requests |= limit.get("defaultRequest") or {}
     spec, descriptions = dict(pod["spec"]), []
-    for field, kind in _KINDS:
+    for field, kind in _CONTAINER_FIELDS:
         if spec.get(field):
             descriptions += [line for c in spec[field] for line in _describe_defaults(c, kind, requests, limits)]
             spec[field] = [_fill_defaults(container, requests, limits) for container in spec[field]]
     if not descriptions:
         return pod
     annotations = pod["metadata"].get("annotations") or {}
-    new_annotations = {**annotations, _ANNOTATION: f"LimitRanger plugin set: {'; '.join(descriptions)}"}
+    new_annotations = {**annotations, _LIMIT_RANGER_ANNOTATION: f"LimitRanger plugin set: {'; '.join(descriptions)}"}
     return meta.with_metadata({**pod, "spec": spec}, annotations=new_annotations)
 
 
@@ -110,23 +110,23 @@ def _fill_defaults(
     return {**container, "resources": {**resources, **{field: value for field, value in amounts.items() if value}}}
 
 
-def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a message for each violated constraint."""
+def _limit_faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a message for each constraint of a LimitRange that a Pod's spec violates."""
     for limit in limits:
-        if limit["type"] == _CONTAINER:
+        if limit["type"] == _CONTAINER_TYPE:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
                 pod_resources = _RequestedResources(
                     container_requests(container), container_limits(container), _quantity_texts([container])
                 )
-                yield from _violations(limit, pod_resources)
-        elif limit["type"] == _POD:
+                yield from _constraint_faults(limit, pod_resources)
+        elif limit["type"] == _POD_TYPE:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
             requests, bounds = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
-            yield from _violations(limit, _RequestedResources(requests, bounds, _quantity_texts(containers)))
+            yield from _constraint_faults(limit, _RequestedResources(requests, bounds, _quantity_texts(containers)))
 
 
 def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the first quantity text of each resource, whose notation messages use for sums."""
+    """Return the first quantity text of each resource; messages format sums in the same notation."""
     quantity_texts: dict[str, str] = {}
     for container in containers:
         resources = container.get("resources") or {}
@@ -135,9 +135,9 @@ def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return quantity_texts
 
 
-def _violations(limit: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
-    """Yield a message for each constraint of a limit that the requests and limits violate."""
-    for field, rule in _RULES:
+def _constraint_faults(limit: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
+    """Yield a message for each constraint of one LimitRange item that the given requests and limits violate."""
+    for field, rule in _CONSTRAINT_RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
             message = rule(
                 _LimitConstraint(limit["type"], name, meta.parse_quantity(value), meta.canonical_quantity(value)),
@@ -151,9 +151,9 @@ def _check_minimum(limit: _LimitConstraint, resources: _RequestedResources) -> s
     name, start = limit.resource, f"minimum {limit.resource} usage per {limit.limit_type} is {limit.text}"
     if name not in resources.requests:
         return f"{start}.  No request is specified"
-    if resources.requests[name] < limit.nano:
+    if resources.requests[name] < limit.nano_amount:
         return f"{start}, but request is {resources.request(name)}"
-    if name in resources.limits and resources.limits[name] < limit.nano:
+    if name in resources.limits and resources.limits[name] < limit.nano_amount:
         return f"{start}, but limit is {resources.limit(name)}"
     return None
 
@@ -162,27 +162,27 @@ def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> s
     name, start = limit.resource, f"maximum {limit.resource} usage per {limit.limit_type} is {limit.text}"
     if name not in resources.limits:
         return f"{start}.  No limit is specified"
-    if resources.limits[name] > limit.nano:
+    if resources.limits[name] > limit.nano_amount:
         return f"{start}, but limit is {resources.limit(name)}"
-    if resources.requests.get(name, 0) > limit.nano:
+    if resources.requests.get(name, 0) > limit.nano_amount:
         return f"{start}, but request is {resources.request(name)}"
     return None
 
 
 def _check_ratio(constraint: _LimitConstraint, resources: _RequestedResources) -> str | None:
-    """Return a message if the ratio of limit to request exceeds the maximum; otherwise None."""
+    """Return a message if a resource's limit exceeds its request by more than the maximum ratio; otherwise None."""
     start = f"{constraint.resource} max limit to request ratio per {constraint.limit_type} is {constraint.text}"
     request, limit = resources.requests.get(constraint.resource, 0), resources.limits.get(constraint.resource, 0)
     if not request:
         return f"{start}, but no request is specified or request is 0"
     if not limit:
         return f"{start}, but no limit is specified or limit is 0"
-    if limit * meta.NANO > constraint.nano * request:
+    if limit * meta.NANO > constraint.nano_amount * request:
         return f"{start}, but provided ratio is {limit / request:f}"
     return None
 
 
-_RULES: Final[tuple[tuple[str, _Rule], ...]] = (
+_CONSTRAINT_RULES: Final[tuple[tuple[str, _Rule], ...]] = (
     ("min", _check_minimum),
     ("max", _check_maximum),
     ("maxLimitRequestRatio", _check_ratio),

@@ -19,21 +19,21 @@ VOLUME_PREFIX: Final = "kube-api-access-"
 ROOT_CERTIFICATE: Final = "kube-root-ca.crt"
 CERTIFICATE_KEY: Final = "ca.crt"
 _MOUNT_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-_MIRROR: Final = "kubernetes.io/config.mirror"
-_ENFORCED: Final = "kubernetes.io/enforce-mountable-secrets"
-_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_KINDS: Final = (("initContainers", "init container"), ("containers", "container"))
+_MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
+_ENFORCE_SECRETS_ANNOTATION: Final = "kubernetes.io/enforce-mountable-secrets"
+_TRUE_TEXTS: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_CONTAINER_FIELDS: Final = (("initContainers", "init container"), ("containers", "container"))
 #: The extra seven seconds distinguish these tokens from tokens that other clients request.
-_TOKEN: Final = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
-_CERTIFICATE: Final = {
+_TOKEN_SOURCE: Final = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
+_CERTIFICATE_SOURCE: Final = {
     "configMap": {"name": ROOT_CERTIFICATE, "items": [{"key": CERTIFICATE_KEY, "path": CERTIFICATE_KEY}]}
 }
-_NAMESPACE: Final = {
+_NAMESPACE_SOURCE: Final = {
     "downwardAPI": {
         "items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]
     }
 }
-_PROJECTED: Final = {"defaultMode": 420, "sources": [_TOKEN, _CERTIFICATE, _NAMESPACE]}
+_PROJECTED_VOLUME: Final = {"defaultMode": 420, "sources": [_TOKEN_SOURCE, _CERTIFICATE_SOURCE, _NAMESPACE_SOURCE]}
 
 
 def default_service_account(namespace: str) -> Obj:
@@ -41,47 +41,47 @@ def default_service_account(namespace: str) -> Obj:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT, "namespace": namespace}}
 
 
-def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
-    """Return the Pod with its ServiceAccount, and a token volume of this name unless automount is disabled.
+def with_service_account(pod: Obj, find_object: Find, volume_name: str) -> Obj:
+    """Return the Pod with its ServiceAccount, and a token volume named `volume_name` unless automount is disabled.
 
     Raises TemporarilyForbidden if the ServiceAccount does not exist.
     """
-    if annotation(pod, _MIRROR) is not None:
+    if annotation(pod, _MIRROR_ANNOTATION) is not None:
         return _check_mirror_pod(pod)
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT
-    account = find(Key(scheme.SERVICE_ACCOUNT, namespace, name))
+    account = find_object(Key(scheme.SERVICE_ACCOUNT, namespace, name))
     if account is None:
         message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
         raise TemporarilyForbidden(f"{forbidden(pod, is_named=False)}: {message}")
     new_spec = {**spec, "serviceAccountName": name, "serviceAccount": name}
     if _automounts_token(pod, account):
-        new_spec |= _mount_token(spec, volume)
+        new_spec |= _mount_token(spec, volume_name)
     if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
         new_spec["imagePullSecrets"] = account["imagePullSecrets"]
-    if annotation(account, _ENFORCED) in _TRUE:
+    if annotation(account, _ENFORCE_SECRETS_ANNOTATION) in _TRUE_TEXTS:
         _check_secrets({**pod, "spec": new_spec}, account)
     return {**pod, "spec": new_spec}
 
 
 def _automounts_token(pod: Obj, account: Obj) -> bool:
-    """Report whether the token is mounted: the setting of the Pod, or by default of the account."""
+    """Report whether the token is mounted: by the Pod's setting, or if it has none by the ServiceAccount's."""
     pod_setting = pod["spec"].get("automountServiceAccountToken")
     return bool(account.get("automountServiceAccountToken", True) if pod_setting is None else pod_setting)
 
 
 def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the changed containers and volumes, with the token mounted where its path is unused."""
+    """Return the changed containers and volumes of a pod spec, with the token mounted where its path is free."""
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
     existing_name = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
     mount = {"name": existing_name or name, "readOnly": True, "mountPath": _MOUNT_PATH}
     changed_fields: dict[str, Any] = {}
-    for field, _ in _KINDS:
+    for field, _ in _CONTAINER_FIELDS:
         containers = spec.get(field) or ()
         if any(map(_has_free_path, containers)):
             changed_fields[field] = [_with_mount(container, mount) for container in containers]
     if changed_fields and existing_name is None:
-        changed_fields["volumes"] = [*volumes, {"name": name, "projected": _PROJECTED}]
+        changed_fields["volumes"] = [*volumes, {"name": name, "projected": _PROJECTED_VOLUME}]
     return changed_fields
 
 
@@ -97,7 +97,7 @@ def _with_mount(container: Mapping[str, Any], mount: Mapping[str, Any]) -> Mappi
 
 
 def _check_mirror_pod(pod: Obj) -> Obj:
-    """Check a mirror pod, which must not reference ServiceAccounts or Secrets."""
+    """Return a mirror pod unchanged; raise Forbidden if it references ServiceAccounts or Secrets."""
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
     sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
@@ -115,7 +115,7 @@ def _check_mirror_pod(pod: Obj) -> Obj:
 
 def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
     """Yield each Secret in container environments: container type, container, variable, Secret name."""
-    for field, container_type in _KINDS:
+    for field, container_type in _CONTAINER_FIELDS:
         for container in spec.get(field) or ():
             for variable in container.get("env") or ():
                 reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
@@ -124,7 +124,7 @@ def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _check_secrets(pod: Obj, account: Obj) -> None:
-    """Raise Forbidden if the account restricts Secrets and the Pod uses a Secret that it does not reference."""
+    """Raise Forbidden if the ServiceAccount restricts Secrets, and the Pod uses one that the account does not list."""
     problem = next(_find_unreferenced_secrets(pod["spec"], account), None)
     if problem is not None:
         raise Forbidden(f"{forbidden(pod, is_named=False)}: {problem}")

@@ -1,8 +1,8 @@
-"""APIServices, which describe the served groups and versions, and the Service `kubernetes` of the API server.
+"""APIService objects (one for each served API group and version), and the API server's own Service `kubernetes`.
 
 The platform provides one for each group and version that it serves. An APIService that references a Service is stored,
-but requests are not proxied to that Service: the platform serves only its own groups.
-Source: k8s.io/kube-aggregator, pkg/registry/apiservice and pkg/controllers/autoregister.
+but requests are not proxied to that Service: the platform serves only its own groups. Source: k8s.io/kube-aggregator,
+pkg/registry/apiservice and pkg/controllers/autoregister.
 """
 
 import ipaddress
@@ -59,15 +59,15 @@ _SPEC: Final = {
 _STATUS: Final = {"type": "object", "properties": {"conditions": CONDITIONS}, PRESERVE_UNKNOWN_FIELDS: True}
 _SCHEMA: Final = {"type": "object", "required": ["spec"], "properties": {"spec": _SPEC, "status": _STATUS}}
 _VERSION: Final = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _SCHEMA}}
-_LABELS: Final = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
+_PROVIDED_SERVICE_LABELS: Final = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
 _AVAILABLE: Final = "Available"
 #: Priority of the core group, as in Kubernetes; further groups count down from it.
-_PRIORITY: Final = 18000
+_CORE_GROUP_PRIORITY: Final = 18000
 _VERSION_PRIORITY: Final = 15
 
 
 class ApiServiceStrategy(CustomStrategy):
-    """The resource strategy of APIServices: schema, time fields and table columns."""
+    """The kind-specific API logic of APIServices: schema, time fields and table columns."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_VERSION])
@@ -88,7 +88,7 @@ class ApiServiceStrategy(CustomStrategy):
 
 
 def api_service_resource() -> Resource:
-    """Return the served resource of APIServices."""
+    """Return the resource `apiservices` as the API server serves it."""
     strategy = ApiServiceStrategy()
     resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
     return resource._replace(drops_unknown=True, is_adoptable=True)
@@ -98,7 +98,7 @@ def provided_services(resources: Sequence[Resource], now: Instant) -> list[dict[
     """Return an APIService for each served version of each group."""
     groups = versions_by_group(resources)
     return [
-        _provided_service(group, version, _PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
+        _provided_service(group, version, _CORE_GROUP_PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
         for group_index, (group, versions) in enumerate(groups.items())
         for version_index, version in enumerate(versions)
     ]
@@ -124,7 +124,7 @@ def _provided_service(group: str, version: str, priority: int, version_priority:
     service: Obj = {
         "apiVersion": _INFO.api_version,
         "kind": _INFO.kind,
-        "metadata": {"name": name, "labels": _LABELS, "annotations": {well_known.PROVIDED: "true"}},
+        "metadata": {"name": name, "labels": _PROVIDED_SERVICE_LABELS, "annotations": {well_known.PROVIDED: "true"}},
         "spec": {**spec, **({"group": group} if group else {})},
     }
     return dict(with_available_condition(service, {name: None}, now))
@@ -139,7 +139,7 @@ def _provided_service(group: str, version: str, priority: int, version_priority:
 _SERVICE_NAME: Final = "kubernetes"
 _KUBERNETES_SERVICE_LABELS: Final = {"component": "apiserver", "provider": "kubernetes"}
 _ENDPOINT_SLICE_LABELS: Final = {"kubernetes.io/service-name": _SERVICE_NAME}
-_PORT: Final = 443
+_SERVICE_PORT: Final = 443
 
 
 def kubernetes_service_objects(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
@@ -149,7 +149,7 @@ def kubernetes_service_objects(address: str, port: int, *, is_secure: bool, amon
     """
     name = "https" if is_secure else "http"
     endpoint_ports = [{"name": name, "port": port, "protocol": "TCP"}]
-    service_port = {"name": name, "port": _PORT, "protocol": "TCP", "targetPort": port}
+    service_port = {"name": name, "port": _SERVICE_PORT, "protocol": "TCP", "targetPort": port}
     spec = {"type": "ClusterIP", "clusterIP": among_pods or "None"}
     address_family = f"IPv{ipaddress.ip_address(address).version}"
     endpoint = {"addresses": [address], "conditions": {"ready": True}}

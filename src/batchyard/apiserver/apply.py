@@ -37,13 +37,13 @@ from batchyard.interfaces.client import Update, Write
 class FieldDifferences(NamedTuple):
     """The fields in which a new object differs from the old one."""
 
-    removed: FieldSet = EMPTY
-    modified: FieldSet = EMPTY
-    added: FieldSet = EMPTY
+    removed_fields: FieldSet = EMPTY
+    modified_fields: FieldSet = EMPTY
+    added_fields: FieldSet = EMPTY
 
 
 _NO_DIFFERENCES: Final = FieldDifferences()
-_ABSENT: Final = object()
+_ABSENT_VALUE: Final = object()
 
 
 def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
@@ -59,23 +59,26 @@ def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
                 field_set[f"f:{name}"] = fields
         return field_set
     if isinstance(value, list) and schema.keys is not None:
-        return {step: {SELF_MARK: {}, **fields_of(item, schema.item)} for step, item in items_of(value, schema).items()}
+        return {
+            step: {SELF_MARK: {}, **fields_of(item, schema.item_schema)}
+            for step, item in items_of(value, schema).items()
+        }
     return LEAF
 
 
 def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
-    """Return the field set of a new value, including the maps and lists on the path to each leaf."""
+    """Return the field set of a value in a created or updated object, including the maps and lists above each leaf."""
     if isinstance(value, dict) and value and not schema.is_atomic:
         fields: dict[str, Any] = {SELF_MARK: {}}
         members = schema.members
-        find_declared, default_schema = members.fields.get, members.undeclared or UNSTRUCTURED
+        find_declared, default_schema = members.fields.get, members.undeclared_schema or UNSTRUCTURED
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
             is_plain = not isinstance(child, dict | list)
             fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, find_declared(name) or default_schema)
         return fields
     if isinstance(value, list) and schema.keys is not None:
-        item_fields = {step: all_fields_of(item, schema.item) for step, item in items_of(value, schema).items()}
+        item_fields = {step: all_fields_of(item, schema.item_schema) for step, item in items_of(value, schema).items()}
         return {SELF_MARK: {}, **item_fields}
     return LEAF
 
@@ -88,29 +91,31 @@ def differences(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
         return _diff_members(old, new, schema, "f:")
     if isinstance(old, list) and isinstance(new, list) and schema.keys is not None:
         return _diff_members(items_of(old, schema), items_of(new, schema), schema, "")
-    return FieldDifferences(modified=LEAF)
+    return FieldDifferences(modified_fields=LEAF)
 
 
 def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeSchema, prefix: str) -> FieldDifferences:
-    removed: dict[str, Any] = {}
-    modified: dict[str, Any] = {}
-    added: dict[str, Any] = {}
+    removed_fields: dict[str, Any] = {}
+    modified_fields: dict[str, Any] = {}
+    new_fields: dict[str, Any] = {}
     for name, child in new.items():
-        old_child = old.get(name, _ABSENT)
+        old_child = old.get(name, _ABSENT_VALUE)
         if old_child is child:  # identical for most fields
             continue
-        step, child_schema = prefix + name, schema.field_schema(name) if prefix else schema.item
-        if old_child is _ABSENT:
-            added[step] = all_fields_of(child, child_schema)
+        step, child_schema = prefix + name, schema.field_schema(name) if prefix else schema.item_schema
+        if old_child is _ABSENT_VALUE:
+            new_fields[step] = all_fields_of(child, child_schema)
             continue
         child_differences = differences(old_child, child, child_schema)
-        for target, nested_fields in zip((removed, modified, added), child_differences, strict=True):
+        for target, nested_fields in zip((removed_fields, modified_fields, new_fields), child_differences, strict=True):
             if nested_fields:
                 target[step] = nested_fields
     for name, child in old.items():
         if name not in new:
-            removed[prefix + name] = all_fields_of(child, schema.field_schema(name) if prefix else schema.item)
-    return FieldDifferences(removed, modified, added)
+            removed_fields[prefix + name] = all_fields_of(
+                child, schema.field_schema(name) if prefix else schema.item_schema
+            )
+    return FieldDifferences(removed_fields, modified_fields, new_fields)
 
 
 # Field ownership (`metadata.managedFields`), updated by every write through the API.
@@ -176,25 +181,25 @@ class FieldManagerEntry(NamedTuple):
     fields_v1: Mapping[str, Any] | None = None
 
     def with_fields(self, fields: FieldSet) -> "FieldManagerEntry":
-        """Return the entry with other fields; itself if they are the same object."""
+        """Return a copy of the entry with other owned fields; the entry itself if `fields` is its present field set."""
         if fields is self.fields:
             return self
         return FieldManagerEntry(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """The key of the entry; it includes the API version for updates but not for applies."""
+        """The values that identify the `managedFields` entry; the API version among them is '' for applies."""
         version = "" if self.operation == APPLY else self.api_version
         return self.operation, self.name, version, self.subresource
 
     @property
     def title(self) -> str:
-        """The description of the manager in conflict messages."""
-        part = f' with subresource "{self.subresource}"' if self.subresource else ""
-        version = f" using {self.api_version}" if self.operation == UPDATE else ""
-        return f'"{self.name}"{part}{version}'
+        """The field manager as named in conflict messages: its name, subresource, and for updates the API version."""
+        subresource_text = f' with subresource "{self.subresource}"' if self.subresource else ""
+        version_text = f" using {self.api_version}" if self.operation == UPDATE else ""
+        return f'"{self.name}"{subresource_text}{version_text}'
 
-    def entry(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the entry in the JSON form of `managedFields`."""
         entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
         fields_v1 = _encode_field_set(self.fields) if self.fields_v1 is None else self.fields_v1
@@ -206,11 +211,11 @@ class ApplyResult(NamedTuple):
     """The result of an apply: the object in the applied version, and its `managedFields`."""
 
     obj: dict[str, Any]
-    entries: list[dict[str, Any]]
+    managed_fields: list[dict[str, Any]]
 
 
 class VersionAccessors(NamedTuple):
-    """Accessors for each version of a kind: its merge schema, conversion to it, and whether it is served."""
+    """Functions by API version: they return a kind's merge schema, convert objects, and report whether it is served."""
 
     merge_schema: Callable[[str], MergeSchema]
     #: Converts an object to another version.
@@ -219,7 +224,7 @@ class VersionAccessors(NamedTuple):
 
 
 def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
-    """Return the `managedFields` of a new object, in the author's version; empty if it has no owned fields."""
+    """Return the `managedFields` of a new object, all owned by its author; empty if the object has no fields to own."""
     metadata = all_fields_of(_drop_managed_fields(new)["metadata"], schema.field_schema("metadata"))
     fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
@@ -229,7 +234,7 @@ def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) 
     if not fields:
         return []
     entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
-    return [{**entry.entry(), "fieldsV1": dict(sorted(fields.items()))}]
+    return [{**entry.to_json(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
@@ -240,7 +245,7 @@ def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 
 
 def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
-    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; nested fields are cached separately."""
+    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; each of its subfields is cached."""
     if not isinstance(value, dict) or not value or schema.is_atomic:
         return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), schema)
     fields: dict[str, Any] = {SELF_MARK: {}} if is_marked else {}
@@ -278,7 +283,7 @@ def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 def updated_managed_fields(
     old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: VersionAccessors
 ) -> list[dict[str, Any]]:
-    """Return the `managedFields` after an update; both objects are in the author's version."""
+    """Return the `managedFields` after an update; `old` and `new` are in the API version that the author sent."""
     return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, versions), author, versions))
 
 
@@ -344,20 +349,25 @@ class _VersionedDifferences:
 
     def fields_owned_by_author(self) -> FieldSet:
         """Return the changed and added fields, which the author of the write now owns."""
-        return difference(union(self._author_differences.modified, self._author_differences.added), _UNOWNED_FIELDS)
+        return difference(
+            union(self._author_differences.modified_fields, self._author_differences.added_fields), _UNOWNED_FIELDS
+        )
 
     def conflicting_fields(self, entry: FieldManagerEntry) -> FieldSet:
-        """Return the fields of an entry that the write changed or added."""
+        """Return the fields of another manager's `managedFields` entry that the write changed or added."""
         differences_of_version = self._differences_in(entry.api_version)
-        return intersection(entry.fields, union(differences_of_version.modified, differences_of_version.added))
+        return intersection(
+            entry.fields, union(differences_of_version.modified_fields, differences_of_version.added_fields)
+        )
 
     def without_lost_fields(self, entry: FieldManagerEntry) -> FieldManagerEntry:
-        """Return an entry without the fields that the write changed, added or removed."""
+        """Return a `managedFields` entry without the fields that the write changed, added or removed."""
         lost_fields = self._lost_fields.get(entry.api_version)
         if lost_fields is None:
             differences_of_version = self._differences_in(entry.api_version)
             lost_fields = self._lost_fields[entry.api_version] = union(
-                union(differences_of_version.modified, differences_of_version.added), differences_of_version.removed
+                union(differences_of_version.modified_fields, differences_of_version.added_fields),
+                differences_of_version.removed_fields,
             )
         return entry.with_fields(difference(entry.fields, lost_fields))
 
@@ -381,13 +391,13 @@ def _remove_abandoned_fields(
         return obj
     last_fields = with_named_fields(last_entry.fields, schema)
     owned_fields = union_of([with_named_fields(entry.fields, schema) for entry in manager_entries])
-    present = with_named_fields(fields_of(obj, schema), schema)
+    present_fields = with_named_fields(fields_of(obj, schema), schema)
     without_last_fields = without_fields(obj, last_fields, schema) or {}
-    removable = difference(
-        present, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned_fields)
+    removable_fields = difference(
+        present_fields, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned_fields)
     )
-    remaining_object = without_fields(obj, removable, schema) or {}
-    removed_fields = difference(present, with_named_fields(fields_of(remaining_object, schema), schema))
+    remaining_object = without_fields(obj, removable_fields, schema) or {}
+    removed_fields = difference(present_fields, with_named_fields(fields_of(remaining_object, schema), schema))
     result: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
     return result
 
@@ -399,7 +409,7 @@ def _applied_fields(config: Obj, schema: MergeSchema) -> FieldSet:
 def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
-    They do not conflict when kubectl migrates to server-side apply.
+    Such fields do not conflict when kubectl migrates to server-side apply.
     """
     text = (live_object["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
@@ -409,8 +419,8 @@ def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet
     if not isinstance(last_applied, dict) or last_applied.get("apiVersion") != live_object["apiVersion"]:
         return EMPTY
     changes = differences(last_applied, live_object, schema)
-    kept_fields = difference(fields_of(last_applied, schema), changes.modified)
-    return difference(difference(kept_fields, changes.added), changes.removed)
+    kept_fields = difference(fields_of(last_applied, schema), changes.modified_fields)
+    return difference(difference(kept_fields, changes.added_fields), changes.removed_fields)
 
 
 def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> StatusError:
@@ -451,7 +461,7 @@ def _iterate_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldMana
 
 @memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _read_fields(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
-    """Return the fields of an entry as a set and as `fieldsV1`; cached, since many objects have the same."""
+    """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, as many are equal."""
     fields = of_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
     return fields, to_fields_v1(fields)
 
@@ -459,22 +469,22 @@ def _read_fields(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
     """Return entries in the JSON form of `managedFields`: applies first, then updates, each sorted by time."""
     sorted_entries = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
-    return [entry.entry() for entry in sorted_entries if entry.fields]
+    return [entry.to_json() for entry in sorted_entries if entry.fields]
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest update entries into one if there are more than `UPDATE_ENTRIES_MAX`."""
-    updaters = [entry for entry in entries if entry.operation == UPDATE]
-    updaters.sort(key=lambda entry: (entry.time, entry.name))
-    surplus = len(updaters) - UPDATE_ENTRIES_MAX
-    if surplus <= 0:
+    """Merge the oldest Update entries of `managedFields` into one if there are more than `UPDATE_ENTRIES_MAX`."""
+    update_entries = [entry for entry in entries if entry.operation == UPDATE]
+    update_entries.sort(key=lambda entry: (entry.time, entry.name))
+    surplus_count = len(update_entries) - UPDATE_ENTRIES_MAX
+    if surplus_count <= 0:
         return entries
-    oldest = updaters[: surplus + 1]
-    newest_merged = oldest[-1]
-    fields = union_of([entry.fields for entry in oldest if entry.api_version == newest_merged.api_version])
+    oldest_entries = update_entries[: surplus_count + 1]
+    newest_merged = oldest_entries[-1]
+    fields = union_of([entry.fields for entry in oldest_entries if entry.api_version == newest_merged.api_version])
     apply_entries = [entry for entry in entries if entry.operation != UPDATE]
     merged_entry = newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
-    return [*apply_entries, *updaters[surplus + 1 :], merged_entry]
+    return [*apply_entries, *update_entries[surplus_count + 1 :], merged_entry]
 
 
 def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
@@ -484,7 +494,7 @@ def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
 
 
 def _empty_object(obj: Obj) -> dict[str, Any]:
-    """Return the object with empty metadata, spec and status."""
+    """Return an object of the same kind with empty metadata, spec and status."""
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 
@@ -513,12 +523,12 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
                 yield from _undeclared_paths(child, schema.field_schema(name), f"{path}.{name}")
     elif isinstance(value, list):
         if schema.keys is not None:
-            items_of(value, schema, unique=True)
+            items_of(value, schema, rejects_duplicates=True)
         for item in value:
-            yield from _undeclared_paths(item, schema.item, path)
+            yield from _undeclared_paths(item, schema.item_schema, path)
 
 
-# The forms of a resource's objects in each of its versions, for comparison in that version.
+# Conversion of a resource's objects to each of its API versions, in which `managedFields` entries are compared.
 
 
 def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
@@ -530,7 +540,7 @@ def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
 
     def convert(obj: Obj, api_version: str) -> Obj:
         decoded_object = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
-        return obj if decoded_object is None else strategy.show(decoded_object, api_version)
+        return obj if decoded_object is None else strategy.render(decoded_object, api_version)
 
     return VersionAccessors(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
 
@@ -544,14 +554,14 @@ _MANAGER_NAME: Final = "batchyard"
 
 
 class InProcessFieldManager:
-    """Tracks field ownership for the writes of controllers in this process."""
+    """Records in `managedFields` which fields the controllers of this process own."""
 
     def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
         self._resources = {resource.info.constant: resource for resource in resources}
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return a controller's write; an update also takes ownership of the fields that it changes."""
+        """Return a controller's write; an update records in `managedFields` which fields the controller changed."""
         if not isinstance(write, Update):
             return write
         stored_object = get(key_of(write.obj))

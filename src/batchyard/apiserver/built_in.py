@@ -30,25 +30,25 @@ _TWO_DIGITS: Final = r"\d\d"
 #: The layout elements in order: Go's name and the pattern of each.
 _DAY: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO_DIGITS), ("-", "-"), ("02", _TWO_DIGITS), ("T", "T"))
 _HOUR_AND_MINUTE: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO_DIGITS), (":", ":"))
-_ZONE: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
-_SECONDS: Final = (("05", _TWO_DIGITS + r"(?:[.,]\d+)?"), _ZONE)
-_SECONDS_WITH_MICROS: Final = (("05", _TWO_DIGITS), (".000000", r"[.,]\d{6}"), _ZONE)
-_SECOND_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS)
+_ZONE_ELEMENT: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
+_SECONDS_AND_ZONE: Final = (("05", _TWO_DIGITS + r"(?:[.,]\d+)?"), _ZONE_ELEMENT)
+_SECONDS_WITH_MICROS: Final = (("05", _TWO_DIGITS), (".000000", r"[.,]\d{6}"), _ZONE_ELEMENT)
+_SECOND_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS_AND_ZONE)
 _MICRO_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS_WITH_MICROS)
 #: Name, minimum and maximum of bounded elements; the day is checked last.
 _RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
 
 
 def go_time_error(text: str, *, is_micro: bool) -> str | None:
-    """Return the error of Go's time.Parse for a text; None if it is a valid time of the API."""
+    """Return the error of Go's time.Parse for a text; None if it is a valid time (with `is_micro` a MicroTime)."""
     layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
-    remaining_text, values = text, dict[str, str]()
+    remaining_text, matched_texts = text, dict[str, str]()
     for name, pattern in layout:
         match = re.compile(pattern, re.ASCII).match(remaining_text)
         if match is None:
             message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quote(remaining_text)} as "{name}"'
             return f"parsing time {_quote(text)} as {message}"
-        values[name] = match[0]
+        matched_texts[name] = match[0]
         if name in _RANGES:
             range_name, minimum, maximum = _RANGES[name]
             if not minimum <= int(match[0][:2]) <= maximum:
@@ -56,7 +56,7 @@ def go_time_error(text: str, *, is_micro: bool) -> str | None:
         remaining_text = remaining_text[match.end() :]
     if remaining_text:
         return f"parsing time {_quote(text)}: extra text: {_quote(remaining_text)}"
-    if not 1 <= int(values["02"]) <= days_in_month(int(values["2006"]), int(values["01"])):
+    if not 1 <= int(matched_texts["02"]) <= days_in_month(int(matched_texts["2006"]), int(matched_texts["01"])):
         return f"parsing time {_quote(text)}: day out of range"
     return None
 
@@ -71,7 +71,7 @@ def _quote(text: str) -> str:
 # encoding/json (UnmarshalTypeError), k8s.io/apimachinery's Quantity, Time and IntOrString.
 
 
-_QUANTITY: Final = re.compile(r"[+-]?[0-9.]++[eEinumkKMGTP]*+[-+]?[0-9]*+", re.ASCII)
+_QUANTITY_PATTERN: Final = re.compile(r"[+-]?[0-9.]++[eEinumkKMGTP]*+[-+]?[0-9]*+", re.ASCII)
 _NOT_A_QUANTITY: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _GO_TYPES: Final[Mapping[str, str]] = {
     "string": "string",
@@ -105,22 +105,22 @@ def _object_errors(value: Mapping[str, Any], scope: TypeScope, type_name: str, p
             yield from _field_errors(child, fields[name], scope, (*path, name), type_name)
 
 
-def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct: str) -> Iterator[str]:
-    """Yield the decoding errors of a value in a field; elements of lists and maps belong to the same struct."""
+def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct_name: str) -> Iterator[str]:
+    """Yield the decoding errors of a field's value; errors of list and map elements name the field's struct too."""
     if value is None:
         return
     if field.is_list and isinstance(value, list):
         for item in value:
-            yield from _field_errors(item, field.element, scope, path, struct)
+            yield from _field_errors(item, field.element, scope, path, struct_name)
     elif field.is_map and isinstance(value, Mapping):
         for item in value.values():
-            yield from _field_errors(item, field.element, scope, path, struct)
+            yield from _field_errors(item, field.element, scope, path, struct_name)
     elif field.is_object and isinstance(value, Mapping):
         nested_scope, type_name = scope.scope_of(field.expression)
         yield from _object_errors(value, nested_scope, type_name, path)
     elif field.is_list or field.is_map or field.is_object or field.expression in _GO_TYPES:
         if not _has_go_type(value, field):
-            location = f"Go struct field {_last_name(struct)}.{'.'.join(path)}"
+            location = f"Go struct field {_last_name(struct_name)}.{'.'.join(path)}"
             yield f"json: cannot unmarshal {_describe_value(value, field)} into {location} of type {_go_type(field)}"
     else:
         yield from _custom_decoding_errors(value, field.expression)
@@ -149,7 +149,7 @@ def _custom_decoding_errors(value: Any, expression: str) -> Iterator[str]:
 
 
 def _is_quantity(text: str) -> bool:
-    return len(text) <= LENGTH_MAX and _QUANTITY.fullmatch(text) is not None
+    return len(text) <= LENGTH_MAX and _QUANTITY_PATTERN.fullmatch(text) is not None
 
 
 def _as_text(value: Any) -> str:
@@ -187,15 +187,15 @@ def _go_type(field: Field) -> str:
 
 
 def _last_name(type_name: str) -> str:
-    """Return a type name without its enclosing types."""
+    """Return a nested type name without its enclosing types: `Container` for `PodSpec.Container`."""
     return type_name.rpartition(".")[2]
 
 
 class BuiltInStrategy:
-    """The resource strategy of one built-in kind."""
+    """The kind-specific API logic of one built-in kind: decoding, conversion, validation and table output."""
 
-    def __init__(self, constant: str) -> None:
-        self._constant = constant
+    def __init__(self, kind: str) -> None:
+        self._constant = kind
         self._shown_times = WireTimesCache()
         #: The paths of time fields, by version.
         self._times: dict[str, TimeLocations] = {}
@@ -208,18 +208,18 @@ class BuiltInStrategy:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
-        times = self._times.get(api_version)
-        if times is None:
-            times = self._times[api_version] = self.times(api_version)
-        return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), times)
+        time_paths = self._times.get(api_version)
+        if time_paths is None:
+            time_paths = self._times[api_version] = self.time_paths(api_version)
+        return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), time_paths)
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version without rounding times, for comparison."""
+        """Convert a stored object to a served version with exact times, to compare it with another object."""
         return conversion.from_storage(stored_object, api_version)
 
-    def times(self, api_version: str) -> TimeLocations:
+    def time_paths(self, api_version: str) -> TimeLocations:
         """Return the paths of time fields in a version of the kind."""
         return time_locations(kind_info(self._constant), api_version.rpartition("/")[2])
 
@@ -269,7 +269,7 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 
 
 def built_in_resources() -> list[Resource]:
-    """Return the resources of the built-in kinds, except file formats."""
+    """Return the resources of the built-in kinds, except kinds that occur only in files."""
     return [_resource(info) for info in KINDS if info.constant not in FILES]
 
 

@@ -1,7 +1,7 @@
-"""HTTP handlers of the dashboard: public static files, and view models with access control.
+"""HTTP handlers of the dashboard: public static files, and the access-controlled JSON documents (models) of its pages.
 
-A model is returned once or watched. A watch sends changed parts after durable changes, at most a few times a second.
-The interval grows with the number of streams, and no model is computed without streams.
+A client gets a model once or watches it. A watch sends the changed parts after changes of stored objects, at most a few
+times a second, and less often the more streams are open. Without open streams no model is computed.
 """
 
 import logging
@@ -27,19 +27,19 @@ from batchyard.base.instant import MILLISECOND, Duration
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel
 
-#: The paths of files and of models.
+#: The URL path prefixes of static files and of page documents (models).
 DASHBOARD_FILES_PATH: Final = "/ui"
 DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 #: The same message for missing and for hidden objects.
 _NO_MODEL: Final = "not found, or not visible to you"
-#: Maximum number of open streams: in total, for one flow, and reserved for the owner.
+#: Maximum number of open streams: in total, for one flow, and reserved for `system:masters`.
 DASHBOARD_STREAMS_MAX: Final = 50
 DASHBOARD_STREAMS_PER_FLOW_MAX: Final = 10
 DASHBOARD_STREAMS_FOR_OWNER: Final = 10
 #: The minimum interval between updates of a stream, and its increase for each open stream.
 _UPDATE_INTERVAL_MIN: Final = 200 * MILLISECOND
 _UPDATE_INTERVAL_PER_STREAM: Final = 50 * MILLISECOND
-#: Kinds that change constantly and appear in no model.
+#: Kinds that change constantly and appear on no page.
 _IDLE_KINDS: Final = (scheme.LEASE, scheme.ENDPOINTS, scheme.ENDPOINT_SLICE)
 _encode = msgspec.json.Encoder().encode
 _LOG: Final = logging.getLogger("batchyard")
@@ -65,20 +65,20 @@ class StaticFile(Protocol):
 
 
 class ModelProvider(Protocol):
-    """Computes the view models of the dashboard."""
+    """Computes the models of the dashboard: the JSON document of each page."""
 
     def model(self, view: str, query: Mapping[str, str], permissions: ListPermissions) -> dict[str, Any] | None:
-        """Return the model of a view; None if it does not exist or is hidden from the user."""
+        """Return the JSON document of a dashboard page; None if the page is unknown or hidden from the user."""
 
     def time(self) -> dict[str, Any]:
-        """Return the current time of the platform."""
+        """Return the current time of the platform as a JSON document."""
 
 
 class ModelFeed(Protocol):
-    """The feed that passes durable changes to the streams of the dashboard."""
+    """Passes changes of stored objects to the dashboard's streams, once the changes are on disk."""
 
-    def join(self, watch: "ModelStream") -> None:
-        """Feed a stream with all later changes."""
+    def subscribe(self, watch: "ModelStream") -> None:
+        """Pass all later changes of stored objects to a stream."""
 
 
 class UserListPermissions:
@@ -98,8 +98,8 @@ class UserListPermissions:
 class StaticFileHandler:
     """The handler of requests for the dashboard's static files."""
 
-    def __init__(self, find: Callable[[str], StaticFile | None], headers: Sequence[tuple[str, str]]) -> None:
-        self._find_file = find
+    def __init__(self, find_file: Callable[[str], StaticFile | None], headers: Sequence[tuple[str, str]]) -> None:
+        self._find_file = find_file
         self._headers = tuple(headers)
 
     def respond(self, request: ApiRequest) -> Response:
@@ -113,10 +113,10 @@ class StaticFileHandler:
 
 
 class ModelHandler:
-    """The handler of requests for the dashboard's view models."""
+    """The handler of requests for the JSON documents of dashboard pages."""
 
     def __init__(self, models: ModelProvider, authorizer: Authorizer, feed: ModelFeed, timers: Kernel) -> None:
-        """Create the handler. `timers` run on the wall clock, independent of the platform's time."""
+        """Create the handler. `timers` run on the wall clock even if the platform runs on simulated time."""
         self._models = models
         self._authorizer = authorizer
         self._feed = feed
@@ -125,7 +125,7 @@ class ModelHandler:
         self._open_streams: dict[ModelStream, str] = {}
 
     def respond(self, request: ApiRequest) -> "Response | ModelStream":
-        """Return a view model, or with `watch` a stream of its changes."""
+        """Return the JSON document of a dashboard page, or with `watch` a stream of its changes."""
         view, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)
 
@@ -136,15 +136,15 @@ class ModelHandler:
         if model is None:
             raise StatusError(404, "NotFound", _NO_MODEL)
         if not request.flag("watch"):
-            return Response(200, {**self._models.time(), "model": model}, headers=_HEADERS)
+            return Response(200, {**self._models.time(), "model": model}, headers=_MODEL_RESPONSE_HEADERS)
         self._check_stream_limits(request.user)
         stream = ModelStream(compute_model, self._models.time, self._timers, self._open_streams, flow_of(request.user))
-        stream.begin(model)
-        self._feed.join(stream)
+        stream.start(model)
+        self._feed.subscribe(stream)
         return stream
 
     def _check_stream_limits(self, user: UserInfo) -> None:
-        """Raise StatusError if too many streams are open, for the user's flow or for all but the owner."""
+        """Raise StatusError if the user's flow, or the server in total, has too many open dashboard streams."""
         if is_exempt_from_limits(user):
             streams_max = DASHBOARD_STREAMS_MAX
         else:
@@ -157,14 +157,16 @@ class ModelHandler:
 
 
 def _too_many_streams(problem: str) -> StatusError:
-    return StatusError(429, "TooManyRequests", f"{problem}; close one, or try again later", {"retryAfterSeconds": 1})
+    return StatusError(
+        429, "TooManyRequests", f"{problem}; close a stream, or try again later", {"retryAfterSeconds": 1}
+    )
 
 
-_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
+_MODEL_RESPONSE_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
 
 
 class ModelStream:
-    """A watch of one view model: lines of JSON with the changed parts."""
+    """A watch of one dashboard page's JSON document; it sends a line of JSON with the changed parts."""
 
     content_type: Final = JSON
     times_out: Final = True
@@ -172,51 +174,51 @@ class ModelStream:
     def __init__(
         self,
         compute_model: Callable[[], dict[str, Any] | None],
-        time: Callable[[], dict[str, Any]],
+        compute_time_document: Callable[[], dict[str, Any]],
         timers: Kernel,
         open_streams: "dict[ModelStream, str]",
         flow: str,
     ) -> None:
         self._compute_model = compute_model
-        self._time = time
+        self._time = compute_time_document
         self._timers = timers
         self._open_streams = open_streams
         self._open_streams[self] = flow
-        #: The parts as last sent.
+        #: The encoded parts of the document, by name, as last sent.
         self._sent_parts: dict[str, bytes] = {}
         self._buffered: list[bytes] = []
         self._is_stale = False
         self._update_ticket: int | None = None
         self.is_over = False
         #: Called when lines are available.
-        self.on_new_data: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _do_nothing
 
-    def begin(self, model: dict[str, Any]) -> None:
-        """Send the complete model."""
+    def start(self, model: dict[str, Any]) -> None:
+        """Send the complete JSON document as the first line of the stream."""
         self._send(model)
 
     def take(self) -> list[bytes]:
-        """Return and remove the buffered lines."""
+        """Return and remove the buffered lines of the stream."""
         lines, self._buffered = self._buffered, []
         if self._is_stale and self._update_ticket is None and not self.is_over:
             self._schedule_update()
         return lines
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Mark the model as stale after relevant changes."""
+        """Mark the page's document as stale if any of the changed objects can affect it."""
         if not self._is_stale and any(change.key.kind not in _IDLE_KINDS for change in changes):
-            self.touch()
+            self.mark_stale()
 
-    def touch(self) -> None:
-        """Schedule an update of the model, unless the client has not read the last one yet."""
+    def mark_stale(self) -> None:
+        """Mark the page's document as stale, and schedule an update unless the client has not read the last one yet."""
         if self.is_over:
             return
         self._is_stale = True
         if self._update_ticket is None and not self._buffered:
             self._schedule_update()
 
-    def mark(self) -> None:
-        """Send the time as a keep-alive."""
+    def send_keep_alive(self) -> None:
+        """Send the platform's time as a keep-alive."""
         self._buffered.append(_encode(self._time()) + b"\n")
         self.on_new_data()
 
@@ -246,15 +248,17 @@ class ModelStream:
             self.on_new_data()
 
     def _send(self, model: dict[str, Any]) -> bool:
-        """Send the changed parts of a model; return whether there were any."""
-        parts = {name: _encode(part) for name, part in model.items()}
-        changed_parts = {name: msgspec.Raw(part) for name, part in parts.items() if self._sent_parts.get(name) != part}
-        removed_names = [name for name in self._sent_parts if name not in parts]
-        self._sent_parts = parts
+        """Send the parts of a page's document that differ from those sent last; return whether there were any."""
+        encoded_parts = {name: _encode(part) for name, part in model.items()}
+        changed_parts = {
+            name: msgspec.Raw(part) for name, part in encoded_parts.items() if self._sent_parts.get(name) != part
+        }
+        removed_names = [name for name in self._sent_parts if name not in encoded_parts]
+        self._sent_parts = encoded_parts
         if changed_parts or removed_names:
             self._buffered.append(_encode({**self._time(), "set": changed_parts, "gone": removed_names}) + b"\n")
         return bool(changed_parts or removed_names)
 
 
-def _noop() -> None:
+def _do_nothing() -> None:
     pass

@@ -1,7 +1,4 @@
-"""Discovery documents of groups, versions and resources.
-
-Sources: k8s.io/apiserver, pkg/endpoints/discovery; k8s.io/api/apidiscovery/v2.
-"""
+"""Discovery documents of the API: groups, versions and resources."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -44,7 +41,7 @@ _FIRST_GROUPS: Final = (
 
 
 class Discovery:
-    """The discovery documents, rebuilt when the served resources change."""
+    """The API discovery documents, rebuilt when the served resources change."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -52,7 +49,7 @@ class Discovery:
         self._build_documents: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
-        """Return the discovery document at `/`, `/version`, `/api`, `/apis` or below; None if there is none."""
+        """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if unknown."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._build_documents = _build_documents(self._resources.all())
@@ -103,17 +100,17 @@ def _group_document(name: str, version_names: Sequence[str]) -> dict[str, Any]:
 
 
 def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, Any]:
-    entries: list[dict[str, Any]] = []
+    resource_entries: list[dict[str, Any]] = []
     for resource in resources:
         info = resource.info
         common_fields = {"namespaced": info.namespaced, "kind": info.kind}
         names, name_fields = {"name": info.plural, "singularName": info.singular}, _short_names_and_categories(info)
-        entries.append({**names, **common_fields, "verbs": _verbs(resource), **name_fields})
-        entries += [
+        resource_entries.append({**names, **common_fields, "verbs": _verbs(resource), **name_fields})
+        resource_entries += [
             {"name": f"{info.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources
         ]
-        entries += [
+        resource_entries += [
             {
                 "name": f"{info.plural}/{part}",
                 "singularName": "",
@@ -126,11 +123,11 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
             if part
         ]
     group_version = f"{group}/{version}" if group else version
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resource_entries}
 
 
 def _differing_version(handlers: EndpointHandlers, group: str, version: str) -> dict[str, str]:
-    """Return the group and version of a subresource's kind, if they differ from those of its resource."""
+    """Return group and version of a subresource's kind; empty if they are those of the resource itself."""
     is_same = (handlers.group, handlers.version) == (group, version)
     return {} if is_same else {"group": handlers.group, "version": handlers.version}
 
@@ -166,8 +163,10 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         "verbs": _verbs(resource),
         **_short_names_and_categories(info),
     }
-    parts = [{"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources]
-    parts += [
+    subresource_entries = [
+        {"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources
+    ]
+    subresource_entries += [
         {
             "subresource": part,
             "responseKind": {"group": handlers.group, "version": handlers.version, "kind": handlers.kind},
@@ -176,7 +175,7 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         for part, handlers in resource.handlers.items()
         if part
     ]
-    return {**entry, "subresources": parts} if parts else entry
+    return {**entry, "subresources": subresource_entries} if subresource_entries else entry
 
 
 def _verbs(resource: Resource) -> list[str]:

@@ -13,7 +13,7 @@ from batchyard.apiserver.request import bad_request
 FieldSet: TypeAlias = Mapping[str, Any]
 
 SELF_MARK: Final = "."
-#: The node of a path that is in the set without members below it.
+#: The value of a path that is in the field set, while no path below it is.
 LEAF: Final[FieldSet] = {SELF_MARK: {}}
 EMPTY: Final[FieldSet] = {}
 
@@ -29,11 +29,11 @@ def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
 
 def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
     """Encode a field set as `fieldsV1`."""
-    encoded: dict[str, Any] = {}
+    encoded_fields: dict[str, Any] = {}
     for step in sorted(fields):
         nested_fields = fields[step]
-        encoded[step] = {} if nested_fields is LEAF or nested_fields == LEAF else to_fields_v1(nested_fields)
-    return encoded
+        encoded_fields[step] = {} if nested_fields is LEAF or nested_fields == LEAF else to_fields_v1(nested_fields)
+    return encoded_fields
 
 
 def union(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
@@ -88,7 +88,7 @@ def intersection(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
 
 
 def paths(fields: FieldSet, path: str = "") -> Iterator[str]:
-    """Yield the paths of a field set in the notation of messages: `.spec.containers[name="a"].image`."""
+    """Yield the paths of a field set as in conflict messages: `.spec.containers[name="a"].image`."""
     if SELF_MARK in fields:
         yield path
     for step, nested in sorted(fields.items()):
@@ -105,11 +105,11 @@ def _format_step(step: str) -> str:
             keys = msgspec.json.decode(text, type=dict[str, Any])
         except msgspec.MsgspecError:
             return f"[{text}]"
-        return f"[{','.join(f'{name}={_json(value)}' for name, value in keys.items())}]"
+        return f"[{','.join(f'{name}={_encode_json(value)}' for name, value in keys.items())}]"
     return f"[={text}]" if kind == "v" else f"[{text}]"
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
@@ -128,7 +128,9 @@ def merge_applied(live_value: Any, applied_value: Any, schema: MergeSchema) -> A
         }
         return {**live_value, **changed_fields}
     if isinstance(live_value, list) and isinstance(applied_value, list) and schema.keys is not None:
-        return _merge_lists(items_of(live_value, schema), items_of(applied_value, schema, unique=True), schema.item)
+        return _merge_lists(
+            items_of(live_value, schema), items_of(applied_value, schema, rejects_duplicates=True), schema.item_schema
+        )
     return applied_value
 
 
@@ -147,11 +149,11 @@ def _merge_lists(live_value: Mapping[str, Any], applied_value: Mapping[str, Any]
                 result.append(applied_value[step_before])
             result.append(merge_applied(item, applied_value[step], schema))
             shared_steps.popleft()
-    rest = (
+    remaining_items = (
         merge_applied(live_value[step], applied_value[step], schema) if step in live_value else applied_value[step]
         for step in remaining_steps
     )
-    return [*result, *rest]
+    return [*result, *remaining_items]
 
 
 def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
@@ -181,30 +183,30 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
     for item in value:
         nested_fields = fields.get(step_of(item, schema), EMPTY)
         if SELF_MARK not in nested_fields:
-            kept_members.append(without_fields(item, nested_fields, schema.item) if nested_fields else item)
+            kept_members.append(without_fields(item, nested_fields, schema.item_schema) if nested_fields else item)
     return kept_members
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
-    """Add to a field set the declared fields on the path to each of its members."""
+    """Return a field set plus each field on the way to its members that the schema declares by name."""
     result: dict[str, Any] = {}
     for step, nested in fields.items():
         if step == SELF_MARK:
             result[step] = nested
             continue
         name = step.removeprefix("f:")
-        inner = schema.field_schema(name) if name != step else schema.item
+        inner_schema = schema.field_schema(name) if name != step else schema.item_schema
         is_named = name != step and name in schema.members.fields
-        result[step] = {**with_named_fields(nested, inner), **(LEAF if is_named else EMPTY)}
+        result[step] = {**with_named_fields(nested, inner_schema), **(LEAF if is_named else EMPTY)}
     return result
 
 
-def items_of(items: Sequence[Any], schema: MergeSchema, *, unique: bool = False) -> dict[str, Any]:
-    """Return list items by path element; a duplicate is dropped, or with `unique` raises StatusError."""
+def items_of(items: Sequence[Any], schema: MergeSchema, *, rejects_duplicates: bool = False) -> dict[str, Any]:
+    """Return list items by field-set path element; with `rejects_duplicates`, raise StatusError for duplicates."""
     items_by_step: dict[str, Any] = {}
     for item in items:
         step = step_of(item, schema)
-        if unique and step in items_by_step:
+        if rejects_duplicates and step in items_by_step:
             raise bad_request(f"duplicate entries for key {step.partition(':')[2]}")
         items_by_step.setdefault(step, item)
     return items_by_step
@@ -212,12 +214,12 @@ def items_of(items: Sequence[Any], schema: MergeSchema, *, unique: bool = False)
 
 @lru_cache(maxsize=_CACHED_STEPS_MAX)
 def _single_key_step(key: str, name: str) -> str:
-    """Return the path element of a list item with a single string key; cached, since a few values are frequent."""
+    """Return the field-set path element of a list item with one string key; cached, since few values are frequent."""
     return f"k:{_encode({key: name}).decode()}"
 
 
 def step_of(item: Any, schema: MergeSchema) -> str:
-    """Return the path element of a list item: its keys, or its value in a set."""
+    """Return the field-set path element of a list item: `k:` and its key fields, or in a set `v:` and its value."""
     if not schema.keys:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):
@@ -226,7 +228,7 @@ def step_of(item: Any, schema: MergeSchema) -> str:
         return _single_key_step(schema.keys[0], value)
     keys = {}
     for name in schema.keys:
-        key_value = item.get(name, schema.item.field_schema(name).default)
+        key_value = item.get(name, schema.item_schema.field_schema(name).default)
         if key_value is not None:
             keys[name] = key_value
     if not keys:

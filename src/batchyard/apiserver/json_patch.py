@@ -25,8 +25,8 @@ _MESSAGE_MAX: Final = 1_000
 _REJECTED_MESSAGE: Final = "the server rejected our request due to an error in our request"
 _INT64_MAX: Final = 2**63 - 1
 _STRING_FIELDS: Final = ("op", "path", "from")
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
-_ESCAPE: Final = re.compile(r"~[01]")
+_INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
+_ESCAPE_PATTERN: Final = re.compile(r"~[01]")
 _encode_json: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -44,7 +44,7 @@ def apply_json_patch(obj: Obj, patch: Any) -> Any:
     patched_document = _PatchedDocument(obj)
     try:
         for operation in operations:
-            patched_document.operate(operation)
+            patched_document.apply_operation(operation)
         patched_document.check_depth()
     except OperationError as error:
         cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_MAX]}
@@ -52,16 +52,16 @@ def apply_json_patch(obj: Obj, patch: Any) -> Any:
     return patched_document.document
 
 
-def json_patch_strict_faults(patch: Any, duplicates: Sequence[str]) -> list[str]:
+def json_patch_strict_faults(patch: Any, duplicate_faults: Sequence[str]) -> list[str]:
     """Return the strict decoding errors of a JSON patch: duplicate and unknown fields of operations."""
     known_fields = {*_STRING_FIELDS, "value"}
-    unknown = [
+    unknown_field_faults = [
         f'unknown field "[{index}].{name}"'
         for index, operation in enumerate(_parse_operations(patch))
         for name in operation
         if name not in known_fields
     ]
-    return [f"json patch {fault}" for fault in (*duplicates, *unknown)]
+    return [f"json patch {fault}" for fault in (*duplicate_faults, *unknown_field_faults)]
 
 
 def _parse_operations(patch: Any) -> Sequence[Mapping[str, Any]]:
@@ -93,7 +93,7 @@ def _go_kind(value: Any) -> str:
 
 
 class _PatchedDocument:
-    """A document under modification by a JSON patch, and the cost so far."""
+    """A JSON document while a JSON patch is applied to it, with the cost of the operations so far."""
 
     def __init__(self, obj: Obj) -> None:
         self.document: Any = obj
@@ -102,7 +102,7 @@ class _PatchedDocument:
         self._copied_bytes = 0
         self._shifted_items = 0
 
-    def operate(self, operation: Mapping[str, Any]) -> None:
+    def apply_operation(self, operation: Mapping[str, Any]) -> None:
         """Apply one operation of the patch to the document."""
         match operation.get("op"):
             case "add":
@@ -153,8 +153,8 @@ class _PatchedDocument:
             self._writable_at(steps[:-1])[steps[-1]] = value
 
     def _move(self, operation: Mapping[str, Any]) -> None:
-        source = _read_pointer(operation, "move", "operation, missing from field: ", "from")
-        steps = self._parse_path(source, f"move operation does not apply: doc is missing from path: {source}")
+        source_path = _read_pointer(operation, "move", "operation, missing from field: ", "from")
+        steps = self._parse_path(source_path, f"move operation does not apply: doc is missing from path: {source_path}")
         error_prefix = f"error in move for path: '{steps[-1]}'"
         value = self._read_value(steps, error_prefix)
         self._delete(steps, error_prefix)
@@ -163,9 +163,9 @@ class _PatchedDocument:
         self._insert(steps, value, f"error in move for path: '{path}'")
 
     def _copy(self, operation: Mapping[str, Any]) -> None:
-        source = _read_pointer(operation, "copy", "operation, missing from field: ", "from")
-        steps = self._parse_path(source, f"copy operation does not apply: doc is missing from path: {source}")
-        value = self._read_value(steps, f"error in copy for from: '{source}'")
+        source_path = _read_pointer(operation, "copy", "operation, missing from field: ", "from")
+        steps = self._parse_path(source_path, f"copy operation does not apply: doc is missing from path: {source_path}")
+        value = self._read_value(steps, f"error in copy for from: '{source_path}'")
         path = _read_pointer(operation, "copy")
         steps = self._parse_path(path, f"copy operation does not apply: doc is missing destination path: {path}")
         self._insert(steps, self._copy_value(value), "error while adding value during copy")
@@ -181,7 +181,7 @@ class _PatchedDocument:
 
     def _parse_path(self, path: str, missing_message: str) -> list[str]:
         """Return the steps of a path. Raises OperationError if its parent is not a mapping or list."""
-        steps = [_unescape(step) for step in path.split("/")[1:]]
+        steps = [_unescape_step(step) for step in path.split("/")[1:]]
         if steps:
             try:
                 parent = self._value_at(steps[:-1])
@@ -204,7 +204,7 @@ class _PatchedDocument:
         return value
 
     def _read_value(self, steps: Sequence[str], error_prefix: str) -> Any:
-        """Return the value of the document at a path; None if a mapping lacks it."""
+        """Return the value of the document at a path; None if a mapping lacks the last step of the path."""
         try:
             return self._value_at(steps)
         except OperationError as error:
@@ -250,7 +250,7 @@ class _PatchedDocument:
         return _decode(encoded_value)
 
     def _writable_at(self, steps: Sequence[str]) -> Any:
-        """Return the mapping or list at a path for modification, after copying it and its ancestors."""
+        """Copy the mapping or list at a path and its ancestors, and return the copy, which may be modified."""
         self.document = value = self._make_writable(self.document)
         for step in steps:
             index_or_key = _item_index(value, step) if isinstance(value, list) else step
@@ -272,15 +272,15 @@ def _encode_checked(value: Any) -> bytes:
         raise OperationError("exceeded max depth") from error
 
 
-def _read_pointer(operation: Mapping[str, Any], kind: str, detail: str = "", field: str = "path") -> str:
+def _read_pointer(operation: Mapping[str, Any], kind: str, error_detail: str = "", field: str = "path") -> str:
     pointer: str | None = operation.get(field)
     if pointer is None:
-        raise OperationError(f"{kind} operation failed to decode {field}: {detail}missing value")
+        raise OperationError(f"{kind} operation failed to decode {field}: {error_detail}missing value")
     return pointer
 
 
-def _unescape(step: str) -> str:
-    return _ESCAPE.sub(lambda match: "/" if match[0] == "~1" else "~", step) if "~" in step else step
+def _unescape_step(step: str) -> str:
+    return _ESCAPE_PATTERN.sub(lambda match: "/" if match[0] == "~1" else "~", step) if "~" in step else step
 
 
 def _is_equal(value: Any, expected_value: Any) -> bool:
@@ -308,23 +308,23 @@ def _insertion_index(items: Sequence[Any], step: str) -> int:
 
 
 def _item_index(items: Sequence[Any], step: str) -> int:
-    """Return the index of an item; a negative one counts from the last item."""
+    """Return the index of a list item from its text; a negative index counts from the end of the list."""
     return _check_index(_parse_integer(step), len(items))
 
 
 def _parse_integer(text: str) -> int:
     """Read a whole number as Go's `strconv.Atoi` does."""
-    if not _INTEGER.fullmatch(text):
+    if not _INTEGER_PATTERN.fullmatch(text):
         raise OperationError(f"strconv.Atoi: parsing {_encode_json(text).decode()}: invalid syntax")
-    digits = text.lstrip("+-0")
-    value = int(digits or "0") if len(digits) <= len(str(_INT64_MAX)) else _INT64_MAX + 2
+    significant_digits = text.lstrip("+-0")
+    value = int(significant_digits or "0") if len(significant_digits) <= len(str(_INT64_MAX)) else _INT64_MAX + 2
     value = -value if text.startswith("-") else value
     if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
         raise OperationError(f"strconv.Atoi: parsing {_encode_json(text).decode()}: value out of range")
     return value
 
 
-def _check_index(index: int, length: int) -> int:
-    if not -length <= index < length:
+def _check_index(index: int, list_length: int) -> int:
+    if not -list_length <= index < list_length:
         raise OperationError(f"Unable to access invalid index: {index}: invalid index referenced")
-    return index + length if index < 0 else index
+    return index + list_length if index < 0 else index

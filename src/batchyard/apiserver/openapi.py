@@ -86,16 +86,16 @@ def _encode_keyword(keyword: str, value: Any) -> Iterator[bytes]:
 
 
 def _encode_any(value: Any) -> bytes:
-    """Encode a value as YAML, of which JSON is a subset."""
+    """Encode a JSON value as the protobuf message Any of OpenAPI v2, which has YAML text (JSON is YAML)."""
     return _encode_text(_YAML_FIELD, json.dumps(value, separators=(",", ":")))
 
 
-def _encode_text(number: int, text: str) -> bytes:
-    return _encode_field(number, text.encode())
+def _encode_text(field_number: int, text: str) -> bytes:
+    return _encode_field(field_number, text.encode())
 
 
-def _encode_field(number: int, content: bytes) -> bytes:
-    return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
+def _encode_field(field_number: int, content: bytes) -> bytes:
+    return _encode_varint(field_number << 3 | 2) + _encode_varint(len(content)) + content
 
 
 def _encode_varint(value: int) -> bytes:
@@ -122,10 +122,10 @@ _LIST_OPTIONS: Final = (
 _ACTIONS: Final = {"GET": "get", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 _WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
 _STATUS_PHRASES: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
-_JSON: Final = "application/json"
-_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
-_STATUS: Final = f"{_META}.Status"
-_LIST_META: Final = f"{_META}.ListMeta"
+_JSON_MEDIA_TYPE: Final = "application/json"
+_META_PACKAGE: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
+_STATUS_TYPE: Final = f"{_META_PACKAGE}.Status"
+_LIST_META: Final = f"{_META_PACKAGE}.ListMeta"
 _STRING_SCHEMA: Final = {"type": "string"}
 _OBJECT_SCHEMA: Final = {"type": "object"}
 #: Schemas included in every document.
@@ -140,7 +140,7 @@ _COMMON_SCHEMAS: Final[Mapping[str, Any]] = {
             "selfLink": _STRING_SCHEMA,
         },
     },
-    _STATUS: {
+    _STATUS_TYPE: {
         "description": "The result of a call that returns no other object.",
         "type": "object",
         "properties": {
@@ -181,7 +181,7 @@ class OpenApi:
         return self._documents[path]
 
     def message(self) -> bytes:
-        """Return the OpenAPI v2 definitions as protobuf."""
+        """Return the OpenAPI v2 document, with its definitions only, as protobuf."""
         document = self.document("v2")
         if self._v2_protobuf[0] is not document:
             self._v2_protobuf = (document, encode_openapi_v2(document))
@@ -206,7 +206,7 @@ class OpenApi:
 
 
 def _by_version_path(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
-    """Group resources by the path of their group and version."""
+    """Group resources by the URL path of their group and version, such as `apis/batch/v1`."""
     groups: dict[str, list[Resource]] = {}
     for resource in resources:
         info = resource.info
@@ -221,11 +221,11 @@ def _v3_document(version_path: str, resources: Sequence[Resource]) -> dict[str, 
     schemas: dict[str, Any] = dict(_COMMON_SCHEMAS)
     for resource in resources:
         paths |= _paths(version_path, resource)
-        schemas |= _schemas(version_path, resource)
+        schemas |= _resource_schemas(version_path, resource)
     return {"openapi": "3.0.0", "info": _DOCUMENT_INFO, "paths": paths, "components": {"schemas": schemas}}
 
 
-def _schemas(version_path: str, resource: Resource) -> dict[str, Any]:
+def _resource_schemas(version_path: str, resource: Resource) -> dict[str, Any]:
     """Return the OpenAPI schemas of a resource in a version, and of its list."""
     info, version = resource.info, version_path.rpartition("/")[2]
     schemas = dict(resource.strategy.schemas(version))
@@ -251,26 +251,28 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     info, version = resource.info, version_path.rpartition("/")[2]
     kind = {"group": info.group, "version": version, "kind": info.kind}
     name = schema_name(info, version)
-    obj, objs, status = (_reference(each) for each in (name, f"{name}List", _STATUS))
-    body = {_JSON: {"schema": obj}}
+    schema, objects_schema, status_ref = (_reference(each) for each in (name, f"{name}List", _STATUS_TYPE))
+    body = {_JSON_MEDIA_TYPE: {"schema": schema}}
     namespace_path = "namespaces/{namespace}/" if info.namespaced else ""
     collection_path = f"/{version_path}/{namespace_path}{info.plural}"
     handler_paths = _handler_paths(collection_path, resource)
     if "" in resource.handlers:
         return handler_paths
-    created_responses, changed_responses = {"200": obj, "201": obj, "202": obj}, {"200": obj, "201": obj}
-    result = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
-    list_operation = _operation("list", kind, _LIST_OPTIONS, {"200": objs})
+    created_responses, changed_responses = {"200": schema, "201": schema, "202": schema}, {"200": schema, "201": schema}
+    result = schema if resource.returns_deleted and info.constant != scheme.NAMESPACE else status_ref
+    list_operation = _operation("list", kind, _LIST_OPTIONS, {"200": objects_schema})
     all_namespaces = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
     namespace_parameters = [_path_parameter("namespace")] if info.namespaced else []
     post = _operation("post", kind, _WRITE_PARAMETERS, created_responses, body)
     collection_operations = {"parameters": namespace_parameters, "get": list_operation, "post": post}
     if resource.supports_deletecollection:
-        collection_operations["delete"] = _operation("deletecollection", kind, _LIST_OPTIONS, {"200": status})
-    patch_bodies = {patch: {"schema": _OBJECT_SCHEMA} for patch in patch_media_types(strategic=resource.is_native)}
+        collection_operations["delete"] = _operation("deletecollection", kind, _LIST_OPTIONS, {"200": status_ref})
+    patch_bodies = {
+        patch: {"schema": _OBJECT_SCHEMA} for patch in patch_media_types(allows_strategic=resource.is_native)
+    }
     change_operations = {
         "parameters": [_path_parameter("name"), *namespace_parameters],
-        "get": _operation("get", kind, (), {"200": obj}),
+        "get": _operation("get", kind, (), {"200": schema}),
         "put": _operation("put", kind, _WRITE_PARAMETERS, changed_responses, body),
         "patch": _operation("patch", kind, _WRITE_PARAMETERS, changed_responses, patch_bodies),
     }
@@ -293,7 +295,9 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     for subresource, handlers in resource.handlers.items():
         kind = {"group": handlers.group, "version": handlers.version, "kind": handlers.kind}
         responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
-        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.methods}
+        operations = {
+            method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.by_method
+        }
         if subresource:
             paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
             continue
@@ -313,7 +317,7 @@ def _operation(
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     responses: dict[str, Any] = {
-        code: {"description": _STATUS_PHRASES[code], "content": {_JSON: {"schema": schema}}}
+        code: {"description": _STATUS_PHRASES[code], "content": {_JSON_MEDIA_TYPE: {"schema": schema}}}
         for code, schema in response_schemas.items()
     }
     operation: dict[str, Any] = {
@@ -335,11 +339,11 @@ def _v2_document(by_version_path: Mapping[str, Sequence[Resource]]) -> dict[str,
     paths: dict[str, Any] = {}
     for version_path, resources in by_version_path.items():
         for resource in resources:
-            definitions |= _schemas(version_path, resource)
+            definitions |= _resource_schemas(version_path, resource)
             paths |= {path: _convert_operations_to_v2(each) for path, each in _paths(version_path, resource).items()}
     document = {"swagger": "2.0", "info": _DOCUMENT_INFO, "paths": paths, "definitions": definitions}
-    converted: dict[str, Any] = _convert_references_to_v2(document)
-    return converted
+    converted_document: dict[str, Any] = _convert_references_to_v2(document)
+    return converted_document
 
 
 def _convert_operations_to_v2(operations: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,10 +361,10 @@ def _convert_operation_to_v2(operation: Mapping[str, Any]) -> dict[str, Any]:
         schema = next(iter(content.values()))["schema"]
         parameters.insert(0, {"name": "body", "in": "body", "required": True, "schema": schema})
     responses = {
-        code: {"description": response["description"], **response.get("content", {}).get(_JSON, {})}
+        code: {"description": response["description"], **response.get("content", {}).get(_JSON_MEDIA_TYPE, {})}
         for code, response in operation["responses"].items()
     }
-    return {**v2_operation, "produces": [_JSON], "parameters": parameters, "responses": responses}
+    return {**v2_operation, "produces": [_JSON_MEDIA_TYPE], "parameters": parameters, "responses": responses}
 
 
 def _convert_parameter_to_v2(parameter: Mapping[str, Any]) -> dict[str, Any]:

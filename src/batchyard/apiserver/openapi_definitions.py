@@ -1,7 +1,7 @@
-"""Schemas of the OpenAPI documents, and CustomResourceDefinitions of built-in kinds for other API servers.
+"""Schemas of the OpenAPI documents, and CustomResourceDefinitions of this platform's kinds for other API servers.
 
 Only the storage version is included unless a conversion webhook is given, because another API server cannot convert
-versions itself. The schema comes from the field tables and omits cross-field rules.
+versions itself. The schema comes from the tables of each kind's fields and omits rules that compare fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, descripti
 Schemas: TypeAlias = dict[str, dict[str, Any]]
 
 REFERENCE: Final = "#/components/schemas/"
-_SCALARS: Final[Mapping[str, Mapping[str, Any]]] = {
+_SCALAR_SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
     "string": {"type": "string"},
     "bool": {"type": "boolean"},
     "int": {"type": "integer", "format": "int64"},
@@ -36,7 +36,7 @@ _QUANTITY_SCHEMA: Final[dict[str, Any]] = {
     "description": "An amount of a resource: 500m, 2, 10Gi.",
     "x-kubernetes-int-or-string": True,
 }
-_METADATA: Final = "ObjectMeta"
+_METADATA_TYPE: Final = "ObjectMeta"
 _SCHEMA_KEYWORDS: Final[Mapping[str, str]] = {
     "default": "default",
     "enum": "enum",
@@ -68,8 +68,8 @@ def schemas_of(info: ServedKind, version: str) -> Schemas:
 
 def metadata_schemas() -> Schemas:
     """Return the OpenAPI schema of object metadata first, then all referenced schemas."""
-    native = load_scope(NATIVE)
-    return _collect_schemas(_type_name(_METADATA, native), native, _METADATA)
+    native_scope = load_scope(NATIVE)
+    return _collect_schemas(_type_name(_METADATA_TYPE, native_scope), native_scope, _METADATA_TYPE)
 
 
 def _collect_schemas(root_name: str, root_scope: TypeScope, type_name: str) -> Schemas:
@@ -81,21 +81,21 @@ def _collect_schemas(root_name: str, root_scope: TypeScope, type_name: str) -> S
         if name not in schemas:
             fields = type_scope.fields(type_name)
             schemas[name] = _object_schema(type_name, fields, type_scope)
-            quantities = (field for field in fields.values() if "quantity" in field.expression)
-            has_quantities = has_quantities or (type_scope.name == NATIVE and any(quantities))
+            quantity_fields = (field for field in fields.values() if "quantity" in field.expression)
+            has_quantities = has_quantities or (type_scope.name == NATIVE and any(quantity_fields))
             pending_types += list(_referenced_types(fields, type_scope))
     return {**schemas, _QUANTITY: _QUANTITY_SCHEMA} if has_quantities else schemas
 
 
 def _object_schema(type_name: str, fields: Mapping[str, Field], type_scope: TypeScope) -> dict[str, Any]:
-    properties = {
+    field_schemas = {
         name: _with_description(_field_schema(field, type_scope), description(type_name, name))
         for name, field in fields.items()
     }
     type_description = (
         "" if "." in type_name else description(type_name)
     )  # a type below a kind describes only one field
-    schema = _with_description({"type": "object", "properties": properties}, type_description)
+    schema = _with_description({"type": "object", "properties": field_schemas}, type_description)
     required_names = [name for name, field in fields.items() if field.required]
     return {**schema, "required": required_names} if required_names else schema
 
@@ -108,18 +108,18 @@ def _with_description(schema: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
-    facts = {_SCHEMA_KEYWORDS[fact]: value for fact, value in field.facts.items() if fact in _SCHEMA_KEYWORDS}
-    facts |= _merge_extensions(field)
+    keywords = {_SCHEMA_KEYWORDS[fact]: value for fact, value in field.facts.items() if fact in _SCHEMA_KEYWORDS}
+    keywords |= _merge_extensions(field)
     if field.is_list:
-        return {"type": "array", "items": _field_schema(field.element, type_scope), **facts}
+        return {"type": "array", "items": _field_schema(field.element, type_scope), **keywords}
     if field.is_map:
-        return {"type": "object", "additionalProperties": _field_schema(field.element, type_scope), **facts}
+        return {"type": "object", "additionalProperties": _field_schema(field.element, type_scope), **keywords}
     if field.expression == "quantity" and type_scope.name == NATIVE:
-        return {"allOf": [{"$ref": REFERENCE + _QUANTITY}], **facts} if facts else {"$ref": REFERENCE + _QUANTITY}
+        return {"allOf": [{"$ref": REFERENCE + _QUANTITY}], **keywords} if keywords else {"$ref": REFERENCE + _QUANTITY}
     if not field.is_object:
-        return {**_SCALARS[field.expression], **facts}
+        return {**_SCALAR_SCHEMAS[field.expression], **keywords}
     reference = {"$ref": REFERENCE + _type_name(field.expression, type_scope)}
-    return {"allOf": [reference], **facts} if facts else reference
+    return {"allOf": [reference], **keywords} if keywords else reference
 
 
 def _merge_extensions(field: Field) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class ConversionService(NamedTuple):
 
 
 def platform_definition(info: ServedKind) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of a kind that the platform serves, with all served versions."""
+    """Return a kind's CustomResourceDefinition for this platform's own API server: with all served versions."""
     definition = definition_of(info)
     metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
     versions = [_version_definition(info, version) for version in info.versions]
@@ -182,7 +182,7 @@ def platform_definition(info: ServedKind) -> dict[str, Any]:
 
 
 def definition_of(info: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of a kind; with a conversion webhook it includes all versions."""
+    """Return a kind's CustomResourceDefinition for another API server: all versions if it has a conversion webhook."""
     versions = info.versions if conversion is not None else (info.storage_version,)
     names = {
         "kind": info.kind,
@@ -216,7 +216,7 @@ def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:
 
 
 def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
-    """Return the printer columns that a JSON path can express; if there are none, kubectl shows the age."""
+    """Return the `additionalPrinterColumns` of a kind: the table columns whose value a JSON path can express."""
     older_paths = _OLDER_PATHS.get((info.constant, version), {})
     columns = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
     return [

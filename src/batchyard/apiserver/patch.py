@@ -1,4 +1,4 @@
-"""Merge schemas, and patches by media type: JSON patch, JSON merge patch, strategic merge patch.
+"""Merge schemas (how patches and applies merge each value), and patches: JSON, JSON merge and strategic merge patch.
 
 Server-side apply is in `apply.py`.
 """
@@ -18,34 +18,35 @@ from batchyard.apiserver.json_patch import apply_json_patch
 # Merge schemas for strategic merge patch, server-side apply and strict decoding.
 #
 # A merge schema defines the fields of a mapping and whether it allows others, and the merge keys of a list.
-# It is derived from the field tables, or from the schema of a CustomResourceDefinition. Unknown structure has FREE.
+# It is derived from the tables of built-in fields, or from the schema of a CustomResourceDefinition. Fields without
+# either have UNSTRUCTURED.
 
 
-_ATOMIC: Final = "atomic"
+_ATOMIC_OWNERSHIP: Final = "atomic"
 _SET: Final = "set"
 
 
 class MergeSchemaMembers(NamedTuple):
-    """The merge schemas of the members of a mapping or list."""
+    """The merge schemas of a mapping's fields and of a list's items."""
 
     fields: "Mapping[str, MergeSchema]"
     #: The merge schema of undeclared mapping members; None if they are not allowed.
-    undeclared: "MergeSchema | None" = None
-    item: "MergeSchema | None" = None
+    undeclared_schema: "MergeSchema | None" = None
+    item_schema: "MergeSchema | None" = None
 
 
 class MergeSchema:
-    """The merge schema of one value."""
+    """How patches and server-side apply merge one value: as a whole, by field, or by list item."""
 
     __slots__ = ("_compute_members", "_members", "default", "is_atomic", "keys", "merge", "retains")
 
     def __init__(self, facts: Mapping[str, Any], compute_members: Callable[[], MergeSchemaMembers]) -> None:
         ownership = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
         #: Whether a mapping has one owner as a whole.
-        self.is_atomic = ownership == _ATOMIC
+        self.is_atomic = ownership == _ATOMIC_OWNERSHIP
         #: The key fields of list items, () for sets; None if the list is atomic.
         self.keys: tuple[str, ...] | None = (
-            None if ownership in (None, _ATOMIC) else () if ownership == _SET else tuple(ownership)
+            None if ownership in (None, _ATOMIC_OWNERSHIP) else () if ownership == _SET else tuple(ownership)
         )
         #: The strategic merge key of a list, '' for plain values; None if a patch replaces the list.
         self.merge: str | None = facts.get("merge")
@@ -56,24 +57,24 @@ class MergeSchema:
 
     @property
     def members(self) -> MergeSchemaMembers:
-        """The merge schemas of the members, computed on first access."""
+        """The merge schemas of a value's fields and items, computed on first access."""
         if self._members is None:
             self._members = self._compute_members()
         return self._members
 
     def field_schema(self, name: str) -> "MergeSchema":
-        """Return the merge schema of a field; FREE if the field is unknown."""
+        """Return the merge schema of a field; for undeclared fields a common one, by default UNSTRUCTURED."""
         members = self.members
-        return members.fields.get(name) or members.undeclared or UNSTRUCTURED
+        return members.fields.get(name) or members.undeclared_schema or UNSTRUCTURED
 
     @property
-    def item(self) -> "MergeSchema":
+    def item_schema(self) -> "MergeSchema":
         """The merge schema of list items."""
-        return self.members.item or UNSTRUCTURED
+        return self.members.item_schema or UNSTRUCTURED
 
     def allows_field(self, name: str) -> bool:
         """Report whether the schema allows a field."""
-        return name in self.members.fields or self.members.undeclared is not None
+        return name in self.members.fields or self.members.undeclared_schema is not None
 
 
 def _free_members() -> MergeSchemaMembers:
@@ -106,9 +107,9 @@ def _schema_of_field(scope: TypeScope, field: Field) -> MergeSchema:
 
 def _members_of_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:
     if field.is_list:
-        return MergeSchemaMembers({}, item=_schema_of_field(scope, field.element))
+        return MergeSchemaMembers({}, item_schema=_schema_of_field(scope, field.element))
     if field.is_map:
-        return MergeSchemaMembers({}, undeclared=_schema_of_field(scope, field.element))
+        return MergeSchemaMembers({}, undeclared_schema=_schema_of_field(scope, field.element))
     return _schema_of_type(scope, field.expression).members if field.is_object else _free_members()
 
 
@@ -118,7 +119,7 @@ def metadata_merge_schema() -> MergeSchema:
 
 
 def merge_schema_of_custom_kind(schema: Mapping[str, Any], metadata: MergeSchema = UNSTRUCTURED) -> MergeSchema:
-    """Return the merge schema of a custom kind from its structural schema and the one of its metadata."""
+    """Return the merge schema of a custom kind, from its structural schema and the merge schema of its metadata."""
     return MergeSchema(
         {}, lambda: MergeSchemaMembers({**_fields_of(schema), "metadata": metadata}, _additional_schema(schema))
     )
@@ -132,7 +133,7 @@ def _merge_schema_of(schema: Mapping[str, Any]) -> MergeSchema:
         case ["set", _]:
             ownership = _SET
         case [_, "atomic"]:
-            ownership = _ATOMIC
+            ownership = _ATOMIC_OWNERSHIP
     facts = {"owned": ownership, "default": schema.get("default")}
     return MergeSchema(
         facts,
@@ -149,10 +150,10 @@ def _fields_of(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
 
 
 def _additional_schema(schema: Mapping[str, Any]) -> MergeSchema | None:
-    additional = schema.get("additionalProperties")
-    if isinstance(additional, Mapping):
-        return _merge_schema_of(additional)
-    is_open = additional or schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
+    additional_properties = schema.get("additionalProperties")
+    if isinstance(additional_properties, Mapping):
+        return _merge_schema_of(additional_properties)
+    is_open = additional_properties or schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
     return UNSTRUCTURED if is_open else None
 
 
@@ -202,7 +203,7 @@ def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchem
 
 
 def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the `$patch` directive of a mapping in a strategic merge patch."""
+    """Return the mapping that results from a `$patch` directive (replace or delete) in a strategic merge patch."""
     match patch[_DIRECTIVE]:
         case "replace":
             return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE}
@@ -231,30 +232,30 @@ def _delete_from(result: dict[str, Any], name: str, removed_values: Any) -> None
         result[name] = [item for item in result[name] if _encode(item) not in encoded_values]
 
 
-def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, order: Any) -> Any:
+def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_order: Any) -> Any:
     """Apply a strategic merge patch to a field."""
     if isinstance(new_value, Mapping):
         return apply_strategic_merge_patch(value if isinstance(value, Mapping) else {}, new_value, merge_schema)
     if isinstance(new_value, list) and merge_schema.merge is not None:
-        return _merge_list(value if isinstance(value, list) else [], new_value, merge_schema, order)
+        return _merge_list(value if isinstance(value, list) else [], new_value, merge_schema, element_order)
     return new_value
 
 
-def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, order: Any) -> list[Any]:
+def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
     """Apply a strategic merge patch to a list, ordered by the patch or by its `$setElementOrder`."""
     key = merge_schema.merge
     assert key is not None, "a list without a merge key must be replaced, not merged"
     if any(isinstance(item, list) for item in (*items, *patch)):
         raise request.StatusError(422, "Invalid", "lists of lists are not supported")
-    if order is not None:
-        _check_order(order, patch, key)
+    if element_order is not None:
+        _check_order(element_order, patch, key)
     if key:
-        patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item)
+        patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item_schema)
     elif any(isinstance(item, Mapping) for item in patch):
         raise request.bad_request("cannot merge lists without merge key")
     else:
         patch_items, merged_items = patch, list(dict.fromkeys([*items, *patch]))
-    return _order_items(merged_items, patch_items if order is None else order, items, key)
+    return _order_items(merged_items, patch_items if element_order is None else element_order, items, key)
 
 
 def _merge_items(
@@ -293,30 +294,32 @@ def _key_of(item: Any, key: str) -> Any:
     return item[key]
 
 
-def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
+def _check_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
     """Raise StatusError unless `$setElementOrder` contains the items of the patch in their order."""
-    if not isinstance(order, list):
+    if not isinstance(element_order, list):
         raise request.bad_request("invalid patch format of setElementOrder list")
-    ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in order])
+    ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in element_order])
     patch_items = [item for item in patch if not key or _directive_of(item) is None]
-    if patch and order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
-        message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{order}\n"
+    if patch and element_order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
+        message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{element_order}\n"
         raise request.bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
 
 
-def _order_items(items: list[Any], order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
-    """Order list items: named items as in `order`, other items between them in their previous order."""
-    positions = _first_positions(_encode_item_key(item, key) for item in order)
+def _order_items(items: list[Any], element_order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
+    """Order list items: named items as in `element_order`, other items between them in their previous order."""
+    positions = _first_positions(_encode_item_key(item, key) for item in element_order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
-    queue = deque(sorted((pair for pair in keyed_items if pair[0] in positions), key=lambda pair: positions[pair[0]]))
-    others = deque(pair for pair in keyed_items if pair[0] not in positions)
+    ordered = deque(
+        sorted((keyed for keyed in keyed_items if keyed[0] in positions), key=lambda keyed: positions[keyed[0]])
+    )
+    others = deque(keyed for keyed in keyed_items if keyed[0] not in positions)
     result = []
-    while queue and others:
-        ordered_position, other_position = (previous_positions.get(queue[0][0]), previous_positions.get(others[0][0]))
+    while ordered and others:
+        ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))
         takes_other = ordered_position is not None and other_position is not None and other_position < ordered_position
-        result.append((others if takes_other else queue).popleft())
-    return [item for _, item in (*result, *queue, *others)]
+        result.append((others if takes_other else ordered).popleft())
+    return [item for _, item in (*result, *ordered, *others)]
 
 
 def _encode_item_key(item: Any, key: str) -> bytes:
@@ -335,7 +338,7 @@ def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def apply_merge_patch(value: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch: objects are merged, null removes, other values replace."""
+    """Apply a JSON merge patch: objects are merged, null removes a field, and other values replace the old one."""
     if not isinstance(patch, Mapping):
         return patch
     result = dict(value) if isinstance(value, Mapping) else {}
@@ -358,15 +361,15 @@ def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSche
     return apply_strategic_merge_patch(obj, patch, merge_schema)
 
 
-def patch_media_types(*, strategic: bool) -> list[str]:
+def patch_media_types(*, allows_strategic: bool) -> list[str]:
     """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
-    strategic_patch = [request.STRATEGIC_MERGE_PATCH] if strategic else []
+    strategic_patch = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
     return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_patch, request.APPLY_PATCH]
 
 
-def check_patch_media_type(content_type: str, *, strategic: bool) -> None:
+def check_patch_media_type(content_type: str, *, allows_strategic: bool) -> None:
     """Raise StatusError if a media type is not that of a supported patch."""
-    accepted_types = patch_media_types(strategic=strategic)
+    accepted_types = patch_media_types(allows_strategic=allows_strategic)
     if content_type not in accepted_types:
         problem = "the body of the request was in an unknown format"
         message = f"{problem} - accepted media types include: {', '.join(accepted_types)}"

@@ -74,10 +74,10 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
-_MAGIC: Final = b"k8s\0"
+_MAGIC_PREFIX: Final = b"k8s\0"
 _DEPTH_MAX: Final = 64
 #: Message prefixes of groups, if they differ from the first part of the group name.
-_PACKAGES: Final = {"": "core", "meta.k8s.io": "meta"}
+_PACKAGES_BY_GROUP: Final = {"": "core", "meta.k8s.io": "meta"}
 _decode_json: Final = msgspec.json.Decoder(strict=True).decode
 
 
@@ -91,9 +91,9 @@ class _Field(NamedTuple):
 
 def decode_protobuf_object(body: bytes) -> dict[str, Any]:
     """Decode the object of a protobuf request body. Raises BadMessage if it is malformed or of an unknown kind."""
-    if not body.startswith(_MAGIC):
+    if not body.startswith(_MAGIC_PREFIX):
         raise BadMessage("the body does not start with the prefix k8s\\0 of Kubernetes protobuf")
-    envelope = dict(fields_of(body[len(_MAGIC) :]))
+    envelope = dict(fields_of(body[len(_MAGIC_PREFIX) :]))
     type_meta = {number: _decode_text(value) for number, value in fields_of(_expect_bytes(envelope.get(1, b"")))}
     api_version, kind = type_meta.get(1, ""), type_meta.get(2, "")
     if kind == "DeleteOptions":
@@ -108,7 +108,7 @@ def decode_protobuf_object(body: bytes) -> dict[str, Any]:
 
 def _message_name(api_version: str, kind: str) -> str:
     group, _, version = api_version.rpartition("/")
-    return f"{_PACKAGES.get(group) or group.partition('.')[0]}.{version}.{kind}"
+    return f"{_PACKAGES_BY_GROUP.get(group) or group.partition('.')[0]}.{version}.{kind}"
 
 
 @cache
@@ -147,7 +147,7 @@ def _decode_object(message: bytes, name: str, limits: DecodingLimits) -> dict[st
 
 
 def _store_field(result: dict[str, Any], field: _Field, value: FieldValue, limits: DecodingLimits) -> None:
-    """Convert the value of a protobuf field, and store it in the JSON object."""
+    """Convert the value of a protobuf field, and store it in the resulting JSON object."""
     if field.is_map:
         entry = dict(fields_of(_expect_bytes(value)))
         entry_value = _convert_value(field.type, entry.get(2, b""), limits)

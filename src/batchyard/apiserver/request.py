@@ -72,13 +72,13 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return the name of the flow of a user's requests."""
+    """Return the flow whose requests are limited together: the user, or all ServiceAccounts of a namespace."""
     account = account_of(user.name)
     return user.name if account is None else f"system:serviceaccounts:{account[0]}"
 
 
 def is_exempt_from_limits(user: UserInfo) -> bool:
-    """Report whether a user's requests are exempt from flow limits, as those of the group `system:masters` are."""
+    """Report whether a user's requests are exempt from request limits: whether the user is in `system:masters`."""
     return MASTERS_GROUP in user.groups
 
 
@@ -90,7 +90,7 @@ _FALSE_VALUES: Final = frozenset({"false", "0"})
 
 
 class ApiRequest(NamedTuple):
-    """An API request. Header names are in lowercase; `query` has the first value of a repeated parameter."""
+    """An API request. Header names are in lowercase; of a repeated parameter `query` has the first value."""
 
     method: str
     path: str
@@ -99,20 +99,20 @@ class ApiRequest(NamedTuple):
     body: bytes = b""
     user: UserInfo = ANONYMOUS
     #: The client address.
-    source: str = ""
+    client_address: str = ""
     #: All query parameters in order, including repeated ones.
     query_items: tuple[tuple[str, str], ...] = ()
 
     def made_by(self, user: UserInfo) -> "ApiRequest":
         """Return the request with another user."""
         return ApiRequest(
-            self.method, self.path, self.query, self.headers, self.body, user, self.source, self.query_items
+            self.method, self.path, self.query, self.headers, self.body, user, self.client_address, self.query_items
         )
 
     def with_body(self, body: bytes) -> "ApiRequest":
         """Return the request with a body."""
         return ApiRequest(
-            self.method, self.path, self.query, self.headers, body, self.user, self.source, self.query_items
+            self.method, self.path, self.query, self.headers, body, self.user, self.client_address, self.query_items
         )
 
     def query_values(self, name: str) -> list[str]:
@@ -177,7 +177,7 @@ def method_not_allowed() -> StatusError:
 
 
 def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:
-    """Convert field errors to the causes of a Status; the start of the problem determines the reason."""
+    """Convert field errors to the causes of a Status; the start of each error's text determines the cause's reason."""
     return [{"reason": _reason_of(f.problem), "message": f.problem, "field": f.path or "<nil>"} for f in faults]
 
 
@@ -218,7 +218,7 @@ class StreamingResponse(Protocol):
     def take(self) -> Iterable[Any]:
         """Return and remove the buffered data: bytes as text, other values as lines of JSON."""
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send a bookmark or keep-alive if the client requested it; called periodically."""
 
     def end(self) -> None:
@@ -236,30 +236,30 @@ class ProtocolUpgrade:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ExecResponse:
-    """A response that is a session with a process."""
+    """A response to exec or attach: the connection becomes a session with a process."""
 
     upgrade: ProtocolUpgrade
     streams: Streams
-    open: Callable[[SessionClient], ProcessSession]
+    open_session: Callable[[SessionClient], ProcessSession]
     #: Returns the Status for the end of the session.
     status: Callable[[SessionEnd], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PortForwardResponse:
-    """A response that forwards ports of a pod."""
+    """A response to port-forward: the connection carries data to and from ports of a pod."""
 
     upgrade: ProtocolUpgrade
     #: The ports in the request, if its protocol requires them.
     ports: Sequence[int]
     connect: Callable[[int, SessionClient], ByteStream]
     #: Returns the error message for a port that cannot be reached.
-    failure: Callable[[int, SessionEnd], str]
+    failure_message: Callable[[int, SessionEnd], str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DeferredResponse:
-    """A response that is computed asynchronously."""
+    """A response that is not computed yet; a callback receives it later."""
 
     #: Registers a callback, which is called once with the response, after the registration has returned.
     then: Callable[[Callable[[Response], None]], None]
@@ -296,7 +296,7 @@ class WriteOptions(NamedTuple):
 
     dry_run: bool
     #: The handling of unknown and duplicate fields: Strict, Warn or Ignore.
-    validation: str
+    field_validation: str
     #: The field manager.
     manager: str
     #: Whether an apply overrides conflicts.
@@ -334,9 +334,9 @@ def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
     query = request.query
     faults = [*_write_option_faults(request, content_type)] if query or content_type == APPLY_PATCH else []
     if faults:
-        raise _invalid(_OPTION_KINDS[request.method], faults)
-    agent = request.headers.get("user-agent", "").partition("/")[0]
-    manager = query.get("fieldManager") or "".join(filter(str.isprintable, agent))[:_MANAGER_LENGTH_MAX]
+        raise _invalid_options_error(_OPTION_KINDS[request.method], faults)
+    user_agent = request.headers.get("user-agent", "").partition("/")[0]
+    manager = query.get("fieldManager") or "".join(filter(str.isprintable, user_agent))[:_MANAGER_LENGTH_MAX]
     validation = query.get("fieldValidation") or WARN
     return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"), request.user)
 
@@ -358,9 +358,9 @@ def _write_option_faults(request: ApiRequest, content_type: str) -> Iterator[Fie
         yield FieldError("fieldValidation", f'Unsupported value: "{query["fieldValidation"]}": {supported_text}')
 
 
-def _dry_run_faults(values: list[Any]) -> Iterator[FieldError]:
-    if any(value != "All" for value in values):
-        yield FieldError("dryRun", f'Unsupported value: "{values[0]}": supported values: "All"')
+def _dry_run_faults(dry_run_values: list[Any]) -> Iterator[FieldError]:
+    if any(value != "All" for value in dry_run_values):
+        yield FieldError("dryRun", f'Unsupported value: "{dry_run_values[0]}": supported values: "All"')
 
 
 def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
@@ -380,9 +380,9 @@ def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
     if not isinstance(uid, str | None) or not isinstance(resource_version, str | None):
         raise bad_request("the request body is not a DeleteOptions")
     if faults := [*_dry_run_faults(dry_run), *_propagation_faults(fields)]:
-        raise _invalid("DeleteOptions", faults)
+        raise _invalid_options_error("DeleteOptions", faults)
     grace_period = _parse_grace_period(fields.get("gracePeriodSeconds"))
-    return DeleteOptions(bool(dry_run), grace_period, _propagation(fields), uid, resource_version)
+    return DeleteOptions(bool(dry_run), grace_period, _propagation_policy(fields), uid, resource_version)
 
 
 def _propagation_faults(fields: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -395,7 +395,7 @@ def _propagation_faults(fields: Mapping[str, Any]) -> Iterator[FieldError]:
         yield FieldError("propagationPolicy", f'Unsupported value: "{policy}": supported values: {supported_text}')
 
 
-def _propagation(fields: Mapping[str, Any]) -> Propagation | None:
+def _propagation_policy(fields: Mapping[str, Any]) -> Propagation | None:
     if "orphanDependents" in fields:
         return Propagation.ORPHAN if fields["orphanDependents"] is True else Propagation.BACKGROUND
     return Propagation(fields["propagationPolicy"]) if "propagationPolicy" in fields else None
@@ -410,7 +410,7 @@ def _parse_grace_period(value: Any) -> int | None:
     return 1 if int(value) < 0 else int(value)
 
 
-def _invalid(kind: str, faults: list[FieldError]) -> StatusError:
+def _invalid_options_error(kind: str, faults: list[FieldError]) -> StatusError:
     message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
     details = {"group": "meta.k8s.io", "kind": kind, "causes": causes_of(tuple(faults))}
     return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {message}', details)
@@ -423,9 +423,9 @@ def _invalid(kind: str, faults: list[FieldError]) -> StatusError:
 
 _VERSION_MATCH: Final = "resourceVersionMatch"
 _SEND_INITIAL_EVENTS: Final = "sendInitialEvents"
-_EXACT: Final = "Exact"
+_EXACT_MATCH: Final = "Exact"
 _NOT_OLDER: Final = "NotOlderThan"
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def check_list_options(request: ApiRequest) -> None:
@@ -446,7 +446,7 @@ def check_watch_options(request: ApiRequest) -> None:
 def timeout_seconds(request: ApiRequest) -> int:
     """Return the timeout of a request in seconds; 0 if unset. Raises StatusError if it is not a number."""
     text = request.query.get("timeoutSeconds", "0")
-    if not _INTEGER.fullmatch(text):
+    if not _INTEGER_PATTERN.fullmatch(text):
         raise bad_request(f'timeoutSeconds: "{text}" is not a number')
     return int(text)
 
@@ -468,10 +468,10 @@ def _list_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
             yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden unless resourceVersion is provided")
         if query.get("continue"):
             yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
-        if match not in (_EXACT, _NOT_OLDER):
-            yield _unsupported(match, f'"{_EXACT}", "{_NOT_OLDER}"')
-        if match == _EXACT and version == "0":
-            yield _forbidden(_VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT}" is forbidden for resourceVersion "0"')
+        if match not in (_EXACT_MATCH, _NOT_OLDER):
+            yield _unsupported_match_fault(match, f'"{_EXACT_MATCH}", "{_NOT_OLDER}"')
+        if match == _EXACT_MATCH and version == "0":
+            yield _forbidden(_VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT_MATCH}" is forbidden for resourceVersion "0"')
     if _SEND_INITIAL_EVENTS in query:
         yield _forbidden(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
 
@@ -486,7 +486,7 @@ def _watch_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
                 _VERSION_MATCH, f"{_VERSION_MATCH} is forbidden for watch unless {_SEND_INITIAL_EVENTS} is provided"
             )
         if match != _NOT_OLDER:
-            yield _unsupported(match, f'"{_NOT_OLDER}"')
+            yield _unsupported_match_fault(match, f'"{_NOT_OLDER}"')
         if query.get("continue"):
             yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
 
@@ -495,7 +495,7 @@ def _forbidden(field: str, problem: str) -> FieldError:
     return FieldError(field, f"Forbidden: {problem}")
 
 
-def _unsupported(match: str, supported_text: str) -> FieldError:
+def _unsupported_match_fault(match: str, supported_text: str) -> FieldError:
     return FieldError(_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported_text}')
 
 

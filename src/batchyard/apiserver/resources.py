@@ -1,4 +1,4 @@
-"""The served resources with the strategy of each kind, API paths, and API errors about objects.
+"""The served resources with the kind-specific logic of each, their API paths, and API errors about objects.
 
 Built-in kinds are served from the start. Kinds of CustomResourceDefinitions change at runtime, so caches compare
 `edition` to detect changes.
@@ -17,7 +17,7 @@ from batchyard.apiserver.request import AnyResponse, ApiRequest, StatusError, Us
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, ObjectReader, Propagation, Write, WriteResult
 
-_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERBS_BY_METHOD: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class ResourceStrategy(Protocol):
@@ -26,17 +26,18 @@ class ResourceStrategy(Protocol):
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors.
 
-        `valid_obj` is an object in the storage version that was decoded before. Parts shared with it are valid.
+        `valid_obj` is an object in the storage version that was decoded before. Parts that `sent_object` shares with it
+        are valid, and are not decoded again.
         """
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object, with the fields that clients cannot change restored from the old one."""
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version without rounding times, for comparison."""
+        """Convert a stored object to a served version with exact times, to compare it with another object."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object. Raises StatusError if its creation is not allowed."""
@@ -62,13 +63,13 @@ WriteGuard: TypeAlias = Callable[[UserInfo, Obj, Obj | None], None]
 
 
 class EndpointHandlers(NamedTuple):
-    """The handlers of a subresource or virtual resource, such as reviews, tokens and evictions."""
+    """The handler functions of a subresource (such as `eviction`) or of a resource without stored objects."""
 
     group: str
     version: str
     kind: str
     #: Handlers by HTTP method, called with the request, and the namespace and name of its path.
-    methods: Mapping[str, Callable[[ApiRequest, str, str], AnyResponse]]
+    by_method: Mapping[str, Callable[[ApiRequest, str, str], AnyResponse]]
     #: Whether the path may continue after the subresource.
     takes_path: bool = False
     #: A verb that is required in addition to that of the method.
@@ -77,7 +78,7 @@ class EndpointHandlers(NamedTuple):
     @property
     def verbs(self) -> list[str]:
         """The Kubernetes verbs of the HTTP methods that have handlers."""
-        return [_VERBS[method] for method in self.methods]
+        return [_VERBS_BY_METHOD[method] for method in self.by_method]
 
 
 def _untyped_merge_schema(_version: str) -> MergeSchema:
@@ -90,7 +91,7 @@ def no_decoding_error(_sent_object: Mapping[str, Any]) -> str | None:
 
 
 class Resource(NamedTuple):
-    """A served resource: its kind, strategy, subresources and behavior."""
+    """A served resource: its kind, kind-specific logic, subresources and behavior."""
 
     info: ServedKind
     strategy: ResourceStrategy
@@ -137,7 +138,7 @@ class Resource(NamedTuple):
 
 
 class Resources:
-    """All served resources, by group, version and plural."""
+    """All served resources, by group, version and plural name."""
 
     def __init__(self, built_in: Iterable[Resource]) -> None:
         self._built_in = list(built_in)
@@ -164,16 +165,16 @@ class Resources:
         self._built_in.append(resource)
         self.serve_additional(())
 
-    def serve_additional(self, additional: Iterable[Resource]) -> None:
+    def serve_additional(self, additional_resources: Iterable[Resource]) -> None:
         """Replace the resources that are served in addition to the built-in ones."""
-        self._all = [*self._built_in, *additional]
+        self._all = [*self._built_in, *additional_resources]
         self._by_path = _by_path(self._all)
         self._namespaced_by_kind = _namespaced_by_kind(self._all)
         self.edition += 1
 
 
 def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
-    """Index resources by group, version and plural name; of two with the same path the first is used."""
+    """Index resources by group, version and plural name; if two have the same ones, the first is used."""
     index: dict[tuple[str, str, str], Resource] = {}
     for resource in resources:
         info = resource.info
@@ -184,8 +185,8 @@ def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Res
 
 def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
     """Return whether each kind is namespaced, by `apiVersion` and `kind`."""
-    infos = [resource.info for resource in resources]
-    return {(info.api_version_for(version), info.kind): info.namespaced for info in infos for version in info.versions}
+    kinds = [resource.info for resource in resources]
+    return {(info.api_version_for(version), info.kind): info.namespaced for info in kinds for version in info.versions}
 
 
 def with_subresource_handlers(
@@ -221,7 +222,7 @@ class ResourcePath(NamedTuple):
 
     @property
     def handlers(self) -> EndpointHandlers | None:
-        """The handlers of the path; None if the path is that of stored objects."""
+        """The functions that answer requests for the path; None if stored objects answer them."""
         return self.resource.handlers.get(self.subresource)
 
 
@@ -312,10 +313,10 @@ def not_found_error(path: ResourcePath) -> StatusError:
     return StatusError(404, "NotFound", message, object_details(path, path.name))
 
 
-_MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
+_MODIFIED_MESSAGE: Final = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED) -> StatusError:
+def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED_MESSAGE) -> StatusError:
     """Return the 409 error of a changed object or an unmet precondition."""
     message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {reason}'
     return StatusError(409, "Conflict", message, object_details(path, name))

@@ -14,18 +14,18 @@ from batchyard.api.validation import rules
 from batchyard.apiserver.request import ApiRequest, StatusError, bad_request
 
 #: An operator, or a word without operators and spaces.
-_TOKEN: Final = re.compile(r"==|!=|[=!<>(),]|[^\s=!<>(),]++")
+_TOKEN_PATTERN: Final = re.compile(r"==|!=|[=!<>(),]|[^\s=!<>(),]++")
 _OPERATOR_TOKENS: Final = frozenset({"", "==", "!=", *"=!<>(),"})
 _SINGLE_VALUE_OPERATORS: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 _LIST_OPERATORS: Final = {"in": "In", "notin": "NotIn"}
 _TERM_ENDS: Final = ("", ",")
 _SELECTOR_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_OPERATORS: Final = "in, notin, =, ==, !=, gt, lt"
+_SUPPORTED_OPERATORS_TEXT: Final = "in, notin, =, ==, !=, gt, lt"
 
 
 def parse_label_selector(text: str) -> tuple[Requirement, ...]:
     """Parse the requirements of a label selector. Raises StatusError if it is malformed."""
-    lexemes = iter([*_TOKEN.findall(text), ""])
+    lexemes = iter([*_TOKEN_PATTERN.findall(text), ""])
     requirements: list[Requirement] = []
     lexeme = next(lexemes)
     while lexeme:
@@ -60,7 +60,7 @@ def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement
         end = value if value in _TERM_ENDS else next(lexemes)
         values = ("" if value in _TERM_ENDS else value,)
     else:
-        raise _parse_error(f"found '{operator}', expected: {_OPERATORS}")
+        raise _parse_error(f"found '{operator}', expected: {_SUPPORTED_OPERATORS_TEXT}")
     _check_values(key, operator, values)
     return Requirement(key, _LIST_OPERATORS.get(operator) or _SINGLE_VALUE_OPERATORS[operator], values), end
 
@@ -99,11 +99,11 @@ def _parse_error(problem: str) -> StatusError:
     return bad_request(f"unable to parse requirement: {problem}")
 
 
-_TERM: Final = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
+_TERM_PATTERN: Final = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
 #: The terms of a field selector; an escaped comma does not separate terms.
-_TERMS: Final = re.compile(r"(?:[^\\,]|\\.?)+", re.DOTALL)
-_ESCAPED: Final = re.compile(r"\\([\\,=])")
-_UNESCAPED: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")
+_TERMS_PATTERN: Final = re.compile(r"(?:[^\\,]|\\.?)+", re.DOTALL)
+_ESCAPED_PATTERN: Final = re.compile(r"\\([\\,=])")
+_UNESCAPED_PATTERN: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")
 
 #: Selectable fields by kind, besides name and namespace.
 _SELECTABLE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -146,7 +146,7 @@ _ABSENT_VALUES: Final = {
 
 
 class LabelTerms:
-    """The requirements of a label selector, grouped so that one set operation checks all of the same kind.
+    """The requirements of a label selector, grouped by operator so that one set operation checks a whole group.
 
     A selector may have thousands of terms and is compared with every object of a list.
     """
@@ -184,7 +184,7 @@ class LabelTerms:
 
 
 class Selection(NamedTuple):
-    """The label and field selectors of a request, all of which must match."""
+    """The label and field selectors of a request; an object must match all of them."""
 
     labels: LabelTerms
     fields: tuple[tuple[str, bool, str], ...]
@@ -209,25 +209,25 @@ def parse_selection(request: ApiRequest, info: ServedKind) -> Selection:
 
 def selected_name(request: ApiRequest) -> str:
     """Return the object name that the field selector of a request requires; '' if it requires none."""
-    for term in _TERMS.findall(request.query.get("fieldSelector", "")):
-        match = _TERM.fullmatch(term)
+    for term in _TERMS_PATTERN.findall(request.query.get("fieldSelector", "")):
+        match = _TERM_PATTERN.fullmatch(term)
         if match is not None and match[1] == "metadata.name" and match[2] != "!=":
-            name = _ESCAPED.sub(r"\1", match[3])
+            name = _ESCAPED_PATTERN.sub(r"\1", match[3])
             return "" if rules.path_segment_errors(name) else name
     return ""
 
 
 def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
     known_fields = _known_fields(info)
-    for term in _TERMS.findall(text):
-        match = _TERM.fullmatch(term)
+    for term in _TERMS_PATTERN.findall(text):
+        match = _TERM_PATTERN.fullmatch(term)
         if match is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-        if _UNESCAPED.fullmatch(match[3]) is None:
+        if _UNESCAPED_PATTERN.fullmatch(match[3]) is None:
             raise bad_request(f"invalid field selector: invalid escape sequence or unescaped character: {match[3]}")
         if match[1] not in known_fields:
             raise bad_request(f"field label not supported: {match[1]}")
-        yield known_fields[match[1]], match[2] != "!=", _ESCAPED.sub(r"\1", match[3])
+        yield known_fields[match[1]], match[2] != "!=", _ESCAPED_PATTERN.sub(r"\1", match[3])
 
 
 def _known_fields(info: ServedKind) -> Mapping[str, str]:

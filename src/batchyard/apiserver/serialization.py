@@ -48,7 +48,7 @@ _DUPLICATES_KEY: Final = "\0twice"
 
 
 class RequestBody(NamedTuple):
-    """A decoded request body, and the errors of strict decoding."""
+    """A decoded request body, and the errors that strict decoding found in it."""
 
     value: Any
     faults: Sequence[str] = ()
@@ -119,8 +119,8 @@ def check_size(body: bytes) -> None:
     Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
     that bound is too high, characters inside strings are excluded.
     """
-    openings = body.count(b"[") + body.count(b"{")
-    if openings <= yaml_documents.NESTING_MAX and openings + body.count(b",") <= yaml_documents.VALUES_MAX:
+    bracket_count = body.count(b"[") + body.count(b"{")
+    if bracket_count <= yaml_documents.NESTING_MAX and bracket_count + body.count(b",") <= yaml_documents.VALUES_MAX:
         return
     if body.count(b'"') - body.count(b'\\"') > 4 * yaml_documents.VALUES_MAX:
         raise _too_many_values()
@@ -136,11 +136,11 @@ def _too_many_values() -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", message)
 
 
-def _mark_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        fields[_DUPLICATES_KEY] = [name for name in fields if counts[name] > 1]
+def _mark_duplicates(names_and_values: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(names_and_values)
+    if len(fields) < len(names_and_values):
+        name_counts = Counter(name for name, _ in names_and_values)
+        fields[_DUPLICATES_KEY] = [name for name in fields if name_counts[name] > 1]
     elif _DUPLICATES_KEY in fields:
         del fields[_DUPLICATES_KEY]
     return fields
@@ -165,14 +165,14 @@ def _duplicate_faults(value: Any, path: str) -> Iterator[str]:
 
 
 class PrunedValue(NamedTuple):
-    """A value without unknown fields, and the errors of strict decoding about them."""
+    """A value without its unknown fields, and the strict decoding errors about those fields."""
 
     value: Any
     faults: Sequence[str]
 
 
 def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
-    """Return a value without the fields that its merge schema lacks; the same value if it has none of these."""
+    """Return a value without the fields that its merge schema does not declare; the same value if there are none."""
     faults: list[str] = []
     return PrunedValue(_prune_value(value, merge_schema, "", faults), faults)
 
@@ -183,7 +183,8 @@ def _prune_value(value: Any, merge_schema: MergeSchema, path: str, faults: list[
     if not isinstance(value, list):
         return value
     items = [
-        _prune_value(item, merge_schema.item, f"{path.removesuffix('.')}[{i}].", faults) for i, item in enumerate(value)
+        _prune_value(item, merge_schema.item_schema, f"{path.removesuffix('.')}[{i}].", faults)
+        for i, item in enumerate(value)
     ]
     return value if all(new is old for new, old in zip(items, value, strict=True)) else items
 
@@ -206,7 +207,7 @@ _OMITTED_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences
 
 
 class SentObject(NamedTuple):
-    """A sent object, decoded into the storage version, and the warnings for its sender."""
+    """An object that a client sent, decoded into the storage version, and the warnings for the client."""
 
     obj: dict[str, Any]
     warnings: tuple[str, ...]
@@ -223,8 +224,8 @@ def decode_body_object(
     type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
         raise _decoding_error(sent_object, type_error, is_patched=is_patched)
-    faults = [] if options.validation == IGNORE else [*body.faults, *unknown_faults]
-    if faults and options.validation == STRICT:
+    faults = [] if options.field_validation == IGNORE else [*body.faults, *unknown_faults]
+    if faults and options.field_validation == STRICT:
         raise _decoding_error(sent_object, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
     if result.obj is None:
         raise invalid_object_error(InvalidObject(result.faults), path, name_of(sent_object))
@@ -254,7 +255,7 @@ def name_of(sent_object: Mapping[str, Any]) -> str:
 def _decode_known_fields(
     sent_object: Obj, path: ResourcePath, valid_obj: Obj | None
 ) -> tuple[DecodedObject, Sequence[str]]:
-    """Decode an object without its unknown fields; return also the strict decoding errors about them."""
+    """Decode an object without its unknown fields; return also the strict decoding errors about those fields."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
         pruned_value = prune_to_merge_schema(sent_object, resource.merge_schema(path.version))
@@ -268,8 +269,8 @@ def _decode_known_fields(
 
 def _without_empty_metadata(obj: dict[str, Any]) -> dict[str, Any]:
     metadata = obj["metadata"]
-    empty = [name for name in _OMITTED_EMPTY if name in metadata and not metadata[name]]
-    return with_metadata(obj, **dict.fromkeys(empty)) if empty else obj
+    empty_fields = [name for name in _OMITTED_EMPTY if name in metadata and not metadata[name]]
+    return with_metadata(obj, **dict.fromkeys(empty_fields)) if empty_fields else obj
 
 
 def _decoding_error(sent_object: Mapping[str, Any], reason: str, *, is_patched: bool) -> StatusError:
@@ -301,7 +302,7 @@ _INCLUDE_OBJECT_VALUES: Final = ("Metadata", "Object", "None")
 
 
 class ResponseForm(Enum):
-    """The representation of objects in a response."""
+    """The form of objects in a response: whole objects, a table, or metadata only."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -310,11 +311,11 @@ class ResponseForm(Enum):
 
 
 class ConvertedItems(Sequence[Any]):
-    """The converted items of a list, as a lazy sequence: each access converts again."""
+    """The items of a list, each converted whenever it is accessed."""
 
-    def __init__(self, stored_items: Sequence[Any], convert: Callable[[Any], Any]) -> None:
+    def __init__(self, stored_items: Sequence[Any], convert_item: Callable[[Any], Any]) -> None:
         self._stored = stored_items
-        self._convert = convert
+        self._convert = convert_item
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -333,7 +334,7 @@ class ConvertedItems(Sequence[Any]):
 
 
 class Representation:
-    """Renders the objects of a resource in the form that a request accepts."""
+    """Renders the objects of a resource in the form that a request accepts: whole, as a table, or as metadata."""
 
     def __init__(self, request: ApiRequest, path: ResourcePath, now: Instant) -> None:
         self._form = accepted_form(request)
@@ -350,12 +351,12 @@ class Representation:
                 revision = stored_object["metadata"].get("resourceVersion")  # absent on virtual objects
                 return self._table([stored_object], {} if revision is None else {"resourceVersion": revision})
             case ResponseForm.WHOLE:
-                return self._path.resource.strategy.show(stored_object, self._path.api_version)
+                return self._path.resource.strategy.render(stored_object, self._path.api_version)
         self.check_accepts_single_object()
         return _metadata_only(stored_object)
 
     def check_accepts_single_object(self) -> None:
-        """Raise StatusError if the accepted form is only for lists."""
+        """Raise StatusError if the client accepts only PartialObjectMetadataList, which is not for single objects."""
         if self._form is ResponseForm.METADATA_LIST:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
 
@@ -399,7 +400,7 @@ class Representation:
             case "None":
                 return {}
             case "Object":
-                return {"object": self._path.resource.strategy.show(obj, self._path.api_version)}
+                return {"object": self._path.resource.strategy.render(obj, self._path.api_version)}
         # managedFields are more than half of the metadata and unused in tables; kubectl is twice as fast without them.
         metadata = dict(obj["metadata"])
         metadata.pop("managedFields", None)
@@ -408,19 +409,19 @@ class Representation:
 
 def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
-    version, show = path.api_version, path.resource.strategy.show
+    version, render_object = path.api_version, path.resource.strategy.render
     has_type = path.resource.has_typed_items
 
-    def item(obj: Obj) -> dict[str, Any]:
-        fields = show(obj, version)
+    def render_item(obj: Obj) -> dict[str, Any]:
+        fields = render_object(obj, version)
         return fields if has_type else {field: value for field, value in fields.items() if field not in _TYPE_FIELDS}
 
-    items = ConvertedItems(stored_objects, item)
+    items = ConvertedItems(stored_objects, render_item)
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
 def convert_to_form(response: Response, form: ResponseForm) -> Response:
-    """Convert the response of a write to the metadata form, if the client accepts only that."""
+    """Convert the response of a write to PartialObjectMetadata, if the client accepts only that."""
     kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return response
@@ -437,15 +438,15 @@ def accepted_form(request: ApiRequest) -> ResponseForm:
 
 
 @lru_cache(maxsize=256)
-def _parse_accept_header(accept: str) -> ResponseForm:
-    for accepted in accept.split(","):
+def _parse_accept_header(accept_header: str) -> ResponseForm:
+    for accepted in accept_header.split(","):
         media_type, *parameter_texts = (part.strip() for part in accepted.split(";"))
         if media_type not in {JSON, "application/*", "*/*", ""}:
             continue
-        parameters = dict(_parameters(parameter_texts))
+        parameters = dict(_split_parameters(parameter_texts))
         if "as" not in parameters:
             return ResponseForm.WHOLE
-        if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and parameters["as"] in _FORMS:
+        if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and parameters["as"] in _FORM_NAMES:
             return ResponseForm(parameters["as"])
     raise _not_acceptable(f"only the following media types are accepted: {JSON}")
 
@@ -455,10 +456,10 @@ def _not_acceptable(message: str) -> StatusError:
 
 
 _METADATA_ONLY_TYPE: Final = {"kind": ResponseForm.METADATA.value, "apiVersion": _META}
-_FORMS: Final = frozenset(form.value for form in ResponseForm)
+_FORM_NAMES: Final = frozenset(form.value for form in ResponseForm)
 
 
-def _parameters(parameters: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _split_parameters(parameters: Sequence[str]) -> Iterator[tuple[str, str]]:
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         yield name, value
@@ -478,7 +479,7 @@ def _column_definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _convert_cells(cells: list[Any], parsers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Convert the table cells of typed columns from text."""
+    """Convert table cells from text to the JSON type of their column."""
     for i, parse in parsers:
         cells[i] = parse(cells[i])
     return cells

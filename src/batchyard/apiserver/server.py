@@ -50,22 +50,22 @@ DEFECT_ERROR: Final = StatusError(500, "InternalError", "APIServer panic'd: see 
 Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
-def audit_event(audited_request: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
-    """Return the audit event of a request; `number` counts the events since the start."""
+def audit_event(audited_request: AuditedRequest, now: Instant, sequence_number: int) -> Mapping[str, Any]:
+    """Return the audit event of a request; `sequence_number` is its sequence number since the server started."""
     request, path, response = audited_request.authenticated_request, audited_request.path, audited_request.response
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
-        "auditID": f"{now:x}-{number}",
+        "auditID": f"{now:x}-{sequence_number}",
         "stage": _audit_stage(audited_request),
         "requestURI": request.path + query,
         "verb": attributes_of(audited_request.effective_request, path).verb,
         "user": request.user.to_json(),
-        "sourceIPs": [request.source],
+        "sourceIPs": [request.client_address],
         "userAgent": request.headers.get("user-agent", ""),
-        "responseStatus": _status(response),
+        "responseStatus": _response_status(response),
         "stageTimestamp": format_micro_time(now),
     }
     if audited_request.effective_request.user != request.user:
@@ -78,7 +78,7 @@ def audit_event(audited_request: AuditedRequest, now: Instant, number: int) -> M
 
 
 def discard_audit(_audited_request: AuditedRequest) -> None:
-    """Discard an audited request."""
+    """Record nothing about an answered request: the auditor of a server without an audit log."""
 
 
 def _audit_stage(audited_request: AuditedRequest) -> str:
@@ -93,8 +93,8 @@ def _reference(path: ResourcePath) -> Mapping[str, str]:
     return {field: value for field, value in reference.items() if value}
 
 
-def _status(response: AnyResponse) -> Mapping[str, Any]:
-    """Return the response status: the code, and for errors the reason."""
+def _response_status(response: AnyResponse) -> Mapping[str, Any]:
+    """Return the `responseStatus` of an audit event: the status code, and for errors the reason."""
     if not isinstance(response, Response):
         return {"code": 200}
     body = response.body if response.code >= 400 and isinstance(response.body, Mapping) else {}
@@ -122,13 +122,13 @@ class ApiServer:
         feed: ChangeFeed,
         now: Callable[[], Instant],
         resources: Resources,
-        access: AuthFilters,
+        auth_filters: AuthFilters,
         audit: Auditor = discard_audit,
     ) -> None:
         self._write_handler = write.WriteHandler(objects, now)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
-        self._auth_filters = access
+        self._auth_filters = auth_filters
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
@@ -139,19 +139,19 @@ class ApiServer:
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
     def add_document(self, path: str, document: Callable[[], Any]) -> None:
-        """Serve a JSON document at a path, to users who are authorized for it."""
+        """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
         self._documents[path] = lambda _: Response(200, document())
 
     def add_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
-        """Serve a path with a handler, for users who are authorized for it."""
+        """Answer GET requests at a path with a handler, for users who are authorized for the path."""
         self._documents[path] = handler
 
     def add_put_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
-        """Serve PUT requests at a path, for users with the verb `put` on it."""
+        """Answer PUT requests at a path with a handler, for users with the verb `put` on the path."""
         self._put_handlers[path] = handler
 
     def set_dry_run_forecast(self, forecast_dry_run: DryRunForecast) -> None:
-        """Set the function that adds predicted effects to the responses to dry runs of queue objects."""
+        """Set the function that adds predicted effects to the responses to dry-run writes of queue objects."""
         self._forecast_dry_run = forecast_dry_run
 
     def set_write_executor(self, executor: write.WriteExecutor) -> None:
@@ -159,7 +159,7 @@ class ApiServer:
         self._write_executor = executor
 
     def add_prefix(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
-        """Serve GET requests below a prefix with a handler, for users who are authorized for the path."""
+        """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
         self._prefix_handlers[prefix] = handler
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
@@ -192,7 +192,7 @@ class ApiServer:
         return self._audit_deferred(response, AuditedRequest(known_request, effective_request, path, response))
 
     def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
-        """Audit a response when it is available."""
+        """Record a response in the audit log once it is available."""
 
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited_request._replace(response=response))
@@ -201,23 +201,23 @@ class ApiServer:
         return DeferredResponse(lambda respond: deferred_response.then(partial(audit_and_respond, respond)))
 
     def _handle_request(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
-        self._auth_filters.check(request, path)
+        self._auth_filters.authorize(request, path)
         _check_body_size(request, path)
         self._read_handler.drop_expired()
         if path is None:
             return self._serve_document(request)
         if path.handlers is not None:
-            if request.method not in path.handlers.methods:
+            if request.method not in path.handlers.by_method:
                 raise method_not_allowed()
             if path.handlers.required_verb:
-                self._auth_filters.check(request, path, path.handlers.required_verb)
-            return path.handlers.methods[request.method](request, path.namespace, path.name)
+                self._auth_filters.authorize(request, path, path.handlers.required_verb)
+            return path.handlers.by_method[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH
         if request.method != "GET":
             form = accepted_form(request)
             if self._write_handler.creates_by_apply(request, path):
-                self._auth_filters.check(request, path, "create")
+                self._auth_filters.authorize(request, path, "create")
             if self._write_executor is not None and self._is_large_write(request, path):
                 return self._prepare_with_executor(request, path, form, self._write_executor)
             response = _with_deprecation(self._write_handler.handle(request, path), path)
@@ -241,15 +241,15 @@ class ApiServer:
     def _prepare_with_executor(
         self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: write.WriteExecutor
     ) -> DeferredResponse:
-        """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
+        """Prepare a large write asynchronously; if its object changes meanwhile, prepare it again."""
         user = request.user
-        work = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
+        prepare_and_encode = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
                 response = self._store_prepared(encoded_write, path, is_last=attempt == write.PREPARE_ATTEMPTS_MAX)
                 if response is None:
-                    executor.ask(user, work, partial(finish, respond, attempt + 1))
+                    executor.ask(user, prepare_and_encode, partial(finish, respond, attempt + 1))
                 else:
                     respond(response if form is ResponseForm.WHOLE else convert_to_form(response, form))
             except StatusError as error:
@@ -258,14 +258,14 @@ class ApiServer:
                 respond(DEFECT_ERROR.response())
                 raise
 
-        callbacks: list[Callable[[Response], None]] = []
-        executor.ask(user, work, lambda encoded_write: finish(callbacks[0], 1, encoded_write))
-        return DeferredResponse(callbacks.append)
+        response_callbacks: list[Callable[[Response], None]] = []
+        executor.ask(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
+        return DeferredResponse(response_callbacks.append)
 
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
     ) -> Response | None:
-        """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
+        """Store a prepared write; return None if its object has changed and the write can be prepared again."""
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             response = _with_deprecation(self._write_handler.store_prepared(prepared_write, path), path)
@@ -276,14 +276,14 @@ class ApiServer:
         return None
 
     def _serve_document(self, request: ApiRequest) -> AnyResponse:
-        """Serve paths that name no resource: documents, health, OpenAPI and discovery."""
+        """Answer requests for paths that name no resource: documents, health, OpenAPI and discovery."""
         if request.method == "PUT" and request.path in self._put_handlers:
             return self._put_handlers[request.path](request)
         if request.method not in {"GET", "HEAD"}:
             return NO_SUCH_PATH
         root, _, subpath = request.path.strip("/").partition("/")
         if root in HEALTH:
-            return Response(200, _health(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
+            return Response(200, _health_text(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)
         for prefix, handler in self._prefix_handlers.items():
@@ -309,7 +309,7 @@ def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
-    """Report whether a request is a dry run whose response includes predicted effects."""
+    """Report whether a request is a dry run of a queue object, whose response includes predicted effects."""
     is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
     return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
 
@@ -322,6 +322,6 @@ def _with_deprecation(response: AnyResponse, path: ResourcePath | None) -> AnyRe
     return response if warning in response.warnings else response._replace(warnings=(*response.warnings, warning))
 
 
-def _health(check: str) -> str:
-    """Return the verbose text of a health check, which always passes."""
-    return f"[+]ping ok\n{check} check passed\n"
+def _health_text(check_name: str) -> str:
+    """Return the verbose text of a health check (`/healthz`, `/livez`, `/readyz`), which always passes."""
+    return f"[+]ping ok\n{check_name} check passed\n"

@@ -1,4 +1,4 @@
-"""Virtual resources, whose objects are computed on request; ComponentStatuses; Events in `events.k8s.io`."""
+"""Virtual resources, whose objects are computed for each request; ComponentStatuses; Events in `events.k8s.io`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +26,14 @@ from batchyard.base.instant import Instant
 
 
 class VirtualStrategy(BuiltInStrategy):
-    """The resource strategy of a kind without stored objects, which has only an OpenAPI schema."""
+    """The kind-specific API logic of a kind without stored objects: only an OpenAPI schema."""
 
     def __init__(self, info: ServedKind) -> None:
         super().__init__(info.constant)
         self._info = info
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Return an OpenAPI schema without fields, because the handlers validate them."""
+        """Return an OpenAPI schema without fields: the kind's request handlers validate the fields."""
         info = self._info
         kind = {"group": info.group, "version": version, "kind": info.kind}
         schema = {"type": "object", "description": description(info.kind), "x-kubernetes-group-version-kind": [kind]}
@@ -41,7 +41,7 @@ class VirtualStrategy(BuiltInStrategy):
 
 
 def virtual_resource(kind: ServedKind, handlers: Mapping[str, EndpointHandlers]) -> Resource:
-    """Return a virtual resource with its handlers by subresource; '' is the resource itself."""
+    """Return a resource without stored objects, with its handlers by subresource; '' is the resource itself."""
     return Resource(kind, VirtualStrategy(kind), handlers=handlers)
 
 
@@ -58,18 +58,18 @@ class VirtualObjectSource(Protocol):
         """Return all objects of a namespace, or of all namespaces for '', sorted by namespace and name."""
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
-        """Return one object; None if it does not exist. Raises StatusError if that needs a more specific error."""
+        """Return one object; None, or a StatusError with a more specific message, if it does not exist."""
 
 
 class ComputedStrategy(VirtualStrategy):
-    """The resource strategy of a kind with computed objects, including its table."""
+    """The kind-specific API logic of a kind whose objects are computed: an OpenAPI schema and a table."""
 
     def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
         super().__init__(info)
         self._table = table
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a computed object."""
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+        """Return a computed object unchanged: it is already in the served version."""
         return dict(stored_object)
 
     def columns(self, api_version: str) -> Sequence[Column]:
@@ -132,7 +132,7 @@ def events_resource() -> Resource:
 
 
 class _RenamedEvents(BuiltInStrategy):
-    """The resource strategy of Events in the group `events.k8s.io`."""
+    """The kind-specific API logic of Events in `events.k8s.io`, stored in the core group's form."""
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an Event of `events.k8s.io` into the form of the core group, which is stored."""
@@ -141,9 +141,9 @@ class _RenamedEvents(BuiltInStrategy):
         )
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Return an updated Event; times that a client sends back in whole seconds keep their stored precision."""
+        """Return the updated Event, with the stored precision of times that a client sends back in whole seconds."""
         prepared_event: dict[str, Any] = restore_stored_times(
-            new, cut_times_to_seconds(dict(old), super().times(_CORE_EVENT.api_version)), old
+            new, cut_times_to_seconds(dict(old), super().time_paths(_CORE_EVENT.api_version)), old
         )
         return prepared_event
 
@@ -159,17 +159,17 @@ class _RenamedEvents(BuiltInStrategy):
         """Return a stored Event with the field names of `events.k8s.io`."""
         return {**_rename_fields(stored_object, _EVENTS_V1_NAMES), "apiVersion": api_version}
 
-    def times(self, api_version: str) -> TimeLocations:
-        """Return the paths of time fields, with the field names of `events.k8s.io`."""
-        return _rename_fields(super().times(api_version), _EVENTS_V1_NAMES)
+    def time_paths(self, api_version: str) -> TimeLocations:
+        """Return the paths of an Event's time fields, with their names in `events.k8s.io`."""
+        return _rename_fields(super().time_paths(api_version), _EVENTS_V1_NAMES)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of Events in `events.k8s.io`, including referenced ones, by name."""
         schemas_by_name = dict(super().schemas(version))
-        core = schemas_by_name.pop(schema_name(_CORE_EVENT, version))
+        core_schema = schemas_by_name.pop(schema_name(_CORE_EVENT, version))
         kind = {"group": _EVENTS_V1_INFO.group, "version": version, "kind": _EVENTS_V1_INFO.kind}
-        properties = _rename_fields(core["properties"], _EVENTS_V1_NAMES)
-        event_schema = {"type": "object", "properties": properties, "x-kubernetes-group-version-kind": [kind]}
+        renamed_properties = _rename_fields(core_schema["properties"], _EVENTS_V1_NAMES)
+        event_schema = {"type": "object", "properties": renamed_properties, "x-kubernetes-group-version-kind": [kind]}
         return {schema_name(_EVENTS_V1_INFO, version): event_schema, **schemas_by_name}
 
 
@@ -193,13 +193,13 @@ def _rename_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[
 
 _COMPONENT_STATUS: Final = "ComponentStatus"
 _COMPONENT_NAMES: Final = ("controller-manager", "journal", "scheduler")
-_DEPRECATION: Final = "v1 ComponentStatus is deprecated in v1.19+"
+_DEPRECATION_WARNING: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 
 def component_statuses(now: Callable[[], Instant]) -> Resource:
     """Return the virtual resource of ComponentStatuses."""
     info = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
-    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION)
+    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION_WARNING)
     table = (
         (Column("Name"), cells.name),
         (Column("Status"), lambda _obj, _now: "Healthy"),

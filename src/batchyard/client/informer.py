@@ -434,7 +434,7 @@ class CompositeClient:
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Apply the writes of container runs at once, then the other writes in order until one is rejected."""
         object_writes = [write for write in writes if not _is_run_write(write)]
-        run_results = [WriteResult(self._machine.do(write)) for write in writes if _is_run_write(write)]
+        run_results = [WriteResult(self._machine.execute_write(write)) for write in writes if _is_run_write(write)]
         if object_writes:
             self._objects.submit(object_writes, on_result)
         else:

@@ -209,7 +209,7 @@ class Pacer:
         if self._throttle is None:
             reconcile()
         else:
-            self._throttle.take(reconcile)
+            self._throttle.run_reconcile(reconcile)
 
     def _wake(self, retry: Work) -> None:
         self._is_wake_up_scheduled = False

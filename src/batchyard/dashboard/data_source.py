@@ -1,4 +1,4 @@
-"""The inputs of the dashboard's JSON documents: objects, scheduler state, history, user permissions and page window."""
+"""What the dashboard's JSON documents are computed from: objects, scheduler state, history, user permissions, page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ def format_resource_amount(resource: str, amount: int) -> str:
 
 
 def usage_fraction(amount: int, total: int) -> float:
-    """Return part/whole as a number from 0 to 1, rounded to thousandths, the resolution of usage bars."""
+    """Return amount/total as a number from 0 to 1, rounded to thousandths, the resolution of usage bars."""
     return round(min(1.0, max(0.0, amount / total)), 3) if total > 0 else 0.0
 
 
 def _format_bytes(amount: int) -> str:
-    scaled_amount, unit = float(amount), 0
-    while abs(scaled_amount) >= 1024 and unit < len(_BYTE_UNITS) - 1:
-        scaled_amount, unit = scaled_amount / 1024, unit + 1
-    digits = 0 if scaled_amount == int(scaled_amount) or abs(scaled_amount) >= 100 else 1
-    return f"{scaled_amount:,.{digits}f} {_BYTE_UNITS[unit]}"
+    scaled_amount, unit_index = float(amount), 0
+    while abs(scaled_amount) >= 1024 and unit_index < len(_BYTE_UNITS) - 1:
+        scaled_amount, unit_index = scaled_amount / 1024, unit_index + 1
+    decimal_places = 0 if scaled_amount == int(scaled_amount) or abs(scaled_amount) >= 100 else 1
+    return f"{scaled_amount:,.{decimal_places}f} {_BYTE_UNITS[unit_index]}"
 
 
 # The state of a Workload, and its owner.
@@ -56,7 +56,7 @@ _FAILURE_REASONS: Final = ("Failed", "JobFailed", "AdmissionChecksRejected")
 
 
 def workload_state(view: WorkloadView, obj: Obj) -> str:
-    """Return the state of a Workload, one of STATES."""
+    """Return the state that the dashboard shows for a Workload, such as Pending, Running or Evicted; one of STATES."""
     if view.finished:
         reason = (find_condition(obj, "Finished") or {}).get("reason")
         return "Failed" if reason in _FAILURE_REASONS else "Finished"
@@ -82,7 +82,7 @@ _ENTRY_ORDER: Final = attrgetter("order")
 
 
 class WorkloadListEntry:
-    """The entry of one Workload in the Workload list."""
+    """One Workload in the dashboard's list of Workloads, with its cached state, sort key and search text."""
 
     __slots__ = ("namespace", "obj", "order", "search_text", "state", "view")
 
@@ -98,13 +98,13 @@ class WorkloadListEntry:
         self.search_text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
 
     def update(self, obj: Obj) -> None:
-        """Update the entry to a new revision of its Workload; name and creation time do not change."""
+        """Update the list entry to a new revision of its Workload; name and creation time do not change."""
         self.obj, self.view = obj, workload_view(obj)
         self.state = workload_state(self.view, obj)
 
 
 class WorkloadListCache:
-    """The cached entries of all Workloads."""
+    """Caches the entries of the dashboard's list of all Workloads."""
 
     def __init__(self) -> None:
         self._entries_by_uid: dict[str, WorkloadListEntry] = {}
@@ -113,7 +113,7 @@ class WorkloadListCache:
         self._last_objects: Sequence[Obj] = ()
 
     def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[WorkloadListEntry]:
-        """Return the entries of the Workloads in some namespaces, or in all for None; the latest first."""
+        """Return the list entries of the Workloads in some namespaces (None: in all), newest first."""
         self._refresh(reader.list(scheme.WORKLOAD))
         if namespaces is None:
             return self._latest_first
@@ -121,7 +121,7 @@ class WorkloadListCache:
         return [entry for entry in self._latest_first if entry.namespace in selected_namespaces]
 
     def _refresh(self, objs: Sequence[Obj]) -> None:
-        """Update the entries of changed Workloads; unchanged ones are recognized by object identity."""
+        """Update the list entries of changed Workloads; unchanged Workloads are recognized by object identity."""
         if objs is self._last_objects:
             return
         old_objects, self._last_objects = self._last_objects, objs
@@ -155,11 +155,11 @@ Query: TypeAlias = Mapping[str, str]
 
 
 class QueueSource(Protocol):
-    """The scheduler state that the views need: pending and admitted Workloads by queue."""
+    """Read access to the scheduler's state for dashboard pages: pending and admitted Workloads by queue."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The ClusterQueues, Cohorts and their quota."""
+        """The scheduler's snapshot: ClusterQueues and Cohorts with their quota and usage."""
 
     def first_pending(self, cluster_queue: str, count: int) -> Sequence[WorkloadView]:
         """Return the first `count` pending Workloads of a ClusterQueue in scheduling order."""
@@ -179,7 +179,7 @@ class QueueSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ViewInputs:
-    """All inputs from which the JSON document of one view is computed."""
+    """Everything from which the JSON document of a dashboard page is computed."""
 
     reader: Reader
     queue_source: QueueSource
@@ -212,7 +212,7 @@ class FullAccess:
 
 
 class NamespaceAccess:
-    """The permissions of one user while one JSON document is computed; each permission is checked once."""
+    """The list permissions of one user while one dashboard document is computed; each permission is checked once."""
 
     def __init__(self, viewer: ViewerAccess) -> None:
         self._viewer = viewer
@@ -250,15 +250,15 @@ UNPAGINATED: Final = 1_000_000
 
 
 class PageWindow(NamedTuple):
-    """The requested page of a list: its offset and its maximum number of rows."""
+    """The requested part of a list: its offset and its maximum number of rows."""
 
     offset: int
     limit: int
 
 
-def requested_page(source: ViewInputs, query: Query) -> PageWindow:
-    """Return the page that a query requests; invalid numbers select the defaults."""
-    if source.is_complete:
+def requested_page(inputs: ViewInputs, query: Query) -> PageWindow:
+    """Return the offset and limit that a query requests for a list; invalid numbers select the defaults."""
+    if inputs.is_complete:
         return PageWindow(0, UNPAGINATED)
     limit = _parse_count(query.get("limit", "")) or PAGE_SIZE
     return PageWindow(_parse_count(query.get("offset", "")), min(limit, PAGE_SIZE_MAX))

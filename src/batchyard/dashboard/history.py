@@ -27,7 +27,7 @@ DIVERGENCES_MAX: Final = 500
 
 
 class SchedulerDivergence(NamedTuple):
-    """One divergence between Kueue and this scheduler in shadow mode."""
+    """A difference between a decision of Kueue and that of this scheduler, which runs beside Kueue in shadow mode."""
 
     at: Instant
     #: When Kueue decided, or since when this scheduler would have decided.
@@ -38,14 +38,14 @@ class SchedulerDivergence(NamedTuple):
     message: str
     #: This scheduler's reason against Kueue's decision, if the message does not contain it.
     why: str
-    look: Sequence[str]
+    hints: Sequence[str]
 
 
 class ShadowComparison:
-    """The results of shadow mode: the numbers of agreements and divergences, and the recent divergences."""
+    """The results of shadow mode: how often Kueue and this scheduler agreed and differed, and recent differences."""
 
     def __init__(self, count_agreements: Callable[[], int], count_divergences: Callable[[], int]) -> None:
-        """Store two functions that return the current number of agreements and of divergences."""
+        """Store two functions that return how often Kueue and this scheduler agreed and differed."""
         self.count_agreements = count_agreements
         self.count_divergences = count_divergences
         #: The recent divergences, the latest first.
@@ -53,7 +53,7 @@ class ShadowComparison:
 
 
 class HistoryLimits(NamedTuple):
-    """The maximum numbers of finished Workloads (about 1.5 KB each) and of ended node intervals in a history."""
+    """How many finished Workloads (about 1.5 KB each) and ended pod-on-node intervals a history keeps at most."""
 
     workloads: int
     node_intervals: int
@@ -88,7 +88,7 @@ class WorkloadMark(NamedTuple):
 
 @dataclass(slots=True)
 class QuotaInterval:
-    """An interval during which a Workload had quota reserved; `end` is None while it lasts."""
+    """An interval during which a Workload had quota reserved; `end` is None while the quota is reserved."""
 
     cluster_queue: str
     start: Instant
@@ -121,7 +121,7 @@ class WorkloadHistory:
 
 @dataclass(slots=True)
 class NodeInterval:
-    """The interval during which a pod was bound to a node; `end` is None while it lasts."""
+    """The interval during which a pod was bound to a node; `end` is None while the pod is bound."""
 
     pod: str
     namespace: str
@@ -133,7 +133,7 @@ class NodeInterval:
 
 
 class PlatformHistory:
-    """The recorded history of a platform: the events of its Workloads, and the node intervals of its pods."""
+    """The recorded history of a platform: the events of its Workloads, and the intervals of its pods on nodes."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class PlatformHistory:
         #: The Workload histories by uid, in order of creation.
         self.workload_histories: dict[str, WorkloadHistory] = {}
         self._ended_workloads: OrderedDict[str, None] = OrderedDict()
-        #: The current node intervals by pod uid; `_stayed` has the ended intervals.
+        #: The current node intervals by pod uid; `_ended_intervals` has the ended ones.
         self._current_intervals: dict[str, NodeInterval] = {}
         self._ended_intervals: deque[NodeInterval] = deque(maxlen=limits.node_intervals)
 
@@ -164,7 +164,7 @@ class PlatformHistory:
                 self._on_pod(event)
 
     def node_intervals(self) -> Iterable[NodeInterval]:
-        """Return the node intervals of all pods: first the ended, then the current intervals."""
+        """Yield the intervals of all pods on nodes: first the ended, then the current ones."""
         yield from self._ended_intervals
         yield from self._current_intervals.values()
 
@@ -174,7 +174,7 @@ class PlatformHistory:
         if event.type is EventType.DELETED:
             if history is not None and not history.is_over:
                 self._end_quota_interval(history, self._now(), DELETED)
-                self._record(history, WorkloadMark(self._now(), DELETED))
+                self._add_mark(history, WorkloadMark(self._now(), DELETED))
             return
         if history is None:
             history = self._start_history(view, event.obj)
@@ -183,62 +183,66 @@ class PlatformHistory:
         old_view = None if old is None else workload_view(old)
         if old_view is not None and _recorded_state(old_view) == _recorded_state(view):
             return
-        self._compare(history, old_view, view, event.obj)
+        self._record_changes(history, old_view, view, event.obj)
 
     def _start_history(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
-        """Start the history of a Workload, with earlier events from its conditions."""
+        """Create the history of a Workload, and add its earlier events from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
         history = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
         self.workload_histories[view.uid] = history
         history.marks.append(WorkloadMark(view.created, CREATED))
-        transitions = [(find_condition(obj, kind), event) for kind, event in _CONDITION_EVENTS]
-        for condition, event in transitions:
+        conditions_and_events = [(find_condition(obj, kind), event) for kind, event in _CONDITION_EVENTS]
+        for condition, event in conditions_and_events:
             if condition is None or condition["status"] != "True":
                 continue
             changed_at = parse_time(condition["lastTransitionTime"])
             if event == RESERVED:
-                self._reserve(history, obj, changed_at)
+                self._start_quota_interval(history, obj, changed_at)
             elif event == FINISHED:
                 self._end_quota_interval(history, changed_at, FINISHED)
             reason, message = condition.get("reason", ""), condition.get("message", "")
-            self._record(history, WorkloadMark(changed_at, event, reason, message))
+            self._add_mark(history, WorkloadMark(changed_at, event, reason, message))
         history.marks.sort(key=lambda mark: mark.at)
         return history
 
-    def _compare(self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
-        """Record the changes between two revisions of a Workload."""
+    def _record_changes(
+        self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj
+    ) -> None:
+        """Record the events that happened to a Workload between two of its revisions."""
         now = self._now()
         history.priority = view.priority
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
-            self._reserve(history, obj, now)
-            self._record(history, WorkloadMark(now, RESERVED))
+            self._start_quota_interval(history, obj, now)
+            self._add_mark(history, WorkloadMark(now, RESERVED))
         if view.admitted and not (old_view and old_view.admitted):
-            self._record(history, WorkloadMark(now, ADMITTED))
+            self._add_mark(history, WorkloadMark(now, ADMITTED))
         if view.pods_ready and not (old_view and old_view.pods_ready):
-            self._record(history, WorkloadMark(now, READY))
+            self._add_mark(history, WorkloadMark(now, READY))
         if view.evicted and not (old_view and old_view.evicted):
-            self._evict(history, obj, now)
+            self._record_eviction(history, obj, now)
         if old_view and old_view.quota_reserved and not view.quota_reserved:
             self._end_quota_interval(history, now, EVICTED)
         if view.finished and not (old_view and old_view.finished):
             condition = find_condition(obj, "Finished") or {}
             self._end_quota_interval(history, now, FINISHED)
-            self._record(
+            self._add_mark(
                 history, WorkloadMark(now, FINISHED, condition.get("reason", ""), condition.get("message", ""))
             )
 
-    def _evict(self, history: WorkloadHistory, obj: Obj, now: Instant) -> None:
+    def _record_eviction(self, history: WorkloadHistory, obj: Obj, now: Instant) -> None:
         eviction, preemption = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
         reason, message = eviction.get("reason", ""), eviction.get("message", "")
         if reason != "Preempted" or preemption is None:
-            self._record(history, WorkloadMark(now, EVICTED, reason, message))
+            self._add_mark(history, WorkloadMark(now, EVICTED, reason, message))
             return
         preemptor_uid = parse_preemptor_uid(preemption["message"])
-        self._record(history, WorkloadMark(now, PREEMPTED, preemption["reason"], preemption["message"], preemptor_uid))
+        self._add_mark(
+            history, WorkloadMark(now, PREEMPTED, preemption["reason"], preemption["message"], preemptor_uid)
+        )
 
     @staticmethod
-    def _reserve(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
-        """Start a quota interval with the assigned usage; later decreases, as pods finish, are not recorded."""
+    def _start_quota_interval(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
+        """Start a quota interval of a Workload with its assigned usage; decreases as pods finish are not recorded."""
         admission = admission_of(obj)
         usage = tuple(
             (assignment["flavors"][resource], resource, amount(resource, quantity))
@@ -255,7 +259,7 @@ class PlatformHistory:
         if history.quota_intervals and history.quota_intervals[-1].end is None:
             history.quota_intervals[-1].end, history.quota_intervals[-1].outcome = now, outcome
 
-    def _record(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
+    def _add_mark(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
         history.marks.append(mark)
         if mark.event in _FINAL_EVENTS:
             self._ended_workloads[history.uid] = None

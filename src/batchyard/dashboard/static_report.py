@@ -1,4 +1,4 @@
-"""The dashboard's static files and views, and a self-contained HTML report about a finished run."""
+"""The dashboard's static files and pages, and a self-contained HTML report about a finished run."""
 
 import pkgutil
 import re
@@ -73,7 +73,7 @@ class Asset(NamedTuple):
 
 @cache
 def read_asset(name: str) -> Asset | None:
-    """Return a static file by name, None if it does not exist; the empty name is the index page."""
+    """Return a static file of the dashboard by name; None if it does not exist; the empty name is the index page."""
     name = name or INDEX
     if name not in _STATIC_FILES:
         return None
@@ -103,19 +103,19 @@ VIEWS: Final[Mapping[str, View]] = {
 
 
 def no_costs() -> Statement | None:
-    """Return None, because CostRecords contain the machine costs."""
+    """Return None: the costs of the platform come from its CostRecords."""
     return None
 
 
 class PlatformTime(NamedTuple):
-    """The clock of the platform, and its speed relative to real time; 0 for a stopped clock."""
+    """The clock of the platform, and its speed relative to real time; the speed is 0 for a stopped clock."""
 
     now: Callable[[], Instant]
     speed: float
 
 
 class DashboardViews:
-    """Computes the views of a platform; with `whole`, lists are complete instead of paginated."""
+    """Computes the JSON documents of all dashboard pages; with `is_complete`, lists are not paginated."""
 
     def __init__(
         self,
@@ -125,14 +125,14 @@ class DashboardViews:
         time: PlatformTime,
         costs: Callable[[], Statement | None] = no_costs,
         *,
-        whole: bool = False,
+        is_complete: bool = False,
     ) -> None:
         self._reader = reader
         self._queue_source = queue_source
         self._history = history
         self._time = time
         self._costs = costs
-        self._is_complete = whole
+        self._is_complete = is_complete
         self._workload_list = data_source.WorkloadListCache()
 
     def objects(self, kind: str) -> Sequence[Obj]:
@@ -142,12 +142,12 @@ class DashboardViews:
     def model(
         self, view: str, query: data_source.Query, viewer: data_source.ViewerAccess
     ) -> data_source.ViewJson | None:
-        """Return the document of a view; None if the view or its object does not exist or the user may not list it."""
+        """Return the document of a page; None if the page or its object does not exist or the user may not list it."""
         compute_view = VIEWS.get(view)
         if compute_view is None:
             return None
         self._queue_source.snapshot.settle()
-        source = data_source.ViewInputs(
+        inputs = data_source.ViewInputs(
             self._reader,
             self._queue_source,
             self._history,
@@ -156,10 +156,10 @@ class DashboardViews:
             self._costs(),
             self._is_complete,
         )
-        return compute_view(source, data_source.NamespaceAccess(viewer), query)
+        return compute_view(inputs, data_source.NamespaceAccess(viewer), query)
 
     def time(self) -> data_source.ViewJson:
-        """Return the time and speed of the platform, from which the page computes ages."""
+        """Return the time and speed of the platform, from which the browser computes ages."""
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
 
 
@@ -173,26 +173,26 @@ _encode = msgspec.json.Encoder().encode
 
 
 def render_static_report(views: DashboardViews) -> str:
-    """Return the HTML report with the JSON documents of all views."""
+    """Return the HTML report, which contains the JSON documents of all dashboard pages."""
     documents_json = _encode({**views.time(), "models": _all_documents(views)}).decode()
     embedded_json = documents_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
-    style = f"<style>\n{_read_text(STYLE)}</style>"
+    style_element = f"<style>\n{_read_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded_json}</script>'
-    script = f'<script type="module">\n{bundled_script()}</script>'
-    page = _PRELOAD_LINE.sub("", _read_text(INDEX))
+    script_element = f'<script type="module">\n{bundled_script()}</script>'
+    html = _PRELOAD_LINE.sub("", _read_text(INDEX))
     for old, replacement in (
         ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
-        ('<link rel="stylesheet" href="style.css">', style),
+        ('<link rel="stylesheet" href="style.css">', style_element),
         ('<script type="module" src="js/app.js"></script>\n', ""),
-        ("</body>", f"{data}\n{script}\n</body>"),
+        ("</body>", f"{data}\n{script_element}\n</body>"),
     ):
-        assert old in page, f"index.html does not contain {old!r}"
-        page = page.replace(old, replacement)
-    return page
+        assert old in html, f"index.html does not contain {old!r}"
+        html = html.replace(old, replacement)
+    return html
 
 
 def bundled_script() -> str:
-    """Return all scripts joined into one, without imports; top-level names are unique across the scripts."""
+    """Return all dashboard scripts joined into one, without imports; top-level names are unique across the scripts."""
     return "".join(_EXPORT_KEYWORD.sub("", _IMPORT_LINE.sub("", _read_text(f"js/{name}"))) for name in SCRIPTS)
 
 
@@ -217,7 +217,7 @@ def _all_documents(views: DashboardViews) -> dict[str, Any]:
 
 
 def _detail_queries(views: DashboardViews, kind: str) -> Iterator[dict[str, str]]:
-    """Yield the query of the detail page of each object of a kind."""
+    """Yield the query of each object's detail page, for all objects of a kind."""
     for obj in views.objects(kind)[:DETAILS_MAX]:
         namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]
         yield {"namespace": namespace, "name": name} if namespace else {"name": name}

@@ -1,7 +1,7 @@
-"""The client interface: a cached reader of objects, and a writer of intended changes.
+"""The client interface of controllers: a cached reader of objects, and a writer of changes.
 
-A Reader never blocks: it is a cache of the objects, in process or filled by watches. A Writer accepts writes and
-reports results later, through the kernel, after their own watch events have been delivered.
+A Reader never blocks: it reads a cache of the objects, which is in process or filled by watches. A Writer accepts
+writes and reports results later, from the event loop, after the watch events of those writes have been delivered.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,14 +33,14 @@ class WatchEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A write that creates an object. A uid and creation time in the object are kept; missing ones are generated."""
+    """A write that creates an object. The object's uid and creation time are kept if it has them, or else generated."""
 
     obj: Obj
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A write that replaces an object except its status. A resourceVersion in the object must be current."""
+    """A write that replaces an object except its status. If the object has a resourceVersion, it must be current."""
 
     obj: Obj
     #: The new `managedFields`; None leaves them unchanged.
@@ -51,7 +51,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStatus:
-    """A write that replaces only the status of an object. A resourceVersion in the object must be current."""
+    """A write that replaces only the status of an object. If the object has a resourceVersion, it must be current."""
 
     obj: Obj
     managed_fields: Sequence[Obj] | None = None
@@ -84,11 +84,11 @@ Write: TypeAlias = Create | Update | UpdateStatus | Delete
 
 
 class WriteResult(NamedTuple):
-    """The result of one or more writes: the stored object of the last one, or the error."""
+    """The result of a sequence of one or more writes: the object that the last one stored, or the error."""
 
     obj: Obj | None
     error: ApiError | None = None
-    #: The rejected one of several writes submitted together.
+    #: The write that was rejected, of several submitted together.
     refused: Write | None = None
 
 
@@ -96,19 +96,19 @@ class ObjectReader(Protocol):
     """Read access to the current objects, by key and by kind."""
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with a key, or None."""
+        """Return the object with a key; None if it does not exist."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
 
 
 class Reader(ObjectReader, Protocol):
-    """Read access to the objects of a cache and to their dependents."""
+    """Read access to cached objects, by key, by kind and by owner."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Return the dependents of an owner in a namespace ('' if cluster-scoped), sorted by kind, namespace and name.
 
-        A reference across namespaces does not count.
+        Objects that refer to an owner in another namespace are not included.
         """
 
 
@@ -118,7 +118,7 @@ class ObjectWriter(Protocol):
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Submit one or more writes, which are executed in order until one is rejected.
 
-        The kernel calls `on_result` once, after `submit` has returned, with the result of the last attempted write.
+        The event loop calls `on_result` once, after `submit` has returned, with the result of the last attempted write.
         """
 
 
@@ -126,13 +126,13 @@ Listener: TypeAlias = Callable[[Sequence[WatchEvent]], None]
 
 
 class ObjectClient(Reader, ObjectWriter, Protocol):
-    """A reader and writer with change notifications, which drives the controllers of a runner."""
+    """A reader and writer of objects that also passes watch events to listeners; controllers run on it."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Register a listener. The kernel later calls it with each batch of new changes, in order."""
+        """Register a listener. The event loop later calls it with each batch of watch events, in order."""
 
     def is_settled(self) -> bool:
-        """Report whether the client has delivered all changes that it has received, so that controllers may decide.
+        """Report whether the client has delivered all watch events that it has received: controllers may decide.
 
-        If writes take effect synchronously, this includes their results; otherwise it does not wait for them.
+        Results of writes are included only if the client executes writes synchronously.
         """

@@ -1,4 +1,4 @@
-"""The container runtime interfaces: logs, usage, exec, attach, port-forward, and container runs as objects."""
+"""The interfaces to the container runtime: logs, usage, exec, attach, port-forward, and container starts as objects."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -17,7 +17,7 @@ class MeasuredUsage(NamedTuple):
     #: CPU and memory usage by container; by '' for a node.
     usage: Mapping[str, ResourceUsage]
     #: The interval of the CPU measurement in microseconds; 0 if the usage is known exactly.
-    window: int = 0
+    window_microseconds: int = 0
 
 
 class LogLine(NamedTuple):
@@ -30,7 +30,7 @@ class LogLine(NamedTuple):
 
 
 class ContainerLog(Protocol):
-    """A reader of the retained log of one container run."""
+    """A reader of the retained log of one run (start) of a container."""
 
     on_new_data: Callable[[], None]
     """Called when lines are available or the log ends."""
@@ -41,10 +41,10 @@ class ContainerLog(Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether existing lines remain unread. A long log is read in parts, with a notification for each part."""
+        """Whether unread log lines exist. A long log is read in parts, with a notification for each part."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip existing lines before the last `lines` ones, as far as possible; to be called before the first read."""
+        """Skip log lines before the last `lines` ones, as far as possible; to be called before the first read."""
 
     def read(self) -> Sequence[LogLine]:
         """Return the log lines since the last read, oldest first; the first read starts with retained lines."""
@@ -54,7 +54,7 @@ class ContainerLog(Protocol):
 
 
 class Streams(NamedTuple):
-    """The standard streams of a process that a client requests; a terminal merges stdout and stderr."""
+    """The standard streams of a process that a client asks for; a terminal merges stdout and stderr."""
 
     stdin: bool = False
     stdout: bool = False
@@ -70,20 +70,20 @@ class SessionEnd(NamedTuple):
 
 
 class SessionClient(Protocol):
-    """Callbacks to the client of an exec, attach or port-forward session; never called while the client calls it."""
+    """Callbacks of an exec, attach or port-forward session to its client; never called from within a client's call."""
 
     def process_output(self, output: str, data: bytes) -> None:
         """Handle data from the process or port; `output` is `stdout` (also for a port) or `stderr`."""
 
     def wants_more(self, *, wants: bool) -> None:
-        """Resume or pause the client's input: `wants` is whether the process or port accepts more."""
+        """Resume or pause the client's input, depending on whether the process or port accepts more."""
 
     def process_end(self, session_end: SessionEnd) -> None:
-        """Handle the end of the session, after all data was delivered; no other callback follows."""
+        """Handle the end of the session. All data was delivered before, and no other callback follows."""
 
 
 class ByteStream(Protocol):
-    """A bidirectional byte stream to a port or a process."""
+    """A bidirectional byte stream to a port of a pod or to a process."""
 
     def write(self, data: bytes) -> None:
         """Send bytes; bytes that the process or port does not accept yet are buffered."""
@@ -109,16 +109,16 @@ class Containers(Protocol):
     """Access to the containers of pods through the container runtime."""
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """Return a reader of the log of a container's current or last run; with `previous`, of the run before.
+        """Return a reader of the log of a container's current or last run; with `previous`, of the run before that.
 
-        The caller has checked in the pod's status that the run exists.
+        The caller has checked in the pod's status that this run exists.
         """
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:
-        """Return the measured usage of a running pod by container; None until it is measured."""
+        """Return the measured usage of a running pod by container; None before the first measurement."""
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
-        """Return the usage of a node under the key ''; None if it is the sum of its pods."""
+        """Return the measured usage of a node, under the key ''; None if its usage is the sum of its pods."""
 
     def why_no_process(self, pod: Obj) -> str:
         """Return why exec, attach and port-forward cannot reach the pod; '' if they can.
@@ -154,16 +154,16 @@ IMAGE_PULLS: Final = "images"
 
 
 class ContainerRuntime(Protocol):
-    """The runs on one machine: container starts, pod sandboxes and image pulls."""
+    """The container runtime of one machine. A run is a container start, a pod sandbox or an image pull."""
 
     def run(self, key: Key) -> Obj | None:
-        """Return the last known state of a run; None if it does not exist."""
+        """Return the last known state of a run (container start, sandbox or image pull); None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
         """Return all runs, or those of the pod with a uid: its sandbox, then the others in order of creation."""
 
-    def do(self, write: Write) -> Obj:
-        """Start, change or remove a run by a write, and return its resulting state."""
+    def execute_write(self, write: Write) -> Obj:
+        """Start (Create), change (Update) or remove (Delete) a run, and return its resulting state."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Register a listener. The kernel later calls it with each batch of changed runs."""
+        """Register a listener. The event loop later calls it with each batch of changed runs."""

@@ -1,4 +1,4 @@
-"""The interfaces of controllers: reconciliation, the kernel (clock and work queue), decision ledger, trace spans."""
+"""The interfaces of controllers: reconciling, the event loop (`Kernel`), the decision ledger, trace spans."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from batchyard.interfaces.client import Reader, WatchEvent, Write
 
 
 class EventRecord(NamedTuple):
-    """A Kubernetes Event about an object, recorded only if the writes of the same reconcile result succeed."""
+    """A Kubernetes Event to record about an object, if the writes of the same reconcile succeed."""
 
     regarding: Key
     type: str  # Normal or Warning
     reason: str
     message: str
-    #: The inputs of the decision for the ledger; computed only if a ledger is kept.
+    #: Returns the inputs of the decision for the decision ledger; called only if there is a ledger.
     details: Callable[[], Mapping[str, Any]] | None = None
 
 
@@ -25,8 +25,8 @@ class EventRecord(NamedTuple):
 class ReconcileResult:
     """The result of a reconcile: writes in order, Events to record if they succeed, and when to requeue.
 
-    Writes before a rejected one, or before a crash, take effect. Independent writes are all attempted, even if others
-    are rejected.
+    If a write is rejected, or the process crashes, the earlier writes take effect and the later ones do not.
+    Independent writes are all attempted, even if others are rejected.
 
     Without writes, `requeue_at` replaces the requeue time of earlier reconciles.
     """
@@ -47,11 +47,11 @@ class ReconcileResult:
 
 
 class Controller(Protocol):
-    """A function from a view of the objects to intended writes, without I/O, clock or waiting.
+    """A function from the current objects to the writes that it wants, without I/O, clock or waiting.
 
-    Its state is an index that can be rebuilt from the same watch events. Controllers with a higher `rank` run only when
-    no key of a lower rank is queued and no write is in progress. So a scheduling cycle sees the results of all due
-    reconciles.
+    Its state is an index that can be rebuilt from the watch events. A controller with a higher `rank` runs only when no
+    controller of a lower rank has queued keys and no write is in progress. So a scheduling cycle sees the results of
+    all due reconciles.
     """
 
     @property
@@ -60,20 +60,20 @@ class Controller(Protocol):
 
     @property
     def rank(self) -> int:
-        """The order of the controller: controllers with a lower rank run first."""
+        """The rank of the controller: controllers with a lower rank run first."""
 
     @property
     def kinds(self) -> Sequence[str] | None:
         """The kinds whose changes `keys_for` receives; None for all kinds."""
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Update the controller's index with a change, and return the keys to reconcile."""
+        """Update the controller's index with a watch event, and return the keys to reconcile."""
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Reconcile one key and return the intended writes."""
+        """Reconcile one key, and return the writes that it requires."""
 
 
-# Time and the work queue: one thread, work in order of (instant, arrival).
+# Time and scheduled callbacks: one thread runs them in order of (instant, arrival).
 
 
 Work: TypeAlias = Callable[[], None]
@@ -89,35 +89,35 @@ class Clock(Protocol):
 
 
 class Kernel(Clock, Protocol):
-    """A clock and a queue of timed work: an event loop in the live platform, a heap in the simulator."""
+    """A clock and a queue of callbacks by time: an event loop in the live platform, a heap in the simulator."""
 
     def call_at(self, instant: Instant, work: Work) -> Ticket:
-        """Schedule work at an instant, or now if that has passed; work of the same instant runs in order of arrival."""
+        """Schedule a callback at an instant, or now if that has passed; those of one instant run in call order."""
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel scheduled work that is not due yet. Simulated time does not advance for canceled work."""
+        """Cancel a scheduled callback that is not due yet. Simulated time does not advance for a canceled one."""
 
     def call_soon(self, work: Work) -> None:
-        """Run the work at the current instant, after all work that is already due."""
+        """Run a callback at the current instant, after all callbacks that are already due."""
 
 
 class ReconcileThrottle(Protocol):
-    """Limits the time share of controllers above the lowest rank, so that API requests are not delayed."""
+    """Limits the time share of all controllers above the lowest rank, so that API requests are not delayed."""
 
     def next_turn(self) -> Instant:
-        """Return the instant of the next allowed reconcile, or the instant to call this method again."""
+        """Return the instant at which the next reconcile may run, or at which to call this method again."""
 
-    def take(self, turn: Work) -> None:
-        """Run one reconcile, and count its duration toward the limit."""
+    def run_reconcile(self, reconcile: Work) -> None:
+        """Run one reconcile, and count its duration toward the limit on the controllers' share of time."""
 
 
-# The decision ledger: records of decisions with object, time, component and inputs.
+# The decision ledger: records of scheduling decisions with object, time, component and inputs.
 
 
 class DecisionRecord(NamedTuple):
-    """A ledger entry. Type, reason and message are those of its Event; `details` are the inputs of the decision."""
+    """An entry of the decision ledger: a scheduling decision, its inputs (`details`), and the text of its Event."""
 
-    #: Increases monotonically, across restarts too.
+    #: The number of the record, which increases monotonically, across restarts too.
     number: int
     at: Instant
     component: str
@@ -129,10 +129,10 @@ class DecisionRecord(NamedTuple):
 
 
 class LedgerQuery(NamedTuple):
-    """A filter for ledger entries; empty and None fields match all."""
+    """A filter for entries of the decision ledger; empty and None fields match all entries."""
 
-    #: Entries about any of these. A name may end with `?`s, one for each further character.
-    about: Sequence[Key] = ()
+    #: Entries about any of these objects. A name may end with `?`s, one for each further character.
+    regarding: Sequence[Key] = ()
     kind: str = ""
     namespace: str = ""
     name: str = ""
@@ -145,28 +145,28 @@ class LedgerQuery(NamedTuple):
 
 
 class QueryTooBroad(Exception):  # noqa: N818 - named after the condition
-    """The ledger query would scan too many entries; it returns nothing."""
+    """A query of the decision ledger scans too many entries; none are returned."""
 
 
 class LedgerUnreadable(Exception):  # noqa: N818 - as above
-    """A stored ledger entry is corrupt; the message includes the remedy."""
+    """A stored entry of the decision ledger is corrupt; the message says how to repair that."""
 
 
 class DecisionLedger(Protocol):
-    """Stores decision records."""
+    """Stores records of scheduling decisions."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the matching entries in order. Raises QueryTooBroad, or LedgerUnreadable if an entry is corrupt."""
+        """Return the matching decision records in order. Raises QueryTooBroad, or LedgerUnreadable if corrupt."""
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the ledger entry with a number, or None. Raises LedgerUnreadable if it is corrupt."""
+        """Return the decision record with a number, or None. Raises LedgerUnreadable if it is corrupt."""
 
 
 # Trace spans in OpenTelemetry form.
 
 
 class SpanEvent(NamedTuple):
-    """An event within a trace span."""
+    """An event within a trace span, as in OpenTelemetry."""
 
     at: Instant
     name: str
@@ -174,9 +174,9 @@ class SpanEvent(NamedTuple):
 
 
 class TraceSpan(NamedTuple):
-    """A trace span. Ids are lowercase hexadecimal: 32 digits for traces, 16 for spans."""
+    """A span of an OpenTelemetry trace. Ids are lowercase hexadecimal: 32 digits for traces, 16 for spans."""
 
-    trace: str
+    trace_id: str
     id: str
     #: '' for the root of its trace.
     parent: str

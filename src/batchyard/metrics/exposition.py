@@ -76,7 +76,7 @@ class Scrape:
         self._schedule(self._resume)
         return (chunk.encode(),) if chunk else ()
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Do nothing: only watches send bookmarks."""
 
     def end(self) -> None:

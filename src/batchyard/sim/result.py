@@ -264,7 +264,7 @@ class Reporter:
         world = self._world
         time = PlatformTime(lambda: now, 0)
         return render_static_report(
-            DashboardViews(world.client, world.platform.index, self._history, time, lambda: costs, whole=True)
+            DashboardViews(world.client, world.platform.index, self._history, time, lambda: costs, is_complete=True)
         )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:

@@ -1,1 +1,1 @@
-"""The operator's admission and conversion webhooks: their registration and their answers."""
+"""The operator's admission and conversion webhooks: their registration and their responses."""

@@ -1,8 +1,7 @@
-"""The operator's webhooks: their registration by kind and operation, and their answers to reviews.
+"""The operator's webhooks: their registration by kind and operation, and their responses to AdmissionReviews.
 
-They have the names of Kueue's and JobSet's webhooks. Webhooks also check the CEL rules of Kueue's and JobSet's CRDs,
-so some kinds have an additional webhook.
-Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
+They have the names of Kueue's and JobSet's webhooks. Webhooks also check the CEL rules of Kueue's and JobSet's CRDs, so
+some kinds have an additional webhook. Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
 """
 
 import base64
@@ -45,7 +44,7 @@ class OperatorWebhook(NamedTuple):
 
     @property
     def resources(self) -> list[str]:
-        """The resources that the webhook handles, in the notation of webhook rules."""
+        """The plural resource names that the webhook handles, in the notation of webhook rules."""
         return [self.info.plural, *(f"{self.info.plural}/{subresource}" for subresource in self.subresources)]
 
     @property
@@ -92,14 +91,14 @@ def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[Opera
 
 
 class ObjectQuery(NamedTuple):
-    """A query for one object by its key, or for the pods of a Job by the Job's uid."""
+    """A query to the API server: for one object by its key, or for the pods of the Job with a uid."""
 
     key: Key
     owner: str = ""
 
 
 class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
-    """A webhook answer requires an object that has not been fetched from the API server yet."""
+    """The response to an AdmissionReview requires an object that has not been fetched from the API server yet."""
 
     def __init__(self, query: ObjectQuery) -> None:
         super().__init__(str(query))
@@ -107,7 +106,7 @@ class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
 
 
 class FetchedObjects:
-    """The objects fetched for one webhook answer; reading any other object raises ObjectNotFetched."""
+    """The objects fetched for the response to one AdmissionReview; reading any other object raises ObjectNotFetched."""
 
     def __init__(self, namespace: str, objects_by_query: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
         self._namespace = namespace
@@ -119,7 +118,7 @@ class FetchedObjects:
         return objects[0] if objects else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the fetched pods of the Job with a uid."""
+        """Return the fetched pods that the Job with this uid owns."""
         return self._fetched_objects(ObjectQuery(Key("", self._namespace, ""), uid))
 
     def _fetched_objects(self, query: ObjectQuery) -> Sequence[Obj]:
@@ -164,8 +163,8 @@ def _escape_pointer(field: str) -> str:
     return field.replace("~", "~0").replace("/", "~1")
 
 
-_ADMISSION: Final = "admission.k8s.io/v1"
-_CONVERSION: Final = "apiextensions.k8s.io/v1"
+_ADMISSION_API_VERSION: Final = "admission.k8s.io/v1"
+_CONVERSION_API_VERSION: Final = "apiextensions.k8s.io/v1"
 _JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 #: The prefix of the embedded API server's webhook errors; here the external API server adds it.
 _DENIAL_SEPARATOR: Final = " denied the request: "
@@ -185,7 +184,10 @@ def namespace_of(review: Mapping[str, Any]) -> str:
 def review_mutation(
     review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None = None
 ) -> Obj:
-    """Return the mutating webhook's answer: a JSON patch with the defaults. `namespaces` selects managed ones."""
+    """Return the AdmissionReview response of the mutating webhook: a JSON patch that sets defaults.
+
+    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages.
+    """
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
@@ -199,7 +201,7 @@ def review_mutation(
 
 
 def review_validation(review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects) -> Obj:
-    """Return the validating webhook's answer: whether the object is allowed, or else the errors."""
+    """Return the AdmissionReview response of the validating webhook: the object is allowed, or the errors."""
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
@@ -215,7 +217,7 @@ def review_validation(review: Mapping[str, Any], groups: Sequence[str], objects:
 
 
 def review_conversion(review: Mapping[str, Any]) -> Obj:
-    """Return the answer to a ConversionReview: the objects in the requested version, or the error."""
+    """Return the response to a ConversionReview: the objects in the requested version, or the error."""
     request = _read_request(review)
     target_version, objects = request.get("desiredAPIVersion"), request.get("objects")
     if not isinstance(target_version, str) or not isinstance(objects, list):
@@ -227,11 +229,11 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
         response |= {"convertedObjects": [], "result": {"status": "Failed", "message": str(error)}}
     else:
         response |= {"convertedObjects": converted_objects, "result": {"status": "Success"}}
-    return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": response}
+    return {"apiVersion": _CONVERSION_API_VERSION, "kind": "ConversionReview", "response": response}
 
 
 def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
-    """Return a sent object with defaults and mutations, as the API server will store it."""
+    """Return a sent object with defaults and mutations, in the form in which the API server will store it."""
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects)
@@ -256,7 +258,7 @@ def _find_faults(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldE
 
 
 def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], objects: FetchedObjects) -> None:
-    """Check the rules that depend on objects other than the reviewed one; raises Forbidden."""
+    """Raise Forbidden if the reviewed object violates a rule that depends on other objects."""
     kind = group_kind(new)
     if kind == scheme.POD:
         validate_pod(new, objects)
@@ -303,4 +305,4 @@ def _denial_response(request: Mapping[str, Any], reason: str) -> Obj:
 
 def _admission_response(request: Mapping[str, Any], *, allowed: bool = True, **fields: Any) -> Obj:
     response = {"uid": request.get("uid", ""), "allowed": allowed, **fields}
-    return {"apiVersion": _ADMISSION, "kind": "AdmissionReview", "response": response}
+    return {"apiVersion": _ADMISSION_API_VERSION, "kind": "AdmissionReview", "response": response}

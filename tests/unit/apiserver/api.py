@@ -85,7 +85,7 @@ class Stored:
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
         return self.store.changes_since(revision)
 
-    def join(self, watch: WatchStream | SimulatedContainers) -> None:
+    def subscribe(self, watch: WatchStream | SimulatedContainers) -> None:
         self._watches.append(watch)
 
     def _notify(self, change: WatchEvent) -> None:
@@ -122,7 +122,7 @@ class Api:
         self.tokens = TokenIssuer(self.stored, Sealed(), self.stored.kernel.now)
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         self.containers = SimulatedContainers(self.stored.client, self.stored.kernel)
-        self.stored.join(self.containers)
+        self.stored.subscribe(self.containers)
         self.index = SchedulerCache()
         served = with_subresources(built_in, self.stored, self.containers, self.index, self.stored.kernel.now)
         security = build_security(self.stored, served, self.tokens)
@@ -132,7 +132,7 @@ class Api:
         self.resources = resources
         self.stored.client.set_scope_lookup(resources.is_namespaced)
         self.stored.store.listen(CustomResources(self.stored, resources, self.stored.kernel.now).observe)
-        self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
+        self.server = ApiServer(self.stored, self.stored, now, resources, security.auth_filters, self.audited.append)
 
     def ask(
         self,

@@ -62,7 +62,7 @@ class Feeding:
     def __init__(self) -> None:
         self.joined: list[ModelStream] = []
 
-    def join(self, watch: ModelStream) -> None:
+    def subscribe(self, watch: ModelStream) -> None:
         self.joined.append(watch)
 
 

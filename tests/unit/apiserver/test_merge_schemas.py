@@ -26,7 +26,7 @@ CUSTOM = merge_schema_of_custom_kind(SCHEMA)
 def at(shape: MergeSchema, *path: str) -> MergeSchema:
     """The merge schema at a path; `[]` are the items of a list."""
     for name in path:
-        shape = shape.item if name == "[]" else shape.field_schema(name)
+        shape = shape.item_schema if name == "[]" else shape.field_schema(name)
     return shape
 
 

@@ -47,7 +47,7 @@ def service(*ports: int, **spec: Any) -> dict[str, Any]:
 def apply(live: Obj | None, config: Obj, manager: str, time: int = 0, *, force: bool = False) -> dict[str, Any]:
     """The object after an apply."""
     result = apply_configuration(live, config, by(manager, time), SERVICES, force=force)
-    return {**result.obj, "metadata": {**result.obj["metadata"], "managedFields": result.entries}}
+    return {**result.obj, "metadata": {**result.obj["metadata"], "managedFields": result.managed_fields}}
 
 
 def ports_of(obj: Obj) -> list[int]:
@@ -160,7 +160,7 @@ def test_oldest_updaters_are_merged() -> None:
 
 def test_atomic_field_has_one_owner() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": {"nodeSelector": {"a": "b"}, "tolerations": []}}
-    entries = apply_configuration(None, pod, by("me"), PODS, force=False).entries
+    entries = apply_configuration(None, pod, by("me"), PODS, force=False).managed_fields
     assert entries[0]["fieldsV1"] == {"f:spec": {"f:nodeSelector": {}, "f:tolerations": {}}}
 
 

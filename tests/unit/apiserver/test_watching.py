@@ -75,7 +75,7 @@ def test_watch_sends_bookmarks_on_request_only() -> None:
     with_them, without = api.watch(f"{MAPS}?watch=1&allowWatchBookmarks=true"), api.watch(f"{MAPS}?watch=1")
     for watch in (with_them, without):
         watch.take()
-        watch.mark()
+        watch.send_keep_alive()
     assert ([kind for kind, _ in reported(with_them)], reported(without)) == (["BOOKMARK"], [])
 
 

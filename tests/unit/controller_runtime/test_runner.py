@@ -111,9 +111,9 @@ class SlowPace:
     def next_turn(self) -> Instant:
         return self.next
 
-    def take(self, turn: Callable[[], None]) -> None:
+    def run_reconcile(self, reconcile: Callable[[], None]) -> None:
         self.next += self.rest
-        turn()
+        reconcile()
 
 
 class RunnerBench:

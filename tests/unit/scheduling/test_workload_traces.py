@@ -27,9 +27,11 @@ def test_phases_cover_workload_span_without_gap(example: str) -> None:
     spans, world = run_example(example)
     roots = [span for span in spans if not span.parent]
     workloads = {w["metadata"]["uid"] for w in world.objects("Workload.kueue.x-k8s.io")}
-    assert {workload_trace_id(uid) for uid in workloads} == {root.trace for root in roots}
+    assert {workload_trace_id(uid) for uid in workloads} == {root.trace_id for root in roots}
     for root in roots:
-        phases = sorted((s for s in spans if s.parent == root.id and s.trace == root.trace), key=lambda s: s.start)
+        phases = sorted(
+            (s for s in spans if s.parent == root.id and s.trace_id == root.trace_id), key=lambda s: s.start
+        )
         assert [phase.start for phase in phases] == [root.start, *(phase.end for phase in phases[:-1])]
         assert phases[-1].end == root.end
         assert len({phase.id for phase in phases}) == len(phases)
@@ -38,7 +40,7 @@ def test_phases_cover_workload_span_without_gap(example: str) -> None:
 def test_preemption_span_links_to_span_of_preemptor() -> None:
     spans, _ = run_example("preemption")
     evicted = [span for span in spans if span.links]
-    lives = {(span.trace, span.id): span for span in spans if not span.parent}
+    lives = {(span.trace_id, span.id): span for span in spans if not span.parent}
     assert evicted
     for span in evicted:
         ((trace, root),) = span.links

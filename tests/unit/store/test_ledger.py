@@ -53,7 +53,7 @@ def test_query_filters_by_field_time_and_limit(ledger: LedgerFile) -> None:
 def test_query_name_pattern_matches_unknown_suffix(ledger: LedgerFile) -> None:
     ledger.append([entry(1), entry(2, "job-a-b-12345"), entry(3, "job-a-1234")])
     about = [Key("Workload.kueue.x-k8s.io", "team", "job-a-?????"), Key("Job.batch", "team", "a")]
-    assert numbers(ledger, about=about) == [1]
+    assert numbers(ledger, regarding=about) == [1]
 
 
 def test_ledger_continues_after_reopen(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class RbacRule(NamedTuple):
         return {field: list(values) for field, values in fields_by_name.items() if values}
 
     def __str__(self) -> str:
-        """Format the rule as in denial messages."""
+        """Format the rule as Kubernetes does in the message of a denied request."""
         values_by_name = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
         values_by_name |= {"ResourceNames": self.names, "Verbs": self.verbs}
         parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in values_by_name.items() if values)
@@ -155,7 +155,7 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
 
 
 def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[RbacRule]) -> list[RbacRule]:
-    """Return the required permissions that the granted rules lack, merged into few rules."""
+    """Return the required permissions that the granted rules do not include, merged into few rules."""
     single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
     lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
     by_target: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
@@ -177,7 +177,7 @@ def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
 
 
 def _covers(rule: RbacRule, single_rule: RbacRule) -> bool:
-    """Report whether a rule includes a rule of a single verb and a single resource, name or URL."""
+    """Report whether a rule grants all that a rule of a single verb and a single resource, name or URL grants."""
     if not _matches_any(rule.verbs, single_rule.verbs[0]):
         return False
     if single_rule.urls:
@@ -206,44 +206,44 @@ def _url_covers(url: str, path: str) -> bool:
 
 
 GROUP: Final = "rbac.authorization.k8s.io"
-_ROLES: Final = (scheme.ROLE, scheme.CLUSTER_ROLE)
-_BINDINGS: Final = (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
+_ROLE_KINDS: Final = (scheme.ROLE, scheme.CLUSTER_ROLE)
+_BINDING_KINDS: Final = (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
 
 
 class _Grant(NamedTuple):
     """A role that a binding grants, and the description of the binding."""
 
     role: Key
-    source: str
+    description: str
 
 
 class RbacAuthorizer:
-    """The RBAC index: rules by role, and granted roles by namespace and subject. It decides requests."""
+    """Authorizes requests by RBAC, from an index of rules by role, and of granted roles by namespace and subject."""
 
     def __init__(self, objects: ObjectReader) -> None:
         self._rules: dict[Key, tuple[RbacRule, ...]] = {}
         #: By namespace ('': cluster-wide) and subject: the grants by binding.
         self._grants: dict[tuple[str, str], dict[Key, _Grant]] = {}
-        for kind in (*_ROLES, *_BINDINGS):
+        for kind in (*_ROLE_KINDS, *_BINDING_KINDS):
             for obj in objects.list(kind):
-                self._add(key_of(obj), obj)
+                self._add_to_index(key_of(obj), obj)
 
     def observe(self, change: WatchEvent) -> None:
         """Update the index with a change of a role or binding."""
-        if change.key.kind not in _ROLES and change.key.kind not in _BINDINGS:
+        if change.key.kind not in _ROLE_KINDS and change.key.kind not in _BINDING_KINDS:
             return
         if change.old is not None:
-            self._remove(change.key, change.old)
+            self._remove_from_index(change.key, change.old)
         if change.type is not EventType.DELETED:
-            self._add(change.key, change.obj)
+            self._add_to_index(change.key, change.obj)
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide whether a request is allowed, and by which binding."""
+        """Decide whether RBAC allows a request; the reason names the binding that allows it."""
         if MASTERS_GROUP in attributes.user.groups:
             return AuthorizationDecision(True)
         for grant in self._grants_for(attributes.user, attributes.namespace):
             if any(rule.allows(attributes) for rule in self._rules.get(grant.role, ())):
-                return AuthorizationDecision(True, f"RBAC: allowed by {grant.source}")
+                return AuthorizationDecision(True, f"RBAC: allowed by {grant.description}")
         return AuthorizationDecision(False)
 
     def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
@@ -251,7 +251,7 @@ class RbacAuthorizer:
         return [rule for grant in self._grants_for(user, namespace) for rule in self._rules.get(grant.role, ())]
 
     def rules_of(self, role: Key) -> Sequence[RbacRule] | None:
-        """Return the rules of a Role or ClusterRole; None if it does not exist."""
+        """Return the rules of a Role or ClusterRole; None if the role does not exist."""
         return self._rules.get(role)
 
     def _grants_for(self, user: UserInfo, namespace: str) -> Iterator[_Grant]:
@@ -260,8 +260,8 @@ class RbacAuthorizer:
             for subject in subjects:
                 yield from self._grants.get((scope, subject), {}).values()
 
-    def _add(self, key: Key, obj: Obj) -> None:
-        if key.kind in _ROLES:
+    def _add_to_index(self, key: Key, obj: Obj) -> None:
+        if key.kind in _ROLE_KINDS:
             self._rules[key] = rules_of(obj)
             return
         role = role_key(obj)
@@ -271,8 +271,8 @@ class RbacAuthorizer:
                 grant = _Grant(role, _describe_binding(key, role, subject))
                 self._grants.setdefault((key.namespace, subject_key), {})[key] = grant
 
-    def _remove(self, key: Key, old: Obj) -> None:
-        if key.kind in _ROLES:
+    def _remove_from_index(self, key: Key, old: Obj) -> None:
+        if key.kind in _ROLE_KINDS:
             self._rules.pop(key, None)
             return
         for subject in old.get("subjects") or ():
@@ -292,7 +292,7 @@ def role_key(binding: Obj) -> Key:
 
 
 def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
-    """Return the index key of a binding's subject; ServiceAccounts are users. '' if it lacks a namespace."""
+    """Return a binding's subject as an index key: a ServiceAccount as a user; '' if its namespace is unknown."""
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"
@@ -447,7 +447,7 @@ _IRREGULAR_SINGULARS: Final = {"topologies": "topology"}
 
 
 def bootstrap_roles() -> Iterator[Obj]:
-    """Yield all bootstrap roles and bindings."""
+    """Yield the default roles and role bindings (bootstrap policy) that every API server has."""
     for name, rules in _BOOTSTRAP_RULES.items():
         yield _cluster_role(name, rules, _aggregation_labels(_AGGREGATION_TARGETS.get(name, ())))
     for name in ("admin", "edit", "view"):
@@ -457,8 +457,8 @@ def bootstrap_roles() -> Iterator[Obj]:
         yield _cluster_role_binding(name, groups)
     yield from _kueue_roles()
     group, plurals = _COST_RESOURCES
-    readers = _aggregation_labels(("batch-admin", "batch-user", "view", "admin", "edit"))
-    yield _cluster_role("batchyard-cost-viewer-role", (RbacRule(_READ_VERBS, (group,), plurals),), readers)
+    reader_labels = _aggregation_labels(("batch-admin", "batch-user", "view", "admin", "edit"))
+    yield _cluster_role("batchyard-cost-viewer-role", (RbacRule(_READ_VERBS, (group,), plurals),), reader_labels)
     rule = RbacRule(_EDIT_VERBS, (group,), ("budgets",))
     yield _cluster_role("batchyard-budget-editor-role", (rule,), _aggregation_labels(("batch-admin",)))
 
@@ -466,12 +466,12 @@ def bootstrap_roles() -> Iterator[Obj]:
 def _kueue_roles() -> Iterator[Obj]:
     for role_suffix in ("admin", "user"):
         yield _aggregating_role(f"kueue-batch-{role_suffix}-role", f"{_BATCH_LABEL_PREFIX}{role_suffix}", {})
-    for group, plural, has_status, readers in _KUEUE_RESOURCES:
+    for group, plural, has_status, reader_roles in _KUEUE_RESOURCES:
         name = _IRREGULAR_SINGULARS.get(plural, plural[:-1])
         status_rules = (RbacRule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
         why_rules = (RbacRule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED_RESOURCES else ()
-        editors = ("batch-admin", "batch-user") if group != _KUEUE_GROUP else ("batch-admin",)
-        role_variants = (("editor", _EDIT_VERBS, editors), ("viewer", _READ_VERBS, readers))
+        editor_roles = ("batch-admin", "batch-user") if group != _KUEUE_GROUP else ("batch-admin",)
+        role_variants = (("editor", _EDIT_VERBS, editor_roles), ("viewer", _READ_VERBS, reader_roles))
         for role, verbs, roles in role_variants:
             labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregation_labels(roles)}
             yield _cluster_role(
@@ -482,9 +482,9 @@ def _kueue_roles() -> Iterator[Obj]:
         rule = RbacRule(_READ_VERBS, (_VISIBILITY_GROUP,), (f"{plural}/pendingworkloads",))
         labels = {"rbac.kueue.x-k8s.io/role": f"pending-workloads-{abbreviation}-viewer", **_aggregation_labels(roles)}
         yield _cluster_role(f"kueue-pending-workloads-{abbreviation}-viewer-role", (rule,), labels)
-    readers = ("batch-admin", "batch-user", "view", "admin", "edit")
+    reader_roles = ("batch-admin", "batch-user", "view", "admin", "edit")
     rules = [RbacRule(("get",), (group,), (f"{plural}/{ETA_SUBRESOURCE}",)) for group, plural in _FORECAST_RESOURCES]
-    yield _cluster_role("batchyard-eta-viewer", rules, _aggregation_labels(readers))
+    yield _cluster_role("batchyard-eta-viewer", rules, _aggregation_labels(reader_roles))
 
 
 def _aggregation_labels(aggregating_roles: Sequence[str]) -> dict[str, str]:
@@ -513,7 +513,7 @@ def _cluster_role_binding(role: str, groups: Sequence[str]) -> Obj:
 
 
 def _rbac_object(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return kind and metadata of a role or binding; those of Kubernetes also get the bootstrapping label."""
+    """Return kind and metadata of a role or binding; a role of Kubernetes itself also gets the bootstrapping label."""
     if not name.startswith(("kueue-", "batchyard-")):
         labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}
     return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name, "labels": dict(labels)}}

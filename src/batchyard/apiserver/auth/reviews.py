@@ -40,7 +40,7 @@ Review: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, 
 
 
 class Reviews:
-    """The review resources, answered from RBAC and the token verifier."""
+    """Serves review resources, such as SubjectAccessReview and TokenReview, from RBAC and the token verifier."""
 
     def __init__(self, rbac: RbacAuthorizer, tokens: TokenIssuer) -> None:
         self._rbac = rbac
@@ -74,7 +74,7 @@ class Reviews:
         if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
             path = "spec.resourceAttributes.namespace"
-            raise _invalid_review(kind, rules.invalid(path, requested_namespace, message, "leave it out"))
+            raise _invalid_review(kind, rules.invalid(path, requested_namespace, message, "leave the field out"))
         return self._decide_access(kind, user, spec)
 
     def _self_subject_rules_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
@@ -126,7 +126,7 @@ class Reviews:
 
 
 def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
-    """Return a create-only resource without objects, whose requests a review function answers."""
+    """Return a create-only resource without stored objects; the function `review` computes each status."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:
@@ -153,7 +153,7 @@ def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bo
     forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
         message = "must be empty except for namespace" if is_namespaced else "must be empty"
-        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave it out"))
+        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave the field out"))
 
 
 def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
@@ -231,13 +231,13 @@ class TokenRequests:
         if not isinstance(spec, Mapping | None):
             raise bad_request("spec must be an object")
         spec = spec or {}
-        seconds, audiences = _requested_seconds(spec), _requested_audiences(spec)
-        account = self._get_required(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
+        lifetime, audiences = _requested_lifetime(spec), _requested_audiences(spec)
+        account = self._get_existing(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
         bound_object = self._find_bound_object(spec.get("boundObjectRef"), namespace, name)
-        expires_at = self._tokens.clock() + min(seconds, TOKEN_LIFETIME_MAX) * SECOND
+        expires_at = self._tokens.clock() + min(lifetime, TOKEN_LIFETIME_MAX) * SECOND
         token = self._tokens.issue(account, bound_object, audiences, expires_at)
         expiration_time = format_time(expires_at // SECOND * SECOND)
-        new_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, TOKEN_LIFETIME_MAX)}
+        new_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(lifetime, TOKEN_LIFETIME_MAX)}
         status = {"token": token, "expirationTimestamp": expiration_time}
         metadata = {"name": name, "namespace": namespace}
         body = {"kind": _KIND, "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": new_spec, "status": status}
@@ -250,12 +250,14 @@ class TokenRequests:
         kind = reference.get("kind") if isinstance(reference, Mapping) else None
         if not isinstance(kind, str) or kind not in _BINDABLE_KINDS or reference.get("apiVersion", "v1") != "v1":
             raise bad_request(f"cannot bind token to object of type {kind}")
-        bound_object = self._get_required(
+        bound_object = self._get_existing(
             Key(_BINDABLE_KINDS[kind][0], namespace, str(reference.get("name", ""))), _BINDABLE_KINDS[kind][1]
         )
-        actual = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
-        if kind == "Pod" and actual != account:
-            message = f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{actual}"'
+        pod_account = (bound_object.get("spec") or {}).get("serviceAccountName") or "default"
+        if kind == "Pod" and pod_account != account:
+            message = (
+                f'cannot bind token for serviceaccount "{account}" to pod running with serviceaccount "{pod_account}"'
+            )
             raise bad_request(message)
         required_uid, uid = reference.get("uid"), bound_object["metadata"]["uid"]
         if required_uid and required_uid != uid:
@@ -264,7 +266,7 @@ class TokenRequests:
             raise StatusError(409, "Conflict", message)
         return bound_object
 
-    def _get_required(self, key: Key, plural: str) -> Obj:
+    def _get_existing(self, key: Key, plural: str) -> Obj:
         obj = self._objects.get(key)
         if obj is None:
             raise StatusError(404, "NotFound", f'{plural} "{key.name}" not found', {"name": key.name, "kind": plural})
@@ -279,19 +281,21 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
         value = metadata.get(field)
         if value and value != expected:
             message = f"must match the service account {field} if specified"
-            raise _invalid_token_request(rules.invalid(f"metadata.{field}", value, message, "leave it out"), name)
+            raise _invalid_token_request(
+                rules.invalid(f"metadata.{field}", value, message, "leave the field out"), name
+            )
 
 
-def _requested_seconds(spec: Mapping[str, Any]) -> int:
+def _requested_lifetime(spec: Mapping[str, Any]) -> int:
     """Return the requested lifetime of a token in seconds."""
-    seconds = spec.get("expirationSeconds", _DEFAULT_LIFETIME)
+    lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
-    if not isinstance(seconds, int) or isinstance(seconds, bool):
+    if not isinstance(lifetime, int) or isinstance(lifetime, bool):
         raise bad_request(f"{path} must be an integer")
-    if not _LIFETIME_MIN <= seconds <= _REQUESTED_SECONDS_MAX:
-        limit = "less than 10 minutes" if seconds < _LIFETIME_MIN else "larger than 2^32 seconds"
-        raise _invalid_token_request(rules.invalid(path, seconds, f"may not specify a duration {limit}", remedy))
-    return seconds
+    if not _LIFETIME_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
+        limit = "less than 10 minutes" if lifetime < _LIFETIME_MIN else "larger than 2^32 seconds"
+        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit}", remedy))
+    return lifetime
 
 
 def _requested_audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -101,13 +101,13 @@ def _extra_headers(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
 HEALTH: Final = ("healthz", "livez", "readyz")
 #: Path roots that need no authentication.
 _PUBLIC_ROOTS: Final = (*HEALTH, "version", "ui")
-_BEARER: Final = "bearer"
-#: Subresources that the dashboard reads beside its models.
+_BEARER_SCHEME: Final = "bearer"
+#: Subresources that the dashboard reads beside the documents of its pages.
 _PAGE_SUBRESOURCES: Final = ("why", "eta")
 
 
 class AuthFilters:
-    """The authentication, impersonation and authorization of requests."""
+    """Authenticates requests, makes them act as impersonated users, and authorizes them."""
 
     def __init__(self, authorizer: authorization.Authorizer, tokens: TokenIssuer) -> None:
         self._authorizer = authorizer
@@ -118,7 +118,7 @@ class AuthFilters:
         if request.user != ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == _BEARER and token.strip():
+        if scheme.lower() == _BEARER_SCHEME and token.strip():
             user = self._tokens.user_of(token.strip())
             if user is None and permits_dashboard_token(request):
                 user = self._tokens.page_user_of(token.strip())
@@ -140,7 +140,7 @@ class AuthFilters:
                 raise authorization.forbidden_error(attributes, decision.reason)
         return request.made_by(user)
 
-    def check(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
+    def authorize(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
         """Raise StatusError unless the user may perform the request; `verb` replaces the request's own verb."""
         if path is None and _is_public(request):
             return
@@ -158,7 +158,7 @@ def unauthorized_error() -> StatusError:
 
 
 def permits_dashboard_token(request: ApiRequest) -> bool:
-    """Report whether a dashboard token permits a request: it permits reads of view models, `why` and `eta`."""
+    """Report whether a dashboard token may be used for a request: only to read dashboard pages, `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
     return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _PAGE_SUBRESOURCES
@@ -188,7 +188,7 @@ class EscalationGuard:
         self._rbac = rbac
 
     def guards(self) -> Mapping[str, WriteGuard]:
-        """Return the guards by kind of role or binding."""
+        """Return by kind the function that rejects escalating writes of roles, ClusterRoles and their bindings."""
         roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
         return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
@@ -253,7 +253,7 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
     return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name not in ignored_fields}}
 
 
-# Only the owner of a platform may start pods on a machine that cannot isolate pods from itself.
+# If the machine cannot isolate pods, only the owner of the platform (in `system:masters`) may start pods on it.
 #
 # Every pod comes from an object that a request writes: the pod itself, or its Job, CronJob or JobSet. The authorizer
 # therefore denies those writes to other users, and also commands in the owner's containers.
@@ -265,15 +265,15 @@ _COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
 
 
 class OwnerPodsAuthorizer:
-    """An authorizer that lets only the owner of the platform start processes in pods.
+    """Lets only the group `system:masters` start processes in pods, if the machine cannot isolate pods.
 
     It delegates all other requests to another authorizer.
     """
 
-    def __init__(self, authorizer: authorization.Authorizer, denial: Callable[[], str]) -> None:
-        """Create the authorizer. `denial` returns why the machine cannot isolate pods; '' if it can."""
+    def __init__(self, authorizer: authorization.Authorizer, find_denial_reason: Callable[[], str]) -> None:
+        """Create the authorizer. `find_denial_reason` returns why the machine cannot isolate pods; '' if it can."""
         self._authorizer = authorizer
-        self._denial = denial
+        self._denial = find_denial_reason
 
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
         """Decide whether a request is allowed, with the reason of a denial."""
@@ -292,9 +292,12 @@ def _starts_processes(attributes: authorization.RequestAttributes) -> bool:
 
 
 class ServerSecurity(NamedTuple):
-    """The filters of a server, the RBAC index that must observe every change, and all served resources."""
+    """The authentication and authorization filters of an API server, its RBAC index, and all resources that it serves.
 
-    access: AuthFilters
+    The RBAC index must observe every change of a role or binding.
+    """
+
+    auth_filters: AuthFilters
     rbac: authorization.RbacAuthorizer
     resources: Sequence[Resource]
 
@@ -309,9 +312,9 @@ def build_security(
     tokens: TokenIssuer,
     pods_denial: Callable[[], str] = _no_denial,
 ) -> ServerSecurity:
-    """Return the filters of a server, and its resources with guards, tokens and reviews added.
+    """Return the request filters of an API server, and its resources with guards, token requests and reviews.
 
-    `pods_denial` returns why only the owner may start pods; '' if other users may too.
+    `pods_denial` returns why only the group `system:masters` may start pods; '' if other users may too.
     """
     rbac = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac).guards()

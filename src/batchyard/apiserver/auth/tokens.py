@@ -1,7 +1,7 @@
 """ServiceAccount and dashboard tokens: JSON Web Tokens that the platform signs and verifies.
 
 A ServiceAccount token is valid for its audiences until it expires, while its ServiceAccount and the pod or Secret it is
-bound to exist. External clients read its times, so it uses the wall clock, not the platform's time.
+bound to exist. Its times are wall-clock times even if the platform runs on simulated time: external clients read them.
 Sources: Kubernetes's pkg/serviceaccount/{claims,jwt}.go and pkg/registry/core/serviceaccount/storage/token.go.
 """
 
@@ -88,7 +88,7 @@ class TokenIssuer:
         return _sign_claims(self._signer, claims)
 
     def verify_token(self, token: str) -> VerifiedToken | None:
-        """Verify a ServiceAccount token; None if its signature, times or referenced objects are not valid."""
+        """Return the user and audiences of a ServiceAccount token; None if the token is not valid."""
         claims = self._decode_claims(token)
         now = self.clock() // SECOND
         if claims is None or claims["iss"] != ISSUER or not claims["nbf"] <= now < claims["exp"]:
@@ -113,21 +113,23 @@ class TokenIssuer:
 
     def _decode_claims(self, token: str) -> Mapping[str, Any] | None:
         """Return the claims of a token that this platform signed; None for any other."""
-        parts = token.split(".")
-        if len(parts) != 3 or len(token) > _TOKEN_LENGTH_MAX or not token.isascii():
+        segments = token.split(".")
+        if len(segments) != 3 or len(token) > _TOKEN_LENGTH_MAX or not token.isascii():
             return None
         try:
-            header, signature = _decode(_decode_base64url(parts[0])), _decode_base64url(parts[2])
+            header, signature = _decode(_decode_base64url(segments[0])), _decode_base64url(segments[2])
             is_supported_algorithm = isinstance(header, dict) and header.get("alg") == ALGORITHM
-            if not is_supported_algorithm or not self._signer.is_signed(f"{parts[0]}.{parts[1]}".encode(), signature):
+            if not is_supported_algorithm or not self._signer.is_signed(
+                f"{segments[0]}.{segments[1]}".encode(), signature
+            ):
                 return None
-            claims: Mapping[str, Any] = _decode(_decode_base64url(parts[1]))
+            claims: Mapping[str, Any] = _decode(_decode_base64url(segments[1]))
         except (ValueError, msgspec.DecodeError, RecursionError):
             return None
         return claims
 
     def _is_reference_valid(self, kind: str, namespace: str, reference: Mapping[str, str]) -> bool:
-        """Report whether a referenced object exists with the same UID and is not being deleted; pods may be."""
+        """Report whether a referenced object exists with the same UID; it may be terminating only if it is a pod."""
         obj = self._objects.get(Key(kind, namespace, reference["name"]))
         if obj is None or obj["metadata"]["uid"] != reference["uid"]:
             return False
@@ -136,8 +138,8 @@ class TokenIssuer:
 
 def dashboard_token(signer: Signer, user: str, groups: Sequence[str], now: Instant, expires_at: Instant) -> str:
     """Return a dashboard token, with which a browser can only read the dashboard as a user."""
-    times = {"nbf": now // SECOND, "exp": expires_at // SECOND}
-    return _sign_claims(signer, {"iss": DASHBOARD_ISSUER, "sub": user, "groups": list(groups), **times})
+    validity_claims = {"nbf": now // SECOND, "exp": expires_at // SECOND}
+    return _sign_claims(signer, {"iss": DASHBOARD_ISSUER, "sub": user, "groups": list(groups), **validity_claims})
 
 
 def _sign_claims(signer: Signer, claims: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from batchyard.apiserver.crd.rules import check_rule
 
 _STRING: Final[values.Schema] = {"type": "string"}
 _BOOLEAN: Final[values.Schema] = {"type": "boolean"}
-_TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
+_SCHEMA_TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _COMBINING_KEYWORDS: Final = ("allOf", "anyOf", "oneOf")
 _FORBIDDEN_IN_NESTED: Final = {
     "type": "must be empty to be structural",
@@ -65,15 +65,17 @@ def _schema_faults(schema: values.Schema, path: str, missing_type_message: str) 
     if additional_schema := values.additional_properties_schema(schema):
         yield from _schema_faults(additional_schema, f"{path}.additionalProperties", message)
     if isinstance(schema.get("items"), Mapping):
-        yield from _schema_faults(values.items(schema), f"{path}.items", "must not be empty for specified array items")
+        yield from _schema_faults(
+            values.items_schema(schema), f"{path}.items", "must not be empty for specified array items"
+        )
     if "default" in schema:
         yield from _default_faults(schema, path)
 
 
 def _type_faults(schema: values.Schema, path: str, must_have: str) -> Iterator[FieldError]:
     type_name = schema.get("type", "")
-    if type_name and type_name not in _TYPES:
-        yield unsupported(f"{path}.type", type_name, _TYPES)
+    if type_name and type_name not in _SCHEMA_TYPES:
+        yield unsupported(f"{path}.type", type_name, _SCHEMA_TYPES)
     if schema.get(values.EMBEDDED_RESOURCE) and type_name != "object":
         message = f"must be object if {values.EMBEDDED_RESOURCE} is true"
         yield invalid(f"{path}.type", type_name, message, "") if type_name else required(f"{path}.type", message, "")
@@ -118,7 +120,7 @@ def _list_and_map_faults(schema: values.Schema, path: str) -> Iterator[FieldErro
 
 
 def _map_key_faults(schema: values.Schema, keys: Sequence[str], path: str) -> Iterator[FieldError]:
-    item_schema = values.items(schema)
+    item_schema = values.items_schema(schema)
     if not keys:
         yield required(f"{path}.{values.MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map", "")
     if item_schema.get("type") != "object":
@@ -154,7 +156,7 @@ def _rule_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
 
 
 def rule_warnings(schema: values.Schema, path: str) -> Iterator[str]:
-    """Yield a warning for each validation rule that is not checked because it uses unimplemented functions."""
+    """Yield a warning for each CEL validation rule that is not checked because it uses unimplemented functions."""
     for i, rule in enumerate(schema.get(values.VALIDATION_RULES) or ()):
         if unsupported_functions := check_rule(rule)[1]:
             rule_path = f"{path}.{values.VALIDATION_RULES}[{i}]"
@@ -163,7 +165,7 @@ def rule_warnings(schema: values.Schema, path: str) -> Iterator[str]:
         yield from rule_warnings(field_schema, f"{path}.properties[{name}]")
     for keyword, inner_schema in (
         ("additionalProperties", values.additional_properties_schema(schema)),
-        ("items", values.items(schema)),
+        ("items", values.items_schema(schema)),
     ):
         if inner_schema:
             yield from rule_warnings(inner_schema, f"{path}.{keyword}")
@@ -193,7 +195,7 @@ def _nested_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
     for name, field_schema in values.properties(schema).items():
         yield from _nested_faults(field_schema, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), Mapping):
-        yield from _nested_faults(values.items(schema), f"{path}.items")
+        yield from _nested_faults(values.items_schema(schema), f"{path}.items")
 
 
 def _default_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
@@ -265,7 +267,7 @@ _SELECTABLE_MAX: Final = 8
 
 
 def definition_faults(definition: Obj) -> Iterator[FieldError]:
-    """Yield the errors of a CustomResourceDefinition that conforms to its own schema."""
+    """Yield the errors of a CustomResourceDefinition beyond those of its structural schema."""
     spec, name = definition["spec"], definition["metadata"].get("name", "")
     if name != f"{spec['names']['plural']}.{spec['group']}":
         yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group', "")
@@ -410,7 +412,7 @@ def _selectable_faults(version: Mapping[str, Any], schema: values.Schema, path: 
         json_path = field["jsonPath"]
         field_schema: values.Schema = schema
         for name in json_path.strip(".").split("."):
-            field_schema = values.child(field_schema, name)
+            field_schema = values.schema_of_field(field_schema, name)
         if json_path in known_paths:
             yield FieldError(f"{path}[{i}].jsonPath", f'Duplicate value: "{json_path}"')
         elif not field_schema:

@@ -29,7 +29,7 @@ from batchyard.interfaces.client import WatchEvent
 
 
 _STRING: Final[values.Schema] = {"type": "string"}
-_BOOLEAN: Final[values.Schema] = {"type": "boolean"}
+_BOOLEAN_SCHEMA: Final[values.Schema] = {"type": "boolean"}
 _STRING_LIST: Final[values.Schema] = {"type": "array", "items": _STRING, values.LIST_TYPE: "atomic"}
 _ANY_OBJECT: Final[values.Schema] = {"type": "object", values.PRESERVE_UNKNOWN_FIELDS: True}
 
@@ -47,7 +47,7 @@ def _list_schema(item_schema: values.Schema, *keys: str) -> dict[str, Any]:
     return {"type": "array", "items": item_schema, **list_keywords}
 
 
-_NAMES: Final = _object_schema(
+_NAMES_SCHEMA: Final = _object_schema(
     "plural",
     "kind",
     summary="the names of the resource and the kind",
@@ -58,7 +58,7 @@ _NAMES: Final = _object_schema(
     listKind=_STRING,
     categories=_STRING_LIST,
 )
-_COLUMN: Final = _object_schema(
+_COLUMN_SCHEMA: Final = _object_schema(
     "name",
     "type",
     "jsonPath",
@@ -70,40 +70,40 @@ _COLUMN: Final = _object_schema(
     priority={"type": "integer", "format": "int32"},
     jsonPath=_STRING,
 )
-_SCALE: Final = _object_schema(
+_SCALE_SCHEMA: Final = _object_schema(
     summary="the paths of desired and current replicas",
     specReplicasPath=_STRING,
     statusReplicasPath=_STRING,
     labelSelectorPath=_STRING,
 )
-_VERSION: Final = _object_schema(
+_VERSION_SCHEMA: Final = _object_schema(
     "name",
     "served",
     "storage",
     name=_STRING,
-    served=_BOOLEAN,
-    storage=_BOOLEAN,
-    deprecated=_BOOLEAN,
+    served=_BOOLEAN_SCHEMA,
+    storage=_BOOLEAN_SCHEMA,
+    deprecated=_BOOLEAN_SCHEMA,
     deprecationWarning=_STRING,
     schema=_object_schema(summary="the schema of the objects", openAPIV3Schema=_ANY_OBJECT),
-    subresources=_object_schema(summary="the subresources of the objects", status=_ANY_OBJECT, scale=_SCALE),
-    additionalPrinterColumns=_list_schema(_COLUMN),
+    subresources=_object_schema(summary="the subresources of the objects", status=_ANY_OBJECT, scale=_SCALE_SCHEMA),
+    additionalPrinterColumns=_list_schema(_COLUMN_SCHEMA),
     selectableFields=_list_schema(_object_schema("jsonPath", jsonPath=_STRING)),
 )
-_SPEC: Final = _object_schema(
+_SPEC_SCHEMA: Final = _object_schema(
     "group",
     "names",
     "scope",
     "versions",
     summary="the desired state of the definition",
     group=_STRING,
-    names=_NAMES,
+    names=_NAMES_SCHEMA,
     scope={"type": "string", "enum": ["Cluster", "Namespaced"]},
-    versions=_list_schema(_VERSION),
+    versions=_list_schema(_VERSION_SCHEMA),
     conversion=_object_schema("strategy", strategy=_STRING, webhook=_ANY_OBJECT) | {"default": {"strategy": "None"}},
-    preserveUnknownFields=_BOOLEAN,
+    preserveUnknownFields=_BOOLEAN_SCHEMA,
 )
-_CONDITION: Final = _object_schema(
+_CONDITION_SCHEMA: Final = _object_schema(
     "type",
     "status",
     type=_STRING,
@@ -113,15 +113,15 @@ _CONDITION: Final = _object_schema(
     message=_STRING,
     observedGeneration={"type": "integer", "format": "int64"},
 )
-CONDITIONS: Final = _list_schema(_CONDITION, "type")
-_STATUS: Final = _object_schema(
+CONDITIONS: Final = _list_schema(_CONDITION_SCHEMA, "type")
+_STATUS_SCHEMA: Final = _object_schema(
     summary="the current state of the definition",
     conditions=CONDITIONS,
-    acceptedNames=_object_schema(**_NAMES["properties"]),
+    acceptedNames=_object_schema(**_NAMES_SCHEMA["properties"]),
     storedVersions=_STRING_LIST,
     observedGeneration={"type": "integer", "format": "int64"},
 )
-DEFINITION_SCHEMA: Final = _object_schema("spec", spec=_SPEC, status=_STATUS)
+DEFINITION_SCHEMA: Final = _object_schema("spec", spec=_SPEC_SCHEMA, status=_STATUS_SCHEMA)
 
 
 _INFO: Final = ServedKind(
@@ -141,7 +141,7 @@ _COLUMNS: Final = (Column("Name", format="name"), Column("Created At", type="dat
 
 
 class DefinitionStrategy(CustomStrategy):
-    """The resource strategy of CustomResourceDefinitions."""
+    """The kind-specific API logic of CustomResourceDefinitions: decoding, validation and table output."""
 
     def __init__(self) -> None:
         super().__init__(_INFO, [_OWN_VERSION])
@@ -177,7 +177,7 @@ class DefinitionStrategy(CustomStrategy):
 
 
 def definition_resource() -> Resource:
-    """Return the served resource of CustomResourceDefinitions."""
+    """Return the resource `customresourcedefinitions` as the API server serves it."""
     strategy = DefinitionStrategy()
     resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
     return resource._replace(drops_unknown=True, is_adoptable=True)
@@ -199,7 +199,7 @@ def _missing_names(default_names: Mapping[str, str], names: Mapping[str, Any]) -
 
 
 class CustomObjectStore(ApiObjectStore, Protocol):
-    """Access to the stored objects of the API server, with sorted lists."""
+    """Read and write access to the API server's stored objects, with lists sorted by namespace and name."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name."""
@@ -233,12 +233,12 @@ class CustomResources:
 
 
 def _serves_a_version(definition: Obj) -> bool:
-    """Report whether a definition serves any version; without one the kind has no path."""
+    """Report whether a CustomResourceDefinition serves any version; if none, its kind has no API path."""
     return any(version["served"] for version in definition["spec"]["versions"])
 
 
 def _resource_key(definition: Obj) -> tuple[Any, ...]:
-    """Return the key of a definition's resource; if the key changes, a new resource is needed."""
+    """Return what the resource of a CustomResourceDefinition depends on; a changed key requires a new resource."""
     metadata = definition["metadata"]
     return metadata["uid"], metadata.get("generation"), is_definition_deleted(definition)
 
@@ -247,8 +247,8 @@ def _resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instan
     """Return the resource that serves the objects of a CustomResourceDefinition."""
     info, versions = kind_from_definition(definition), definition["spec"]["versions"]
     strategy = CustomStrategy(info, versions, is_terminating=is_definition_deleted(definition))
-    parts = ("status",) if info.has_status else ()
+    stored_subresources = ("status",) if info.has_status else ()
     scales = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale = next(filter(None, scales), None)
-    resource = Resource(info, strategy, parts, merge_schema=strategy.merge_schema, drops_unknown=True)
+    resource = Resource(info, strategy, stored_subresources, merge_schema=strategy.merge_schema, drops_unknown=True)
     return resource if scale is None else with_scale(resource, objects, scale, now)

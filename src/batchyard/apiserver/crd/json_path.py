@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 
 Step: TypeAlias = Callable[[Any], Iterable[Any]]
 
-_FIELD: Final = re.compile(r"\.?((?:[^\\.\[\]]|\\.)+)")
-_QUOTED: Final = re.compile(r"\.?\[(?:'([^']*)'|\"([^\"]*)\")\]")
-_INDEX: Final = re.compile(r"\.?\[(-?[0-9]+)\]")
+_FIELD_PATTERN: Final = re.compile(r"\.?((?:[^\\.\[\]]|\\.)+)")
+_QUOTED_FIELD_PATTERN: Final = re.compile(r"\.?\[(?:'([^']*)'|\"([^\"]*)\")\]")
+_INDEX_PATTERN: Final = re.compile(r"\.?\[(-?[0-9]+)\]")
 _ALL: Final = re.compile(r"\.?\[\*\]|\.\*")
 _FILTER: Final = re.compile(r"\.?\[\?\(\s*@\.?([\w.\-/]+)\s*(==|!=)\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.\-]+))\s*\)\]")
 
@@ -21,12 +21,12 @@ class InvalidJsonPath(ValueError):  # noqa: N818 - named after the condition
 
 
 def parse_json_path(text: str) -> Sequence[Step]:
-    """Parse a JSON path into steps. Raises BadPath if it is malformed."""
+    """Parse a JSON path into steps. Raises InvalidJsonPath if it is malformed."""
     remaining_text, steps = text.strip().removeprefix("$"), []
     while remaining_text:
-        step, length = _parse_first_step(remaining_text, text)
+        step, step_length = _parse_first_step(remaining_text, text)
         steps.append(step)
-        remaining_text = remaining_text[length:]
+        remaining_text = remaining_text[step_length:]
     return steps
 
 
@@ -34,12 +34,12 @@ def values_at(obj: Any, path: Sequence[Step]) -> list[Any]:
     """Return all values of an object at a JSON path."""
     values = [obj]
     for step in path:
-        values = [inner for value in values for inner in step(value)]
+        values = [nested_value for value in values for nested_value in step(value)]
     return values
 
 
 def _parse_first_step(remaining_text: str, path: str) -> tuple[Step, int]:
-    for pattern, make in _STEPS:
+    for pattern, make in _STEP_MAKERS:
         match = pattern.match(remaining_text)
         if match:
             return make(match), match.end()
@@ -54,10 +54,10 @@ def _field_step(name: str) -> Step:
     return step
 
 
-def _index_step(number: int) -> Step:
+def _index_step(item_index: int) -> Step:
     def step(value: Any) -> Iterator[Any]:
-        if isinstance(value, list) and -len(value) <= number < len(value):
-            yield value[number]
+        if isinstance(value, list) and -len(value) <= item_index < len(value):
+            yield value[item_index]
 
     return step
 
@@ -68,10 +68,10 @@ def _all_items(value: Any) -> Iterable[Any]:
 
 def _filter_step(match: re.Match[str]) -> Step:
     names, is_equal = match[1].split("."), match[2] == "=="
-    constant = next(text for text in match.groups()[2:] if text is not None)
+    expected_text = next(text for text in match.groups()[2:] if text is not None)
 
     def step(value: Any) -> Iterator[Any]:
-        return (each for each in _all_items(value) if (_nested_text(each, names) == constant) is is_equal)
+        return (each for each in _all_items(value) if (_nested_text(each, names) == expected_text) is is_equal)
 
     return step
 
@@ -82,10 +82,10 @@ def _nested_text(value: Any, names: Sequence[str]) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-_STEPS: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Step]]]] = (
-    (_QUOTED, lambda match: _field_step(match[1] if match[1] is not None else match[2])),
-    (_INDEX, lambda match: _index_step(int(match[1]))),
+_STEP_MAKERS: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Step]]]] = (
+    (_QUOTED_FIELD_PATTERN, lambda match: _field_step(match[1] if match[1] is not None else match[2])),
+    (_INDEX_PATTERN, lambda match: _index_step(int(match[1]))),
     (_ALL, lambda _match: _all_items),
     (_FILTER, _filter_step),
-    (_FIELD, lambda match: _field_step(match[1].replace("\\", ""))),
+    (_FIELD_PATTERN, lambda match: _field_step(match[1].replace("\\", ""))),
 )

@@ -33,7 +33,7 @@ from batchyard.apiserver.crd.values import (
     VALIDATION_RULES,
     Schema,
     additional_properties_schema,
-    items,
+    items_schema,
     list_item_identity,
     properties,
     uses_keyword,
@@ -51,7 +51,7 @@ _LIST: Final = _T.List(_T.DYN)
 
 
 def kubernetes_functions() -> Any:
-    """Return the CEL functions of Kubernetes as an extension of the CEL library."""
+    """Return the CEL functions that Kubernetes adds to the language, as an extension for the CEL library."""
     by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, implementation in _function_declarations():
         overloads = by_name.setdefault(name, [])
@@ -61,7 +61,7 @@ def kubernetes_functions() -> Any:
 
 
 def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """Yield each function: name, whether it is a member function, parameter types, result type, implementation."""
+    """Yield each CEL function: name, whether it is a member function, parameter types, result type, implementation."""
     text, integer, boolean, double = _T.STRING, _T.INT, _T.BOOL, _T.DOUBLE
     yield "isSorted", True, [_LIST], boolean, lambda each: list(each) == sorted(each)
     yield "sum", True, [_LIST], _ANY, sum
@@ -92,7 +92,7 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
 
 
 def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """Yield the CEL functions of URLs, IP addresses and networks."""
+    """Yield the declarations of the CEL functions for URLs, IP addresses and networks."""
     text, integer, boolean = _T.STRING, _T.INT, _T.BOOL
     yield "url", False, [text], text, _checked_url
     yield "isURL", False, [text], boolean, _is_parsed_by(_checked_url)
@@ -136,26 +136,26 @@ def _compare_quantities(first_text: str, second_text: str) -> int:
 
 
 def _index_of(items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_member = _comparable(wanted_item)
-    return next((i for i, each in enumerate(items) if _comparable(each) == wanted_member), -1)
+    wanted_member = _comparable_value(wanted_item)
+    return next((i for i, each in enumerate(items) if _comparable_value(each) == wanted_member), -1)
 
 
 def _last_index_of(items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_member = _comparable(wanted_item)
-    return next((i for i in range(len(items) - 1, -1, -1) if _comparable(items[i]) == wanted_member), -1)
+    wanted_member = _comparable_value(wanted_item)
+    return next((i for i in range(len(items) - 1, -1, -1) if _comparable_value(items[i]) == wanted_member), -1)
 
 
 def _comparable_set(items: Iterable[Any]) -> set[Any]:
     """Return list items as a set with CEL's equality, in which true and 1 differ."""
-    return {_comparable(each) for each in items}
+    return {_comparable_value(each) for each in items}
 
 
-def _comparable(value: Any) -> Any:
+def _comparable_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return ("map", frozenset((_comparable(key), _comparable(each)) for key, each in value.items()))
+        return ("map", frozenset((_comparable_value(key), _comparable_value(each)) for key, each in value.items()))
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return (isinstance(value, bool), value)
-    return ("list", tuple(map(_comparable, value)))
+    return ("list", tuple(map(_comparable_value, value)))
 
 
 def _first_matches(text: str, pattern: str, count: int) -> list[str]:
@@ -163,8 +163,8 @@ def _first_matches(text: str, pattern: str, count: int) -> list[str]:
 
 
 def _checked_url(text: str) -> str:
-    parts = urlsplit(text)
-    if not (parts.scheme and parts.netloc) and not text.startswith("/"):
+    url_parts = urlsplit(text)
+    if not (url_parts.scheme and url_parts.netloc) and not text.startswith("/"):
         raise ValueError(f"{text!r} is not a URL: neither absolute nor a path")
     return text
 
@@ -174,9 +174,9 @@ def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def _contains_network(outer_text: str, inner_text: str) -> bool:
-    outer, inner = _parse_network(outer_text), _parse_network(inner_text)
-    is_smaller = outer.version == inner.version and inner.prefixlen >= outer.prefixlen
-    return is_smaller and inner.network_address in outer
+    outer_network, inner_network = _parse_network(outer_text), _parse_network(inner_text)
+    is_smaller = outer_network.version == inner_network.version and inner_network.prefixlen >= outer_network.prefixlen
+    return is_smaller and inner_network.network_address in outer_network
 
 
 # Compilation and evaluation of CEL expressions in rules of CustomResourceDefinitions.
@@ -209,7 +209,7 @@ class NotCompiled(ValueError):  # noqa: N818 - named after the condition
 
 
 def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpression:
-    """Compile a validation rule. Raises NotCompiled if it is invalid."""
+    """Compile a CEL validation rule. Raises NotCompiled if it is invalid."""
     compiled_rule = compile_expression(_bind_optional_old_self(text) if is_old_self_optional else text)
     if compiled_rule.program.return_type().name() not in _ALLOWED_RESULT_TYPES:
         raise NotCompiled("must evaluate to a bool")
@@ -265,7 +265,7 @@ _RESERVED_WORDS: Final = frozenset(
         *("let", "loop", "package", "namespace", "return", "var", "void", "while"),
     }
 )
-_ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
+_FIELD_NAME_ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _ESCAPED_CHARACTERS: Final = re.compile(r"__|[.\-/]")
 
 
@@ -276,7 +276,7 @@ def cel_value(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         return _cel_object(value, schema)
     if isinstance(value, list):
-        item_schema = items(schema)
+        item_schema = items_schema(schema)
         return [cel_value(each, item_schema) for each in value]
     if schema.get("type") == "number" and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -284,10 +284,10 @@ def cel_value(value: Any, schema: Schema) -> Any:
 
 
 def escape_field_name(name: str) -> str:
-    """Return the form of a field name in CEL expressions, such as `a__dot__b` for `a.b`."""
+    """Return a field name as CEL expressions write it, such as `a__dot__b` for `a.b`."""
     if name in _RESERVED_WORDS:
         return f"__{name}__"
-    return _ESCAPED_CHARACTERS.sub(lambda match: _ESCAPES[match[0]], name)
+    return _ESCAPED_CHARACTERS.sub(lambda match: _FIELD_NAME_ESCAPES[match[0]], name)
 
 
 def _cel_object(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -308,14 +308,14 @@ _ITERATING_FUNCTIONS: Final = frozenset({"all", "exists", "exists_one", "existsO
 
 
 class InputSize(NamedTuple):
-    """The size of a rule's input: the number of values, and of characters in their strings."""
+    """The size of the value that a CEL rule reads: the number of values, and of characters in their strings."""
 
-    values: int
-    characters: int
+    value_count: int
+    character_count: int
 
 
 class RuleBudget:
-    """The cost budget for the rules of one object, in steps: about one second of CPU time.
+    """The cost budget for the CEL rules of one object, in evaluation steps: about one second of CPU time.
 
     Steps are an upper bound, from nesting of iterations and input size. Upstream counts actual steps, with the same
     limit of a second. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
@@ -325,9 +325,11 @@ class RuleBudget:
         self._remaining_steps = 10_000_000
 
     def spend(self, depth: int, size: InputSize) -> bool:
-        """Deduct the cost of one evaluation; return whether the budget sufficed."""
-        steps = min(size.values**depth, _ITERATIONS_MAX)
-        self._remaining_steps -= _BASE_STEPS + (steps * (1 + size.characters // _CHARACTERS_PER_STEP) if depth else 0)
+        """Deduct the cost of one rule evaluation from the budget; return whether the budget sufficed."""
+        steps = min(size.value_count**depth, _ITERATIONS_MAX)
+        self._remaining_steps -= _BASE_STEPS + (
+            steps * (1 + size.character_count // _CHARACTERS_PER_STEP) if depth else 0
+        )
         return self._remaining_steps >= 0
 
 
@@ -346,17 +348,17 @@ def iteration_depth(text: str) -> int:
 
 def input_size(value: Any) -> InputSize:
     """Return the number of values in a value, including itself, and of characters in their strings."""
-    values, characters, pending_values = 0, 0, [value]
+    value_count, character_count, pending_values = 0, 0, [value]
     while pending_values:
         each = pending_values.pop()
-        values += 1
+        value_count += 1
         if isinstance(each, Mapping):
             pending_values += each.values()
         elif isinstance(each, list):
             pending_values += each
         elif isinstance(each, str):
-            characters += len(each)
-    return InputSize(values, characters)
+            character_count += len(each)
+    return InputSize(value_count, character_count)
 
 
 NO_OLD_VALUE: Final = object()
@@ -366,7 +368,7 @@ _BUDGET_EXCEEDED: Final = "validation failed due to running out of cost budget, 
 
 
 class ValidationRule(NamedTuple):
-    """A compiled validation rule and its definition."""
+    """A compiled CEL validation rule and its definition in the schema."""
 
     definition: Mapping[str, Any]
     program: Any
@@ -378,16 +380,16 @@ class ValidationRule(NamedTuple):
 
     @property
     def runs_without_old_value(self) -> bool:
-        """Whether a transition rule also runs without an old value."""
+        """Whether a transition rule also runs without an old value (`optionalOldSelf`)."""
         return bool(self.definition.get("optionalOldSelf"))
 
 
 class _BudgetExceeded(Exception):  # noqa: N818 - named after the condition
-    """The cost budget of the rules is exhausted; carries the error to report."""
+    """The CEL rules of an object exceed their cost budget; carries the error to report."""
 
 
 class ValidationRules:
-    """The compiled validation rules of a value and of all values below it."""
+    """The compiled CEL validation rules of a schema and of all schemas nested in it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -400,7 +402,7 @@ class ValidationRules:
             for name, field_schema in properties(schema).items()
             if uses_keyword(field_schema, VALIDATION_RULES)
         }
-        additional_schema, item_schema = additional_properties_schema(schema), items(schema)
+        additional_schema, item_schema = additional_properties_schema(schema), items_schema(schema)
         self._additional_rules = (
             ValidationRules(additional_schema)
             if additional_schema and uses_keyword(additional_schema, VALIDATION_RULES)
@@ -409,7 +411,7 @@ class ValidationRules:
         self._item_rules = ValidationRules(item_schema) if uses_keyword(item_schema, VALIDATION_RULES) else None
 
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
-        """Yield the errors that the rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
+        """Yield the errors that the CEL rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
         try:
             yield from self._faults(value, old, "", RuleBudget())
         except _BudgetExceeded as spent:
@@ -427,7 +429,7 @@ class ValidationRules:
             keys: Sequence[str] = self._schema.get(MAP_KEYS) or ()
             for i, each in enumerate(value):
                 old_item = (
-                    old_items.get(list_item_identity(each, keys, items(self._schema)), NO_OLD_VALUE)
+                    old_items.get(list_item_identity(each, keys, items_schema(self._schema)), NO_OLD_VALUE)
                     if old_items
                     else NO_OLD_VALUE
                 )
@@ -442,10 +444,12 @@ class ValidationRules:
                 yield from rules._faults(each, old_field, f"{path}.{name}" if path else name, budget)
 
     def _old_items_by_key(self, old: Any) -> dict[Any, Any]:
-        """Return the old items of a list with keys, by their key values."""
+        """Return the old items of a list with map keys (`x-kubernetes-list-map-keys`), by the values of those keys."""
         if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
             return {}
-        return {list_item_identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
+        return {
+            list_item_identity(each, self._schema.get(MAP_KEYS) or (), items_schema(self._schema)): each for each in old
+        }
 
     def _rule_faults(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         old_value = None if old is NO_OLD_VALUE else cel_value(old, self._schema)
@@ -485,7 +489,7 @@ class ValidationRules:
 
 
 def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the compilation error of a rule, or the unimplemented functions that it uses; both '' if valid."""
+    """Return (compilation error, unimplemented functions used) for a CEL validation rule; ('', '') if it is valid."""
     try:
         compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         if definition.get("messageExpression"):
@@ -496,7 +500,7 @@ def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
-    """Compile a validation rule; None if it uses unimplemented functions."""
+    """Compile a CEL validation rule; None if it uses functions that this platform does not implement."""
     try:
         rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         message_expression = definition.get("messageExpression")
@@ -508,7 +512,7 @@ def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
-    """Return the message of a failed validation rule."""
+    """Return the message of a failed CEL validation rule."""
     if rule.message is not None:
         evaluated_message, _ = evaluate_program(rule.message, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:

@@ -1,4 +1,4 @@
-"""The resource strategy of custom objects: their schemas, table columns and validation rules by version.
+"""The kind-specific API logic of custom objects: their schemas, table columns and validation rules by version.
 
 An object is pruned, defaulted and validated in the version in which it is sent, then stored in the storage version.
 Conversion changes only `apiVersion` and prunes fields that the other version lacks. Validation rules are those of the
@@ -50,12 +50,12 @@ _encode = msgspec.json.encode
 class CustomColumns:
     """The table columns of one version of a CustomResourceDefinition."""
 
-    def __init__(self, definitions: Sequence[Mapping[str, Any]]) -> None:
-        self._column_definitions = definitions or [_AGE_COLUMN]
+    def __init__(self, column_definitions: Sequence[Mapping[str, Any]]) -> None:
+        self._column_definitions = column_definitions or [_AGE_COLUMN]
         self._paths: Sequence[Sequence[Step]] = [parse_json_path(each["jsonPath"]) for each in self._column_definitions]
 
     def columns(self) -> list[Column]:
-        """Return the table columns: the name, then those of the definition."""
+        """Return the table columns: the name, then the `additionalPrinterColumns` of the CustomResourceDefinition."""
         return [_NAME_COLUMN, *map(_column_from_definition, self._column_definitions)]
 
     def cells(self, obj: Obj, now: Instant) -> list[str]:
@@ -110,12 +110,12 @@ _RULES_NOT_CHECKED: Final = FieldError(
     'Invalid value: "null": some validation rules were not checked because the object was invalid; correct the '
     "existing errors to complete validation",
 )
-_STRING: Final[Schema] = {"type": "string"}
+_STRING_SCHEMA: Final[Schema] = {"type": "string"}
 #: The fields of the object root that rules can access.
 _ROOT_PROPERTIES: Final[Mapping[str, Schema]] = {
-    "apiVersion": _STRING,
-    "kind": _STRING,
-    "metadata": {"type": "object", "properties": {"name": _STRING, "generateName": _STRING}},
+    "apiVersion": _STRING_SCHEMA,
+    "kind": _STRING_SCHEMA,
+    "metadata": {"type": "object", "properties": {"name": _STRING_SCHEMA, "generateName": _STRING_SCHEMA}},
 }
 _API_VERSION_DESCRIPTION: Final = (
     "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized "
@@ -125,7 +125,7 @@ _KIND_DESCRIPTION: Final = "Kind is a string value representing the REST resourc
 
 
 class CustomStrategy:
-    """The resource strategy of one custom kind, with schemas, columns and rules by version."""
+    """The kind-specific API logic of one custom kind, with schemas, table columns and validation rules by version."""
 
     def __init__(self, info: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
         self._info = info
@@ -167,20 +167,20 @@ class CustomStrategy:
         """Return an updated object unchanged: clients may change all fields."""
         return new
 
-    def show(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
+    def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
         return cut_times_to_seconds(self.in_version(stored_object, api_version), self._time_locations())
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version without rounding times, for comparison."""
+        """Convert a stored object to a served version with exact times, to compare it with another object."""
         return self._convert(self._upgrade_stored(stored_object), api_version)
 
     def _time_locations(self) -> TimeLocations:
-        """Return the paths of time fields; of a custom object only those of the metadata are known."""
+        """Return the paths of the time fields in a custom object: only those of its metadata are known."""
         return metadata_time_locations()
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new object. Raises StatusError if the definition is terminating."""
+        """Return the validation errors of a new object. Raises StatusError if its definition is terminating."""
         if self._is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", message)
@@ -188,7 +188,7 @@ class CustomStrategy:
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
-        return list(self._rules.faults(new, self.show(old, self._info.api_version)))
+        return list(self._rules.faults(new, self.render(old, self._info.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of a status update."""
@@ -203,9 +203,9 @@ class CustomStrategy:
         return self._columns[api_version].cells(stored_object, now)
 
     def merge_schema(self, version: str) -> MergeSchema:
-        """Return the merge schema of a version."""
+        """Return the merge schema of objects in a version: how server-side apply merges and owns their fields."""
         schema = self._schemas[self._info.api_version_for(version)]
-        fields = {**(schema.get("properties") or {}), "apiVersion": _STRING, "kind": _STRING}
+        fields = {**(schema.get("properties") or {}), "apiVersion": _STRING_SCHEMA, "kind": _STRING_SCHEMA}
         return merge_schema_of_custom_kind({**schema, "properties": fields}, metadata_merge_schema())
 
     def schemas(self, version: str) -> Mapping[str, Any]:
@@ -224,23 +224,23 @@ class CustomStrategy:
 
     @cached_property
     def _rules(self) -> ValidationRules:
-        """The validation rules of the storage version, compiled on first use."""
+        """The CEL validation rules of the storage version, compiled on first use."""
         schema = self._schemas[self._info.api_version]
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _upgrade_stored(self, stored_object: Obj) -> Obj:
-        """Return a stored object, pruned and defaulted by the current schema if that has changed since."""
+        """Return a stored object, pruned and defaulted by the current schema if that is newer than the object."""
         metadata = stored_object["metadata"]
         uid = metadata.get("uid", "")
         if self._conforming_metadata.get(uid) is metadata:
             return stored_object
         schema = self._schemas[self._info.api_version]
-        current: Obj = with_defaults(prune_unknown_fields(stored_object, schema), schema)
-        if uid and current == stored_object:
+        current_object: Obj = with_defaults(prune_unknown_fields(stored_object, schema), schema)
+        if uid and current_object == stored_object:
             if len(self._conforming_metadata) >= _CONFORMING_OBJECTS_MAX:
                 self._conforming_metadata.clear()
             self._conforming_metadata[uid] = metadata
-        return current
+        return current_object
 
     def _convert(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
         if obj["apiVersion"] == api_version:

@@ -49,14 +49,14 @@ def additional_properties_schema(schema: Schema) -> Schema | None:
     return schema_or_flag if isinstance(schema_or_flag, Mapping) else EMPTY if schema_or_flag is True else None
 
 
-def items(schema: Schema) -> Schema:
+def items_schema(schema: Schema) -> Schema:
     """Return the schema of the items of a list schema."""
     item_schema: Schema = schema.get("items") or EMPTY
     return item_schema
 
 
-def child(schema: Schema, name: str) -> Schema:
-    """Return the schema of a field of an object schema; EMPTY if it is unknown."""
+def schema_of_field(schema: Schema, name: str) -> Schema:
+    """Return the schema of a field of an object schema; the empty schema EMPTY if the field is unknown."""
     field_schema = properties(schema).get(name)
     return (additional_properties_schema(schema) or EMPTY) if field_schema is None else field_schema
 
@@ -64,7 +64,7 @@ def child(schema: Schema, name: str) -> Schema:
 def direct_subschemas(schema: Schema) -> Iterator[Schema]:
     """Yield the schemas directly below a schema."""
     yield from properties(schema).values()
-    for subschema in (additional_properties_schema(schema), items(schema)):
+    for subschema in (additional_properties_schema(schema), items_schema(schema)):
         if subschema:
             yield subschema
 
@@ -81,10 +81,10 @@ def uses_keyword(schema: Schema, keyword: str) -> bool:
 
 
 def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
-    """Return the identity of a list item: the values of its keys, or their defaults."""
+    """Return the values of a list item's key fields (`x-kubernetes-list-map-keys`), or their defaults."""
     if not isinstance(item, Mapping):
         return None
-    return tuple(repr(item.get(key, child(item_schema, key).get("default"))) for key in keys)
+    return tuple(repr(item.get(key, schema_of_field(item_schema, key).get("default"))) for key in keys)
 
 
 # Pruning of unknown fields, and defaulting.
@@ -97,7 +97,7 @@ _ItemChange = Callable[[Any, Schema], Any]
 
 
 def prune_unknown_fields(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return an object without the fields that its schema lacks."""
+    """Return an object without the fields that its schema does not declare."""
     known_fields = _prune_fields(obj, schema, is_object=True)
     return known_fields if isinstance(known_fields, dict) else dict(known_fields)
 
@@ -106,7 +106,7 @@ def _prune_value(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         return _prune_fields(value, schema, is_object=bool(schema.get(EMBEDDED_RESOURCE)))
     if isinstance(value, list) and schema.get("items"):
-        return _change_items(value, items(schema), _prune_value)
+        return _change_items(value, items_schema(schema), _prune_value)
     return value
 
 
@@ -131,7 +131,7 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         return _complete_fields(value, schema)
     if isinstance(value, list) and schema.get("items"):
-        return _change_items(value, items(schema), with_defaults)
+        return _change_items(value, items_schema(schema), with_defaults)
     return value
 
 
@@ -149,8 +149,8 @@ def _complete_fields(value: Mapping[str, Any], schema: Schema) -> Mapping[str, A
     return _same_or_new(value, new)
 
 
-def _change_items(value: list[Any], schema: Schema, change: _ItemChange) -> list[Any]:
-    new = [change(each, schema) for each in value]
+def _change_items(value: list[Any], schema: Schema, change_item: _ItemChange) -> list[Any]:
+    new = [change_item(each, schema) for each in value]
     return value if all(a is b for a, b in zip(new, value, strict=True)) else new
 
 
@@ -285,7 +285,7 @@ def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError
 
 
 def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
-    maximum, minimum, step = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
+    maximum, minimum, divisor = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
     if maximum is not None:
         if schema.get("exclusiveMaximum") and value >= maximum:
             yield _invalid(path, value, f"should be less than {maximum}")
@@ -296,12 +296,12 @@ def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldErr
             yield _invalid(path, value, f"should be greater than {minimum}")
         elif value < minimum:
             yield _invalid(path, value, f"should be greater than or equal to {minimum}")
-    if step and not float(value / step).is_integer():
-        yield _invalid(path, value, f"should be a multiple of {step}")
+    if divisor and not float(value / divisor).is_integer():
+        yield _invalid(path, value, f"should be a multiple of {divisor}")
 
 
 def _list_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    maximum, minimum, item_schema = schema.get("maxItems"), schema.get("minItems", 0), items(schema)
+    maximum, minimum, item_schema = schema.get("maxItems"), schema.get("minItems", 0), items_schema(schema)
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:
@@ -316,17 +316,17 @@ def _format_count(count: int) -> str:
 
 
 def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
-    list_type, item_schema = schema.get(LIST_TYPE), items(schema)
+    list_type, item_schema = schema.get(LIST_TYPE), items_schema(schema)
     if list_type not in ("set", "map"):
         return
     keys: Sequence[str] = schema.get(MAP_KEYS) or ()
-    identities: dict[Any, None] = {}
+    seen_identities: dict[Any, None] = {}
     for i, each in enumerate(value):
         item_identity = list_item_identity(each, keys, item_schema) if list_type == "map" else format_json(each)
-        if item_identity is not None and item_identity in identities:
+        if item_identity is not None and item_identity in seen_identities:
             reported_value = {key: each.get(key) for key in keys if key in each} if list_type == "map" else each
             yield FieldError(f"{path}[{i}]", f"Duplicate value: {format_json(reported_value)}")
-        identities[item_identity] = None
+        seen_identities[item_identity] = None
 
 
 def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:

@@ -31,14 +31,14 @@ from batchyard.store.memory import ExpiredRevision
 
 # Watch streams: the changes after a revision that a client selects.
 #
-# A watch receives durable changes in order and buffers them up to a limit; it ends if the client falls behind. An
-# object that starts to match the selectors is reported as ADDED, one that stops matching as DELETED. Source:
+# A watch receives changes in order, once they are on disk, and buffers them up to a limit; it ends if the client falls
+# behind. An object that starts to match the selectors is reported as ADDED, one that stops matching as DELETED. Source:
 # k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 
 
 #: Maximum number of buffered events, in addition to the initial ones.
 WATCH_BACKLOG_MAX: Final = 100_000
-_EXPIRED: Final = (
+_EXPIRED_EVENT: Final = (
     "ERROR",
     {
         "kind": "Status",
@@ -65,17 +65,17 @@ class WatchStream:
         self,
         path: ResourcePath,
         selection: Selection,
-        show: Callable[[Obj], Mapping[str, Any]],
-        bookmark: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        render_object: Callable[[Obj], Mapping[str, Any]],
+        render_bookmark: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         *,
         with_bookmarks: bool = False,
     ) -> None:
         self._kind = path.info.constant
         self._namespace = path.namespace
         self._selection = selection
-        self._show = show
+        self._show = render_object
         #: Renders an object with metadata only, for bookmarks.
-        self._bookmark = bookmark
+        self._bookmark = render_bookmark
         self._with_bookmarks = with_bookmarks
         self._buffered: list[_Event] = []
         self._initial_count = 0
@@ -83,7 +83,7 @@ class WatchStream:
         self._revision = 0
         self.is_over = False
         #: Called when events are available.
-        self.on_new_data: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _do_nothing
 
     def take(self) -> Sequence[Mapping[str, Any]]:
         """Return and remove all buffered events; each is converted when it is read."""
@@ -99,10 +99,10 @@ class WatchStream:
             if change.revision > last_revision:
                 last_revision = change.revision
                 if change.key.kind == kind and namespace in ("", change.key.namespace):
-                    self._add(change)
+                    self._buffer_change(change)
         self._revision = last_revision
         if len(self._buffered) > self._initial_count + WATCH_BACKLOG_MAX:
-            self._buffered, self.is_over = [_EXPIRED], True
+            self._buffered, self.is_over = [_EXPIRED_EVENT], True
         if self._buffered:
             self.on_new_data()
 
@@ -111,26 +111,26 @@ class WatchStream:
         self.is_over = True
         self.on_new_data()
 
-    def begin(self, objs: Iterable[Obj], revision: int) -> None:
-        """Buffer the objects at a revision as ADDED; changes up to that revision are skipped."""
+    def start(self, objs: Iterable[Obj], revision: int) -> None:
+        """Buffer the objects at a revision as ADDED events; later changes up to that revision are skipped."""
         self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._initial_count = len(self._buffered)
         self._revision = revision
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send a bookmark at the current revision, if the client requested bookmarks."""
         if self._with_bookmarks and self._revision and not self.is_over:
-            self.bookmark(self._revision)
+            self.send_bookmark(self._revision)
 
-    def bookmark(self, revision: int, *, initial: bool = False) -> None:
+    def send_bookmark(self, revision: int, *, is_initial: bool = False) -> None:
         """Send a bookmark at a revision."""
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
-        if initial:
+        if is_initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         self._buffered.append(("BOOKMARK", self._bookmark(metadata)))
         self.on_new_data()
 
-    def _add(self, change: WatchEvent) -> None:
+    def _buffer_change(self, change: WatchEvent) -> None:
         matched_before = change.old is not None and self._selection.accepts(change.old)
         matches_now = change.type is not EventType.DELETED and self._selection.accepts(change.obj)
         if matches_now:
@@ -142,12 +142,12 @@ class WatchStream:
             self._buffered.append(("DELETED", {**last_matching, "metadata": metadata}))
 
 
-def _render_event(show: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
+def _render_event(render_object: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
     event_type, obj = event
-    return {"type": event_type, "object": obj if event_type in _UNCONVERTED_EVENTS else show(obj)}
+    return {"type": event_type, "object": obj if event_type in _UNCONVERTED_EVENTS else render_object(obj)}
 
 
-def _noop() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -162,7 +162,8 @@ def _noop() -> None:
 
 #: Maximum number of lists held for clients that have not read all pages.
 HELD_LISTS_MAX: Final = 64
-#: Maximum age of a held list in changes. A list keeps its objects in memory, deleted ones too, like the history.
+#: Maximum age of a list kept in memory, as a number of later changes. Such a list keeps its objects in memory, deleted
+#: ones too, like the history.
 HELD_LIST_AGE_MAX: Final = 20_000
 _CONTINUE_FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
@@ -176,7 +177,7 @@ class ChangeHistory(Protocol):
     """The history of changes to the stored objects."""
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, durable or not. Raises Expired if the history is too short."""
+        """Return all changes after a revision, even if not yet on disk. Raises Expired if the history is too short."""
 
 
 class ListPage(NamedTuple):
@@ -199,7 +200,7 @@ _decode_token = msgspec.json.Decoder(_Token).decode
 
 
 class PagedLists:
-    """Serves pages of lists, and holds the lists with remaining pages."""
+    """Serves lists in pages, and keeps each list in memory while clients may request more pages of it."""
 
     def __init__(self, objects: ApiObjectStore, history: ChangeHistory) -> None:
         self._objects = objects
@@ -226,7 +227,7 @@ class PagedLists:
         return ListPage(items, metadata)
 
     def _start_list(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """Return revision, objects and start key of a new list: the current one, or at an exact revision."""
+        """Return (revision, objects, start key '') of a new list: the current one, or the one at an exact revision."""
         revision = self._objects.revision
         match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
         requested_revision = parse_resource_version(revision_text)
@@ -253,7 +254,7 @@ class PagedLists:
         return [objs_by_key[key] for key in sorted(objs_by_key)]
 
     def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """Return revision, objects and start key of the held list that a continue token names."""
+        """Return (revision, objects, start key) of the list in memory to which a continue token belongs."""
         token = _parse_token(text)
         held_list = self._held.get((path.info.constant, path.namespace, token.rv))
         if held_list is None:
@@ -268,9 +269,9 @@ class PagedLists:
             self._held.popitem(last=False)
 
     def drop_expired(self) -> None:
-        """Drop the held lists that are older than the change history."""
-        oldest = self._objects.revision - HELD_LIST_AGE_MAX
-        while self._held and next(iter(self._held))[2] < oldest:
+        """Drop the lists in memory that are older than the change history."""
+        oldest_revision = self._objects.revision - HELD_LIST_AGE_MAX
+        while self._held and next(iter(self._held))[2] < oldest_revision:
             self._held.popitem(last=False)
 
 
@@ -298,7 +299,7 @@ def _filter_objects(objs: Sequence[Obj], selection: Selection, name: str) -> Seq
 
 
 def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
-    """Return the index of the first object after a key in a sorted list."""
+    """Return the index of the first object whose etcd key follows a key, in a list sorted by these keys."""
     if not start_key:
         return 0
     return bisect_right(objs, start_key, key=_object_key)
@@ -310,10 +311,10 @@ def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
     In that order `team-a/x` precedes `team/x`. Most lists are in that order already.
     """
     groups = _split_by_namespace(objs)
-    prefixes = [f"{_namespace(group[0])}/" for group in groups]
-    if all(map(lt, prefixes, prefixes[1:])):
+    key_prefixes = [f"{_namespace(group[0])}/" for group in groups]
+    if all(map(lt, key_prefixes, key_prefixes[1:])):
         return objs
-    return [obj for _, group in sorted(zip(prefixes, groups, strict=True), key=itemgetter(0)) for obj in group]
+    return [obj for _, group in sorted(zip(key_prefixes, groups, strict=True), key=itemgetter(0)) for obj in group]
 
 
 def _split_by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:
@@ -354,13 +355,13 @@ _NO_REVISION: Final = ("", "0")
 
 
 class ChangeFeed(ChangeHistory, Protocol):
-    """The change history, with a subscription to the durable changes."""
+    """The history of changes to stored objects, with a subscription to those that are on disk."""
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the durable changes after a revision. Raises Expired if the history is too short."""
+        """Return the changes after a revision that are on disk. Raises Expired if the history is too short."""
 
-    def join(self, watch: WatchStream) -> None:
-        """Subscribe a watch to all later changes."""
+    def subscribe(self, watch: WatchStream) -> None:
+        """Subscribe a watch to all later changes that are on disk."""
 
 
 class ReadHandler:
@@ -373,7 +374,7 @@ class ReadHandler:
         self._lists = PagedLists(objects, feed)
 
     def drop_expired(self) -> None:
-        """Drop the held lists that are too old to continue."""
+        """Drop the partly returned lists that are too old to continue."""
         self._lists.drop_expired()
 
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:
@@ -393,27 +394,29 @@ class ReadHandler:
         return Response(200, representation.render_list(page.items, page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
-        """Start a watch at a revision; without one, the existing objects come first."""
+        """Start a watch at a revision; without a revision, the existing objects are sent first."""
         renderer = Representation(request, path, self._now())
         renderer.check_accepts_single_object()
-        bookmarks = request.flag("allowWatchBookmarks")
+        with_bookmarks = request.flag("allowWatchBookmarks")
         selection = parse_selection(request, path.info)
-        watch = WatchStream(path, selection, renderer.render_object, renderer.render_bookmark, with_bookmarks=bookmarks)
+        watch = WatchStream(
+            path, selection, renderer.render_object, renderer.render_bookmark, with_bookmarks=with_bookmarks
+        )
         version = request.query.get("resourceVersion", "")
         check_watch_options(request)
         sends_initial_events = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
         check_revision_not_in_future(parse_resource_version(version), self._objects.revision)
         if sends_initial_events or (version in _NO_REVISION and sends_initial_events is None):
             objs = self._objects.list(path.info.constant, path.namespace or None)
-            watch.begin(objs, self._objects.revision)
-            if sends_initial_events and bookmarks:
-                watch.bookmark(self._objects.revision, initial=True)
+            watch.start(objs, self._objects.revision)
+            if sends_initial_events and with_bookmarks:
+                watch.send_bookmark(self._objects.revision, is_initial=True)
         elif version in _NO_REVISION:
-            watch.begin((), self._objects.revision)
+            watch.start((), self._objects.revision)
         else:
-            watch.begin((), int(version))
+            watch.start((), int(version))
             watch.feed(self._durable_since(int(version)))
-        self._feed.join(watch)
+        self._feed.subscribe(watch)
         return watch
 
     def _durable_since(self, revision: int) -> Sequence[WatchEvent]:

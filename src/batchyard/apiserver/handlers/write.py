@@ -51,7 +51,7 @@ PREPARE_ATTEMPTS_MAX: Final = 5
 
 
 class PreparedWrite(NamedTuple):
-    """A validated, complete write and the parameters of its response."""
+    """A complete, validated write that is not stored yet, with the status code and warnings of its response."""
 
     write: Create | Update | UpdateStatus
     name: str
@@ -65,12 +65,12 @@ class PreparedWrite(NamedTuple):
 
 
 class WriteExecutor(Protocol):
-    """Prepares writes outside the platform's thread."""
+    """Prepares large writes outside the API server's thread."""
 
     def ask(self, user: UserInfo, work: Callable[[], bytes], on_result: Callable[[bytes | StatusError], None]) -> None:
-        """Run work for a user; `on_result` receives its result later, in the platform's thread.
+        """Run a function for a user; the API server's thread later calls `on_result` with its result.
 
-        Raises StatusError if too much work of that user is queued.
+        Raises StatusError if too many functions of that user are queued.
         """
 
 
@@ -144,7 +144,7 @@ class WriteHandler:
         return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 
     def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
-        """Prepare a write without storing it: the steps whose cost grows with the body."""
+        """Decode, default and validate a write without storing it: all steps whose cost grows with the request body."""
         match request.method, bool(path.name):
             case ["POST", False]:
                 prepared_write = self._create(request, path)
@@ -159,7 +159,7 @@ class WriteHandler:
         return prepared_write
 
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
-        """Report whether a prepared write's object is unchanged. Raises StatusError if it no longer exists."""
+        """Report whether a prepared write's object is still unchanged. Raises StatusError if it no longer exists."""
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
@@ -202,7 +202,7 @@ class WriteHandler:
 
     def _patch(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         content_type = serialization.content_type_of(request)
-        check_patch_media_type(content_type, strategic=path.resource.is_native)
+        check_patch_media_type(content_type, allows_strategic=path.resource.is_native)
         options = write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._apply(serialization.read_yaml(request.body), path, options)
@@ -217,7 +217,7 @@ class WriteHandler:
     def _apply(
         self, body: serialization.RequestBody, path: resources.ResourcePath, options: WriteOptions
     ) -> PreparedWrite:
-        """Prepare a server-side apply: merge the configuration into the stored object, if one exists."""
+        """Prepare a server-side apply: merge the configuration into the stored object, or create the object."""
         config = serialization.with_kind(body.value, path)
         apply.check_config(config, path.resource.merge_schema(path.version))
         stored_object = self._objects.get(_key(path))
@@ -234,11 +234,11 @@ class WriteHandler:
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise resources.conflict_error(path, path.name, message)
-            return self._prepare_creation(decoded_object, path, options, result.entries)
+            return self._prepare_creation(decoded_object, path, options, result.managed_fields)
         sent_object = serialization.decode_body_object(
             serialization.RequestBody(result.obj, body.faults), path, options
         )
-        return self._prepare_replacement(sent_object, stored_object, path, options, result.entries)
+        return self._prepare_replacement(sent_object, stored_object, path, options, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options = delete_options(request, serialization.read_body(request).value)
@@ -276,19 +276,19 @@ class WriteHandler:
         sent_object: serialization.SentObject,
         path: resources.ResourcePath,
         options: WriteOptions,
-        entries: Sequence[apply.ManagedFieldsJson] | None = None,
+        managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
-        """Prepare the creation of an object."""
+        """Decode, complete and validate the creation of an object without storing it."""
         self._check_namespace(path)
-        if entries is None:
+        if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
             schema = path.resource.merge_schema(path.version)
-            entries = apply.created_managed_fields(new, self._field_manager(path, options), schema)
+            managed_fields = apply.created_managed_fields(new, self._field_manager(path, options), schema)
         _check_guard(sent_object.obj, None, path, options)
-        obj = with_metadata(sent_object.obj, managedFields=entries or None)
+        obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         security = review(path.info.constant, obj, None, self._objects)
         warnings, name = (*sent_object.warnings, *security.warnings), obj["metadata"].get("name", "")
@@ -300,11 +300,13 @@ class WriteHandler:
         stored_object: Obj,
         path: resources.ResourcePath,
         options: WriteOptions,
-        entries: Sequence[apply.ManagedFieldsJson] | None = None,
+        managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
-        """Prepare an update of a stored object or of its status."""
+        """Decode, complete and validate an update of a stored object or of its status, without storing it."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
-        obj = restore_stored_times(sent_object.obj, strategy.show(stored_object, path.info.api_version), stored_object)
+        obj = restore_stored_times(
+            sent_object.obj, strategy.render(stored_object, path.info.api_version), stored_object
+        )
         obj = _without_provided_annotation(obj) if _is_provided(stored_object, path) and not path.subresource else obj
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
         _check_server_metadata(sent_object.obj, stored_object, path)
@@ -322,18 +324,18 @@ class WriteHandler:
         if path.subresource != _STATUS:
             _check_guard(sent_object.obj, stored_object, path, options)
         new = {field: value for field, value in new.items() if value is not None}
-        if entries is None:
+        if managed_fields is None:
             versions, author = apply.versions_of(path.resource, path.namespace), self._field_manager(path, options)
             old_and_new = (
                 strategy.in_version(stored_object, path.api_version),
                 strategy.in_version(new, path.api_version),
             )
-            entries = apply.updated_managed_fields(*old_and_new, known_entries, author, versions)
+            managed_fields = apply.updated_managed_fields(*old_and_new, known_entries, author, versions)
         is_status = path.subresource == _STATUS
         write = (
-            UpdateStatus(sent_object.obj, entries)
+            UpdateStatus(sent_object.obj, managed_fields)
             if is_status
-            else Update(sent_object.obj, entries, is_whole=not has_status)
+            else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
         security = Review() if is_status else review(path.info.constant, new, stored_object, self._objects)
         warnings, based_on = (*sent_object.warnings, *security.warnings), stored_object["metadata"]["resourceVersion"]
@@ -359,8 +361,8 @@ class WriteHandler:
             raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
     def _field_manager(self, path: resources.ResourcePath, options: WriteOptions) -> apply.FieldManager:
-        time = format_time(self._now() // SECOND * SECOND)
-        return apply.FieldManager(options.manager, path.api_version, path.subresource, time)
+        write_time = format_time(self._now() // SECOND * SECOND)
+        return apply.FieldManager(options.manager, path.api_version, path.subresource, write_time)
 
 
 @contextmanager
@@ -374,7 +376,7 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
 
 
 def _check_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:
-    """Raise StatusError if the user may not write the object's content."""
+    """Raise StatusError if the write would escalate its user's privileges, as roles and bindings can."""
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
 
@@ -390,8 +392,8 @@ def _check_valid(faults: Sequence[FieldError], path: resources.ResourcePath, nam
 
 
 def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
-    """Return an object in the requested version."""
-    return path.resource.strategy.show(obj, path.api_version)
+    """Return an object in the API version of the request path."""
+    return path.resource.strategy.render(obj, path.api_version)
 
 
 def _without_server_fields(body: serialization.RequestBody, path: resources.ResourcePath) -> serialization.RequestBody:
@@ -415,19 +417,19 @@ def _covered_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> 
 
 
 def _is_provided(stored_object: Obj, path: resources.ResourcePath) -> bool:
-    """Report whether the platform provides the object and no client has taken it over."""
+    """Report whether the platform created the object by itself and no client has taken it over."""
     return path.resource.is_adoptable and annotation(stored_object, well_known.PROVIDED) is not None
 
 
 def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
-    """Return the object as taken over by a client, without the annotation of provided objects."""
+    """Return an object that a client takes over, without the annotation of objects that the platform provides."""
     annotations = dict(obj["metadata"].get("annotations") or {})
     annotations.pop(well_known.PROVIDED, None)
     return with_metadata(obj, annotations=annotations or None)
 
 
 def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
-    """Return the `managedFields` before an update: the sent ones, none if the client resets them, or the stored."""
+    """Return the `managedFields` before an update: sent ones, else stored ones; none if the client resets them."""
     sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
@@ -436,7 +438,7 @@ def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[app
 
 
 def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources.ResourcePath) -> None:
-    """Raise StatusError if an update is for another UID or resourceVersion, or lacks a required one."""
+    """Raise StatusError if an update conflicts with the stored object's UID, version, creation time or finalizers."""
     new, old = sent_object["metadata"], stored_object["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
@@ -466,9 +468,9 @@ def _added_finalizer_faults(new: Sequence[str], old: Sequence[str]) -> Iterator[
         yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{message}}}")
 
 
-def _whole_seconds_of(time: str) -> int:
-    """Return a time in whole seconds, as clients may send it in another time zone."""
-    return parse_time(time) // SECOND
+def _whole_seconds_of(timestamp: str) -> int:
+    """Return a timestamp as whole seconds since 1970, to compare timestamps of different time zones."""
+    return parse_time(timestamp) // SECOND
 
 
 def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resources.ResourcePath, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Subresources and virtual resources: answered by handler functions, not from stored objects."""
+"""Subresources and virtual resources: functions answer their requests, not stored objects."""
 
 from collections.abc import Callable, Iterable
 
@@ -32,5 +32,5 @@ def with_subresources(
     }
     served_resources = with_finalize(with_subresource_handlers(resources, scheme.POD, handlers), objects)
     metrics, visibility = metrics_resources(objects, containers, now), VisibilityResources(pending_queues, objects)
-    virtual = (bindings.resource(), component_statuses(now), *visibility.resources(), *metrics)
-    return [*with_scales(served_resources, objects, now), *virtual]
+    virtual_resources = (bindings.resource(), component_statuses(now), *visibility.resources(), *metrics)
+    return [*with_scales(served_resources, objects, now), *virtual_resources]

@@ -24,18 +24,18 @@ from batchyard.interfaces.containers import Containers, ResourceUsage
 GROUP: Final = "metrics.k8s.io"
 VERSION: Final = "v1beta1"
 _API_VERSION: Final = f"{GROUP}/{VERSION}"
-_RESOURCES: Final = ("cpu", "memory")
+_MEASURED_RESOURCES: Final = ("cpu", "memory")
 
 
 def metrics_resources(objects: ObjectReader, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
-    """Return pod and node metrics as resources."""
+    """Return the resources `pods` and `nodes` of the metrics API."""
     nodes = virtual_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
     pods = virtual_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
     metrics = _MetricsInputs(objects, containers, now)
     window = (Column("Window", format="duration"), value_cell("window"))
     name = (Column("Name"), cells.name)
-    node_columns = [(Column(each, format="quantity"), value_cell("usage", each)) for each in _RESOURCES]
-    pod_columns = [(Column(each, format="quantity"), _pod_usage_cell(each)) for each in _RESOURCES]
+    node_columns = [(Column(each, format="quantity"), value_cell("usage", each)) for each in _MEASURED_RESOURCES]
+    pod_columns = [(Column(each, format="quantity"), _pod_usage_cell(each)) for each in _MEASURED_RESOURCES]
     return [
         computed_resource(
             ComputedStrategy(nodes, [name, *node_columns, window]), nodes, _NodeMetricsSource(metrics), now
@@ -57,17 +57,17 @@ class _MetricsInputs:
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
     def build_metrics_object(self, kind: str, subject: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
-        """Return a metrics object of the given kind; the window is in microseconds."""
-        stamp = format_time(self._now() // SECOND * SECOND)
+        """Return a PodMetrics or NodeMetrics object; `window`, the measurement interval, is in microseconds."""
+        timestamp = format_time(self._now() // SECOND * SECOND)
         copied_fields = ("name", "namespace", "labels")
         metadata = {field: subject["metadata"][field] for field in copied_fields if field in subject["metadata"]}
-        metadata["creationTimestamp"] = stamp
+        metadata["creationTimestamp"] = timestamp
         type_and_metadata = {"kind": kind, "apiVersion": _API_VERSION, "metadata": metadata}
-        return {**type_and_metadata, "timestamp": stamp, "window": _go_duration(window), **fields}
+        return {**type_and_metadata, "timestamp": timestamp, "window": _go_duration(window), **fields}
 
 
 class _PodMetricsSource:
-    """The metrics of running pods."""
+    """Computes the PodMetrics of running pods."""
 
     def __init__(self, metrics: _MetricsInputs) -> None:
         self._metrics = metrics
@@ -91,11 +91,13 @@ class _PodMetricsSource:
         if measurement is None:
             return None
         containers = [{"name": name, "usage": _format_usage(usage)} for name, usage in measurement.usage.items()]
-        return self._metrics.build_metrics_object("PodMetrics", pod, measurement.window, {"containers": containers})
+        return self._metrics.build_metrics_object(
+            "PodMetrics", pod, measurement.window_microseconds, {"containers": containers}
+        )
 
 
 class _NodeMetricsSource:
-    """The metrics of nodes."""
+    """Computes the NodeMetrics of all nodes."""
 
     def __init__(self, metrics: _MetricsInputs) -> None:
         self._metrics = metrics
@@ -117,22 +119,24 @@ class _NodeMetricsSource:
 
     def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
         sample = self._metrics.containers.node_usage(node["metadata"]["name"])
-        used, window = (self._total_usage(pods), 0) if sample is None else (sample.usage[""], sample.window)
-        return self._metrics.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(used)})
+        usage, window = (
+            (self._total_usage(pods), 0) if sample is None else (sample.usage[""], sample.window_microseconds)
+        )
+        return self._metrics.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(usage)})
 
     def _total_usage(self, pods: Iterable[Obj]) -> ResourceUsage:
         """Return the total CPU and memory usage of pods."""
-        total = dict.fromkeys(_RESOURCES, 0)
+        total = dict.fromkeys(_MEASURED_RESOURCES, 0)
         for pod in pods:
             measurement = self._metrics.containers.usage(pod)
             for usage in () if measurement is None else measurement.usage.values():
-                for resource in _RESOURCES:
+                for resource in _MEASURED_RESOURCES:
                     total[resource] += usage.get(resource, 0)
         return total
 
 
 def _format_usage(usage: ResourceUsage) -> dict[str, str]:
-    return {resource: meta.format_amount(resource, usage.get(resource, 0)) for resource in _RESOURCES}
+    return {resource: meta.format_amount(resource, usage.get(resource, 0)) for resource in _MEASURED_RESOURCES}
 
 
 def _go_duration(microseconds: int) -> str:

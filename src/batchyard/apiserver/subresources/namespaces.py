@@ -1,6 +1,6 @@
-"""Namespaces in the API: the `kubernetes` finalizer appears in the spec, and `finalize` changes it.
+"""Namespaces in the API: clients see the `kubernetes` finalizer in the spec, and remove it with `finalize`.
 
-It is stored like any other finalizer. Source: Kubernetes's pkg/registry/core/namespace.
+The finalizer is stored in the metadata, like any other. Source: Kubernetes's pkg/registry/core/namespace.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from batchyard.interfaces.client import Update
 
 
 class NamespaceStrategy(BuiltInStrategy):
-    """The resource strategy of Namespaces."""
+    """The kind-specific API logic of Namespaces: the `kubernetes` finalizer is in the spec for clients."""
 
     def __init__(self) -> None:
         super().__init__(scheme.NAMESPACE)
@@ -39,7 +39,7 @@ class NamespaceStrategy(BuiltInStrategy):
         )
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Keep the `kubernetes` finalizer of an updated Namespace; only `finalize` removes it."""
+        """Return the updated Namespace, with the `kubernetes` finalizer if it had it: only `finalize` removes that."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class NamespaceStrategy(BuiltInStrategy):
 
 
 class FinalizeHandler:
-    """The handler of `namespaces/NAME/finalize`."""
+    """The handler of requests for `namespaces/NAME/finalize`, which can remove the `kubernetes` finalizer."""
 
     def __init__(self, objects: ApiObjectStore, strategy: NamespaceStrategy) -> None:
         self._objects = objects
@@ -82,7 +82,7 @@ class FinalizeHandler:
         if result.obj is None:
             message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
             raise StatusError(409, "Conflict", message, details)
-        return Response(200, self._strategy.show(result.obj, "v1"))
+        return Response(200, self._strategy.render(result.obj, "v1"))
 
 
 def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:

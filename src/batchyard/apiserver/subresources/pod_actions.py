@@ -35,7 +35,7 @@ from batchyard.interfaces.containers import Containers
 # Source: Kubernetes's pkg/registry/core/pod/strategy.go.
 
 
-_CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
+_CONTAINER_FIELDS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 
 class PodContainers:
@@ -61,7 +61,7 @@ def pod_not_found(name: str) -> StatusError:
 def select_container(pod: Obj, name: str) -> str:
     """Return the named container, or the only one of a pod. Raises StatusError if there is no such container."""
     spec, pod_name = pod["spec"], pod["metadata"]["name"]
-    names = [each["name"] for field in _CONTAINERS for each in spec.get(field) or ()]
+    names = [each["name"] for field in _CONTAINER_FIELDS for each in spec.get(field) or ()]
     if name:
         if name not in names:
             raise bad_request(f"container {name} is not valid for pod {pod_name}")
@@ -74,7 +74,7 @@ def select_container(pod: Obj, name: str) -> str:
 
 
 def has_host(pod: Obj) -> bool:
-    """Report whether the pod has a node, or container statuses as in simulations without nodes."""
+    """Report whether the pod is on a node, or has container statuses, as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
 
@@ -127,7 +127,7 @@ class BindingHandlers:
         bound_pod = with_condition(bound_pod, SCHEDULED, True, ("", ""), self._now())
         result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
         if result.error is not None:
-            raise _conflict(name, str(result.error))
+            raise _conflict_error(name, str(result.error))
         return Response(201, _SUCCESS_STATUS)
 
 
@@ -162,22 +162,22 @@ def _target_node(target: Any, name: str) -> str:
 
 
 def _check_bindable(pod: Obj, binding_metadata: Mapping[str, Any]) -> None:
-    """Raise StatusError if a precondition fails, or the pod is being deleted, already bound or gated."""
+    """Raise StatusError if a Binding's precondition fails, or its pod is being deleted, already bound or gated."""
     name, pod_metadata = pod["metadata"]["name"], pod["metadata"]
     for label, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
         required_value = binding_metadata.get(field)
         if required_value and required_value != pod_metadata[field]:
             message = f"{label} in precondition: {required_value}, {label} in object meta: {pod_metadata[field]}"
-            raise _conflict(name, f"Precondition failed: {message}", "pods")
+            raise _conflict_error(name, f"Precondition failed: {message}", "pods")
     if is_terminating(pod):
-        raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
+        raise _conflict_error(name, f"pod {name} is being deleted, cannot be assigned to a host")
     if bound_node(pod):
-        raise _conflict(name, f'pod {name} is already assigned to node "{bound_node(pod)}"')
+        raise _conflict_error(name, f'pod {name} is already assigned to node "{bound_node(pod)}"')
     if pod["spec"].get("schedulingGates"):
-        raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
+        raise _conflict_error(name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def _conflict(name: str, reason: str, resource: str = "pods/binding") -> StatusError:
+def _conflict_error(name: str, reason: str, resource: str = "pods/binding") -> StatusError:
     message = f'Operation cannot be fulfilled on {resource} "{name}": {reason}'
     return StatusError(409, "Conflict", message, {"name": name, "kind": resource})
 

@@ -45,15 +45,17 @@ _WEBSOCKET_KEY_HEADER: Final = "sec-websocket-key"
 _WEBSOCKET_VERSION: Final = "13"
 
 
-def negotiate_upgrade(request: ApiRequest, websockets: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
+def negotiate_upgrade(
+    request: ApiRequest, websocket_protocols: Sequence[str], spdy_protocols: Sequence[str]
+) -> ProtocolUpgrade:
     """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
     protocol = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise bad_request("Upgrade request required")
     if protocol == WEBSOCKET:
-        return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websockets))
+        return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websocket_protocols))
     if SPDY.lower() in protocol:
-        return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy))
+        return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy_protocols))
     raise bad_request(f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
 
 
@@ -107,7 +109,7 @@ class PodStreams:
         self._pods = pods
 
     def handlers(self) -> Mapping[str, EndpointHandlers]:
-        """Return the handlers by subresource; exec, attach and port-forward need the verb `create` for any method."""
+        """Return the handlers by subresource; exec, attach and port-forward require `create` for any HTTP method."""
         methods = ("POST", "GET")
 
         def upgrade_handlers(kind: str, handler: Any) -> EndpointHandlers:
@@ -207,7 +209,7 @@ def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[s
 
 
 def _requested_streams(request: ApiRequest) -> Streams:
-    """Return the standard streams that an exec or attach requests; a terminal has no separate stderr."""
+    """Return the standard streams of an exec or attach request; with a terminal there is no separate stderr."""
     stdin, stdout, stderr, tty = (request.flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
     if not any(streams[:3]):
@@ -216,7 +218,7 @@ def _requested_streams(request: ApiRequest) -> Streams:
 
 
 def requested_ports(request: ApiRequest) -> Sequence[int]:
-    """Return the ports that a port-forward requests; each parameter is a port or a list of ports."""
+    """Return the ports in a port-forward request; each query parameter is a port or a list of ports."""
     parameters = request.query_values("ports")
     if not parameters:
         raise bad_request('query parameter "ports" is required')
@@ -257,7 +259,7 @@ class LogOptions(NamedTuple):
     #: The time of the first line to send.
     since: Instant
     #: The maximum number of existing lines; the last ones are sent.
-    tail: int | None
+    tail_lines: int | None
     limit_bytes: int | None
 
 
@@ -303,18 +305,18 @@ class LogStream:
         self._requested_at = requested_at
         #: The last existing lines while reading up to the request time; None after that or without `tail`.
         self._last_lines: deque[LogLine] | None = None
-        if options.tail is not None:
-            self._last_lines = deque(maxlen=options.tail)
-            log.skip_to_last(options.tail)
+        if options.tail_lines is not None:
+            self._last_lines = deque(maxlen=options.tail_lines)
+            log.skip_to_last(options.tail_lines)
         #: Data read before the stream was handed to the writer.
         self._pending_data: list[bytes] = []
         self._remaining_bytes = options.limit_bytes
         self.is_over = False
-        self.on_new_data: Callable[[], None] = _noop
+        self.on_new_data: Callable[[], None] = _do_nothing
         log.on_new_data = self._notify
 
     def take(self) -> Sequence[bytes]:
-        """Return the log data since the last call, or part of it."""
+        """Return the log data that is new since the last call, or a part of it."""
         new_lines = self._log.read()
         lines = [line for line in new_lines if line.at >= self._options.since]
         is_complete = not self._log.is_behind or bool(new_lines and new_lines[-1].at > self._requested_at)
@@ -325,18 +327,18 @@ class LogStream:
         text = self._truncate(b"".join(self._format_lines(lines)))
         self.is_over = self._log.is_over or self._remaining_bytes == 0 or (is_complete and not self._options.follow)
         if self.is_over and not self._log.is_over:
-            self._log.on_new_data = _noop
+            self._log.on_new_data = _do_nothing
             self._log.close()
         pending_data, self._pending_data = self._pending_data, []
         return [*pending_data, text] if text else pending_data
 
     def return_data(self, data: Sequence[bytes]) -> "LogStream":
-        """Return the stream with data put back, for another reader to take from the start."""
+        """Put unsent data back into the stream, and return the stream, so that another reader can take the data."""
         self._pending_data = list(data)
         return self
 
-    def mark(self) -> None:
-        """Do nothing, because log streams have no bookmarks."""
+    def send_keep_alive(self) -> None:
+        """Do nothing: log streams have no keep-alive messages."""
 
     def end(self) -> None:
         """Stop reading the log."""
@@ -362,25 +364,27 @@ class LogStream:
 def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     """Parse the options of a log request. Raises StatusError if they are invalid."""
     query = request.query
-    tail, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
+    tail_lines, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
     seconds, since_time = _integer_parameter(query, "sinceSeconds"), query.get("sinceTime", "")
-    if faults := [*_log_option_faults(tail, limit, seconds, since_time)]:
+    if faults := [*_log_option_faults(tail_lines, limit, seconds, since_time)]:
         details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
         raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
     start_time = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
     follow, is_previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
-    return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail, limit)
+    return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit)
 
 
-def _log_option_faults(tail: int | None, limit: int | None, seconds: int | None, start: str) -> Iterator[FieldError]:
-    if tail is not None and tail < 0:
-        yield FieldError("tailLines", f"Invalid value: {tail}: must be greater than or equal to 0")
+def _log_option_faults(
+    tail_lines: int | None, limit: int | None, since_seconds: int | None, since_time: str
+) -> Iterator[FieldError]:
+    if tail_lines is not None and tail_lines < 0:
+        yield FieldError("tailLines", f"Invalid value: {tail_lines}: must be greater than or equal to 0")
     if limit is not None and limit < 1:
         yield FieldError("limitBytes", f"Invalid value: {limit}: must be greater than 0")
-    if seconds is not None and start:
+    if since_seconds is not None and since_time:
         yield FieldError("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
-    elif seconds is not None and seconds < 1:
-        yield FieldError("sinceSeconds", f"Invalid value: {seconds}: must be greater than 0")
+    elif since_seconds is not None and since_seconds < 1:
+        yield FieldError("sinceSeconds", f"Invalid value: {since_seconds}: must be greater than 0")
 
 
 def _integer_parameter(query: Mapping[str, str], name: str) -> int | None:
@@ -436,5 +440,5 @@ def _has_started(terminated_state: Mapping[str, Any] | None) -> bool:
     return terminated_state is not None and bool(terminated_state.get("startedAt"))
 
 
-def _noop() -> None:
+def _do_nothing() -> None:
     pass

@@ -1,8 +1,8 @@
-"""Queueing in the API: decisions, start forecasts (`eta`), explanations (`why`), and Kueue's visibility API.
+"""Queueing in the API: scheduling decisions, start forecasts (`eta`), explanations (`why`), Kueue's visibility API.
 
-A list of decisions ends with the latest ones, at most `limit`. Besides field selectors the query accepts
-`about=KIND/NAME` (which for a Job or JobSet includes its Workload), and `since` and `until` as times.
-Names of Workloads in other namespaces are shown only to users with access to them.
+A list of `decisions` returns the latest ones, at most `limit`, in order. Besides field selectors it accepts the query
+parameters `about=KIND/NAME` (for a Job or JobSet also its Workload), and `since` and `until` as times. Names of
+Workloads in other namespaces are shown only to users with access to them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ _KINDS_BY_CONSTANT: Final = {info.constant: info for info in scheme.KINDS}
 
 
 def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
-    """Return the resource `decisions`, whose objects are the entries of the decision ledger."""
+    """Return the resource `decisions`, which serves the recorded scheduling decisions (the decision ledger)."""
     info = virtual_kind(DECISIONS_GROUP, DECISIONS_VERSION, _KIND, "decisions", "decision", namespaced=True)
     info = replace(info, selectable_fields=_SELECTABLE_FIELDS)
 
@@ -116,7 +116,7 @@ _DECISION_TABLE: Final = (
 
 
 def _hide_workload_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
-    """Return decision details without the names of Workloads in hidden namespaces."""
+    """Return the details of a scheduling decision without the names of Workloads in namespaces hidden from the user."""
     if isinstance(value, Mapping):
         details = {name: _hide_workload_names(each, is_hidden) for name, each in value.items()}
         if _WORKLOAD_FIELD in details and is_hidden(str(details[_WORKLOAD_FIELD]).partition("/")[0]):
@@ -128,18 +128,18 @@ def _hide_workload_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
 
 
 def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
-    """Return a ledger entry as an object of the kind Decision."""
+    """Return a recorded scheduling decision as an API object of the kind Decision."""
     key = record.regarding
     info = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if info is None else info.api_version
     reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
     metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT_NAMESPACE}
-    time = format_time(record.at)
+    event_time = format_time(record.at)
     return {
         "apiVersion": _API_VERSION,
         "kind": _KIND,
         "metadata": {**metadata, "creationTimestamp": format_time(record.at // SECOND * SECOND)},
-        "time": time,
+        "time": event_time,
         "regarding": {**{name: text for name, text in reference.items() if text}, "name": key.name},
         "component": record.component,
         "type": record.type,
@@ -151,7 +151,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 @contextmanager
 def _ledger_errors() -> Iterator[None]:
-    """Convert errors of the decision ledger to API errors."""
+    """Convert errors of the decision ledger, raised within the context, to API errors."""
     try:
         yield
     except QueryTooBroad:
@@ -162,12 +162,12 @@ def _ledger_errors() -> Iterator[None]:
 
 
 def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
-    """Return the ledger query for a request, with the filters that the ledger supports."""
+    """Return the decision query for a request: of its selectors, those that the decision ledger can filter by."""
     exact_fields = {path: text for path, is_equality, text in selection.fields if is_equality}
     namespace = namespace or exact_fields.get("metadata.namespace", "")
     subject = request.query.get("about", "")
     return LedgerQuery(
-        about=tuple(_parse_about(subject, namespace)) if subject else (),
+        regarding=tuple(_parse_about(subject, namespace)) if subject else (),
         namespace=namespace,
         name=exact_fields.get("regarding.name", ""),
         reason=exact_fields.get("reason", ""),
@@ -178,11 +178,11 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
 
 
 def _parse_about(subject: str, namespace: str) -> Iterator[Key]:
-    """Yield the object keys that a text such as `job/train` can mean, including the Workloads of jobs."""
+    """Yield the object keys that an `about` parameter such as `job/train` can mean, including the Workloads of jobs."""
     plural, separator, name = subject.partition("/")
     info = next((info for info in scheme.KINDS if plural.lower() in _resource_names(info)), None)
     if not separator or not name or info is None:
-        raise bad_request(f"about={subject}: write it as KIND/NAME, such as workload/job-train-1f2e3")
+        raise bad_request(f"about={subject}: name the object as KIND/NAME, such as workload/job-train-1f2e3")
     if set(name) & set("*?["):
         raise bad_request(f"about={subject}: {name} is not a valid name; wildcards are not supported")
     if info.namespaced and not namespace:
@@ -203,7 +203,7 @@ def _time_parameter(request: ApiRequest, name: str) -> Instant | None:
     try:
         return parse_time(text)
     except ValueError:
-        raise bad_request(f"{name}={text}: write it as 2026-01-31T12:00:00Z") from None
+        raise bad_request(f"{name}={text}: write the time as 2026-01-31T12:00:00Z") from None
 
 
 def _limit_parameter(request: ApiRequest) -> int:
@@ -221,7 +221,7 @@ _SEED_DIGITS_MAX: Final = 9
 
 
 class ForecastRequest(NamedTuple):
-    """A request for a start forecast: the object, the random seed and the requesting user."""
+    """A request to predict when an object starts: the object, a random seed and the requesting user."""
 
     subject: Key
     seed: int
@@ -282,7 +282,7 @@ _WHY_WORKLOADS: Final = ("kueue.x-k8s.io", "workloads")
 
 
 class Explanations(Protocol):
-    """Explains why objects are pending or in their state."""
+    """Explains why an object is pending, or in its current state."""
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool]) -> Mapping[str, Any] | None:
         """Return the explanation of an object; None if the object does not exist.
@@ -297,7 +297,7 @@ class WhyHandler:
     def __init__(self, explanations: Explanations, now: Callable[[], Instant]) -> None:
         self._explanations = explanations
         self._now = now
-        #: Decides which Workloads a user may get; without one, none.
+        #: Decides which Workloads a user may get; if it is None, none.
         self.authorizer: Authorizer | None = None
 
     def with_why_subresource(self, resources: Iterable[Resource]) -> list[Resource]:
@@ -377,12 +377,12 @@ class VisibilityResources:
                 _PENDING_WORKLOADS: EndpointHandlers(VISIBILITY_GROUP, version, _VISIBILITY_KIND, {"GET": respond}),
             }
 
-        cluster = virtual_kind(
+        cluster_queues = virtual_kind(
             VISIBILITY_GROUP, version, _VISIBILITY_KIND, "clusterqueues", "clusterqueue", namespaced=False
         )
         queues = virtual_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
         return [
-            virtual_resource(cluster, read_handlers(self._in_cluster_queue)),
+            virtual_resource(cluster_queues, read_handlers(self._in_cluster_queue)),
             virtual_resource(queues, read_handlers(self._in_local_queue)),
         ]
 
@@ -392,12 +392,12 @@ class VisibilityResources:
         if pending_workloads is None:
             raise _not_found("clusterqueue", name)
         local_positions: dict[str, int] = {}
-        entries = []
+        pending_entries = []
         for position, view in enumerate(islice(pending_workloads, offset + limit)):
             local_position = local_positions[view.queue] = local_positions.get(view.queue, -1) + 1
             if position >= offset:
-                entries.append(self._pending_workload(view, position, local_position))
-        return entries
+                pending_entries.append(self._pending_workload(view, position, local_position))
+        return pending_entries
 
     def _in_local_queue(self, request: ApiRequest, namespace: str, name: str) -> Sequence[dict[str, Any]]:
         limit, offset = _limit_and_offset(request)
@@ -410,7 +410,7 @@ class VisibilityResources:
         return [self._pending_workload(view, position, local_position) for local_position, (position, view) in page]
 
     def _pending_workload(self, view: WorkloadView, cluster_position: int, local_position: int) -> dict[str, Any]:
-        """Return a pending Workload with its positions in both queues."""
+        """Return a PendingWorkload of the visibility API, with positions in its ClusterQueue and its LocalQueue."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
         meta = cut_metadata_times_to_seconds(workload["metadata"])
         metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": meta.get("creationTimestamp")}
@@ -425,7 +425,7 @@ class VisibilityResources:
 
 
 def _limit_and_offset(request: ApiRequest) -> tuple[int, int]:
-    """Return limit and offset of a visibility request; without a limit the default."""
+    """Return the `limit` and `offset` parameters of a visibility request, or their defaults."""
     limit, offset = (_integer_parameter(request, name) for name in ("limit", "offset"))
     return min(max(limit or _VISIBILITY_LIMIT, 0), _VISIBILITY_LIMIT_MAX), max(offset, 0)
 

@@ -33,7 +33,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Update
 
 _GROUP: Final = "autoscaling"
-_REPLICAS: Final = "spec.replicas"
+_REPLICAS_PATH: Final = "spec.replicas"
 _SCALABLE_KINDS: Final = (scheme.DEPLOYMENT, scheme.REPLICA_SET, scheme.STATEFUL_SET)
 #: The replica paths of the native kinds.
 _NATIVE_REPLICA_PATHS: Final = {
@@ -73,7 +73,7 @@ class ScaleHandler:
 
     def _patch(self, request: ApiRequest, namespace: str, name: str) -> Response:
         stored_object, content_type = self._get_object(namespace, name), content_type_of(request)
-        check_patch_media_type(content_type, strategic=self._resource.is_native)
+        check_patch_media_type(content_type, allows_strategic=self._resource.is_native)
         options = write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._store_scale(read_yaml(request.body).value, stored_object, options, is_applied=True)
@@ -93,12 +93,12 @@ class ScaleHandler:
         faults = decoded_object.faults or self._strategy.check_update(decoded_object.obj or {}, stored_object)
         if faults:
             raise _invalid_scale(name, *faults)
-        entries = (
+        managed_fields = (
             self._managed_fields_after_apply(stored_object, replicas, options)
             if is_applied
             else self._managed_fields_after_update(stored_object, new, options)
         )
-        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": version}}, entries)
+        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": version}}, managed_fields)
         result = self._objects.attempt(write, dry_run=options.dry_run)
         if result.obj is None:
             raise self._conflict_error(name, result.error)
@@ -107,9 +107,9 @@ class ScaleHandler:
     def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an update of its replicas."""
         old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored_object, new))
-        entries = stored_object["metadata"].get("managedFields") or []
+        old_entries = stored_object["metadata"].get("managedFields") or []
         versions = versions_of(self._resource, stored_object["metadata"].get("namespace", ""))
-        return updated_managed_fields(old, new, entries, self._field_manager(options), versions)
+        return updated_managed_fields(old, new, old_entries, self._field_manager(options), versions)
 
     def _managed_fields_after_apply(
         self, stored_object: Obj, replicas: int, options: WriteOptions
@@ -121,11 +121,11 @@ class ScaleHandler:
         config = with_path(type_meta, self._spec_replicas_fields, replicas)
         return apply_configuration(
             live_object, config, self._field_manager(options), versions, force=options.force
-        ).entries
+        ).managed_fields
 
     def _field_manager(self, options: WriteOptions) -> FieldManager:
-        time = format_time(self._now() // SECOND * SECOND)
-        return FieldManager(options.manager, self._info.api_version, "scale", time)
+        write_time = format_time(self._now() // SECOND * SECOND)
+        return FieldManager(options.manager, self._info.api_version, "scale", write_time)
 
     def _get_object(self, namespace: str, name: str) -> Obj:
         info = self._info
@@ -141,7 +141,7 @@ class ScaleHandler:
         return StatusError(409, "Conflict", message, {"name": name, "group": info.group, "kind": info.plural})
 
     def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
-        """Return the Scale of an object."""
+        """Return the Scale object of a stored object: its desired and current replicas, and its selector."""
         copied_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         stored_metadata = stored_object["metadata"]
         metadata = {field: stored_metadata[field] for field in copied_fields if field in stored_metadata}
@@ -158,7 +158,7 @@ class ScaleHandler:
 def with_scale(
     resource: Resource, objects: ApiObjectStore, replica_paths: Mapping[str, str], now: Callable[[], Instant]
 ) -> Resource:
-    """Return a resource with the subresource `scale`; `replica_paths` has the JSON paths of the replicas."""
+    """Return a resource with the subresource `scale`; `replica_paths` are the JSON paths of its replica fields."""
     scale_handlers = ScaleHandler(objects, resource, replica_paths, now).handlers()
     return resource._replace(handlers={**resource.handlers, "scale": scale_handlers})
 
@@ -178,7 +178,7 @@ def _desired_replicas(scale: Any, stored_object: Obj) -> int:
     replicas = _object_field(scale, "spec").get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         problem = f"Invalid value: {replicas}: should be a non-negative integer"
-        raise _invalid_scale(stored_object["metadata"]["name"], FieldError(_REPLICAS, problem))
+        raise _invalid_scale(stored_object["metadata"]["name"], FieldError(_REPLICAS_PATH, problem))
     return replicas
 
 

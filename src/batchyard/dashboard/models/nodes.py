@@ -1,4 +1,4 @@
-"""The node views: all nodes by pool with their utilization, and one node with its pods."""
+"""The node pages of the dashboard: all nodes by pool with their utilization, and one node with its pods."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -18,38 +18,38 @@ _MAIN_RESOURCES: Final = ("cpu", "memory")
 _POOL_OF_OTHERS: Final = "nodes"
 
 
-def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document about all nodes by pool; utilization is shown without revealing whose pods use the nodes."""
-    if not scope.may_list_all(scheme.NODE):
+def nodes(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document of the page of all nodes by pool; it does not reveal whose pods use the nodes."""
+    if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
-    used_by_node = _used_by_node(source)
+    used_by_node = _used_by_node(inputs)
     pools: dict[str, list[ViewJson]] = {}
-    node_objects = source.reader.list(scheme.NODE)
+    node_objects = inputs.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
         cell = _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
         pools.setdefault(node_pool_name(obj), []).append(cell)
     node_names = {str(obj["metadata"]["name"]) for obj in node_objects}
-    for instance in source.reader.list(scheme.INSTANCE):
+    for instance in inputs.reader.list(scheme.INSTANCE):
         if instance["metadata"]["name"] not in node_names and phase_of(instance) not in (CRASHED, FAILED, STOPPING):
             pools.setdefault(instance["spec"]["pool"], []).append(_booting_cell(instance))
     resources = dict.fromkeys(line["resource"] for cells in pools.values() for cell in cells for line in cell["usage"])
     return {
-        "pools": [_pool_document(source, name, pools[name]) for name in sorted(pools)],
+        "pools": [_pool_document(inputs, name, pools[name]) for name in sorted(pools)],
         "count": len(node_objects),
         "resources": sorted(resources, key=_resource_order),
     }
 
 
-def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document about one node, with the pods that the user may list; None if the node does not exist."""
-    if not scope.may_list_all(scheme.NODE):
+def node(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return the document of one node's page, with the pods that the user may list; None without such a node."""
+    if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     name = query.get("name", "")
-    node_object = source.reader.get(Key(scheme.NODE, "", name))
+    node_object = inputs.reader.get(Key(scheme.NODE, "", name))
     if node_object is None:
         return None
-    pods = [obj for obj in source.reader.list(scheme.POD) if _runs_on(pod_view(obj), name)]
-    visible_pods = [obj for obj in pods if scope.may_list(scheme.POD, obj["metadata"]["namespace"])]
+    pods = [obj for obj in inputs.reader.list(scheme.POD) if _runs_on(pod_view(obj), name)]
+    visible_pods = [obj for obj in pods if access.may_list(scheme.POD, obj["metadata"]["namespace"])]
     cell = _node_cell(node_view(node_object), _total_requests(map(pod_view, pods)), node_object)
     return {
         **cell,
@@ -60,20 +60,20 @@ def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson |
     }
 
 
-def cluster_summary(source: ViewInputs) -> ViewJson:
-    """Return the number of nodes, and the requested share of their total capacity."""
-    views = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
-    capacity = _sum_amounts(view.allocatable for view in views)
-    used = _sum_amounts(dict(usage) for usage in _used_by_node(source).values())
+def cluster_summary(inputs: ViewInputs) -> ViewJson:
+    """Return the number of nodes, and the share of their total capacity that pods request."""
+    node_views = [node_view(obj) for obj in inputs.reader.list(scheme.NODE)]
+    capacity = _sum_amounts(view.allocatable for view in node_views)
+    used_amounts = _sum_amounts(dict(usage) for usage in _used_by_node(inputs).values())
     resources = [r for r in sorted(capacity, key=_resource_order) if (r in _MAIN_RESOURCES or "/" in r) and capacity[r]]
     return {
-        "nodes": {"ready": sum(view.ready for view in views), "all": len(views)},
+        "nodes": {"ready": sum(view.ready for view in node_views), "all": len(node_views)},
         "resources": [
             {
                 "resource": resource,
-                "used": data_source.format_resource_amount(resource, used.get(resource, 0)),
+                "used": data_source.format_resource_amount(resource, used_amounts.get(resource, 0)),
                 "capacity": data_source.format_resource_amount(resource, capacity[resource]),
-                "share": data_source.usage_fraction(used.get(resource, 0), capacity[resource]),
+                "share": data_source.usage_fraction(used_amounts.get(resource, 0), capacity[resource]),
             }
             for resource in resources
         ],
@@ -81,25 +81,25 @@ def cluster_summary(source: ViewInputs) -> ViewJson:
 
 
 def node_pool_name(obj: Obj) -> str:
-    """Return the node pool of a node, or a default name for nodes without a pool."""
+    """Return the name of a node's pool, or a default name for nodes without a pool."""
     return label(obj, well_known.NODE_POOL) or _POOL_OF_OTHERS
 
 
-def _used_by_node(source: ViewInputs) -> dict[str, dict[str, int]]:
-    """Return the resources that the pods on each node request."""
-    used: dict[str, dict[str, int]] = {}
-    for obj in source.reader.list(scheme.POD):
+def _used_by_node(inputs: ViewInputs) -> dict[str, dict[str, int]]:
+    """Return by node the total resources that its pods request."""
+    amounts_by_node: dict[str, dict[str, int]] = {}
+    for obj in inputs.reader.list(scheme.POD):
         view = pod_view(obj)
         if view.node_name and not view.is_terminal:
-            _add_amounts(used.setdefault(view.node_name, {}), view.requests)
-    return used
+            _add_amounts(amounts_by_node.setdefault(view.node_name, {}), view.requests)
+    return amounts_by_node
 
 
 def _total_requests(pods: Iterable[PodView]) -> dict[str, int]:
-    used: dict[str, int] = {}
+    total_amounts: dict[str, int] = {}
     for view in pods:
-        _add_amounts(used, view.requests)
-    return used
+        _add_amounts(total_amounts, view.requests)
+    return total_amounts
 
 
 def _sum_amounts(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -116,8 +116,8 @@ def _add_amounts(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> N
 
 def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj: Obj) -> ViewJson:
     requested_amounts = requested_amounts or {}
-    device = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
-    resources = [*_MAIN_RESOURCES, *([device] if device else ())]
+    device_resource = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
+    resources = [*_MAIN_RESOURCES, *([device_resource] if device_resource else ())]
     usage = [
         {
             "resource": resource,
@@ -135,7 +135,7 @@ def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj:
         "machine": view.labels.get(well_known.INSTANCE_TYPE, ""),
         "usage": usage,
         "pods": requested_amounts.get("pods", 0),
-        "heat": usage[-1]["share"] if device else max(resource_usage["share"] for resource_usage in usage),
+        "heat": usage[-1]["share"] if device_resource else max(resource_usage["share"] for resource_usage in usage),
     }
 
 
@@ -147,21 +147,23 @@ def _node_state(view: NodeView, obj: Obj) -> str:
 
 
 def _booting_cell(instance: Obj) -> ViewJson:
-    """Return the cell of a machine whose node has not registered yet."""
+    """Return the node page's cell for a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool_document(source: ViewInputs, name: str, cells: list[ViewJson]) -> ViewJson:
-    pool = source.reader.get(Key(scheme.NODE_POOL, "", name))
-    counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
+def _pool_document(inputs: ViewInputs, name: str, node_cells: list[ViewJson]) -> ViewJson:
+    pool = inputs.reader.get(Key(scheme.NODE_POOL, "", name))
+    node_counts = {
+        state: sum(cell["state"] == state for cell in node_cells) for state in (READY, BOOTING, DRAINING, NOT_READY)
+    }
     return {
         "name": name,
-        "machine": cells[0]["machine"],
+        "machine": node_cells[0]["machine"],
         "provisioning": "" if pool is None else pool["spec"].get("provisioning", "standard"),
-        "counts": {state: count for state, count in counts.items() if count},
-        "nodes": cells,
+        "counts": {state: count for state, count in node_counts.items() if count},
+        "nodes": node_cells,
     }
 
 

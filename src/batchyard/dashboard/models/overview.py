@@ -28,63 +28,63 @@ QUEUES_SHOWN_MAX: Final = 60
 WORKLOADS_SHOWN_MAX: Final = 12
 
 
-def overview(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the overview document; users without access to ClusterQueues get their LocalQueues instead."""
+def overview(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document of the overview page; users without access to ClusterQueues get their LocalQueues instead."""
     document: ViewJson = {}
-    if scope.may_list_all(scheme.NODE):
-        document["cluster"] = cluster_summary(source)
-    document |= shadow_comparison(source, scope)
-    if scope.may_list_all(scheme.CLUSTER_QUEUE):
-        document |= _cluster_queue_rows(source)
+    if access.may_list_all(scheme.NODE):
+        document["cluster"] = cluster_summary(inputs)
+    document |= shadow_comparison(inputs, access)
+    if access.may_list_all(scheme.CLUSTER_QUEUE):
+        document |= _cluster_queue_rows(inputs)
     else:
-        document["localQueues"] = local_queues(source, scope)
-    namespaces = scope.namespaces(scheme.WORKLOAD, source.reader)
-    document |= _all_workloads(source) if namespaces is None else _workloads_in_namespaces(source, namespaces)
+        document["localQueues"] = local_queues(inputs, access)
+    namespaces = access.namespaces(scheme.WORKLOAD, inputs.reader)
+    document |= _all_workloads(inputs) if namespaces is None else _workloads_in_namespaces(inputs, namespaces)
     return document
 
 
-def _cluster_queue_rows(source: ViewInputs) -> ViewJson:
-    queues = source.queue_source.snapshot.queues
+def _cluster_queue_rows(inputs: ViewInputs) -> ViewJson:
+    queues = inputs.queue_source.snapshot.queues
     names = sorted(queues)
-    rows = [cluster_queue_row(source, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
+    rows = [cluster_queue_row(inputs, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
     return {"queues": rows, "queuesCount": len(names)}
 
 
-def _all_workloads(source: ViewInputs) -> ViewJson:
-    """Return the running and pending Workloads for a user who may list all Workloads."""
-    queues = source.queue_source.snapshot.queues
+def _all_workloads(inputs: ViewInputs) -> ViewJson:
+    """Return the counts and first rows of running and pending Workloads, for a user who may list all Workloads."""
+    queues = inputs.queue_source.snapshot.queues
     admitted_workloads = [workload for queue in queues.values() for workload in queue.workloads.values()]
     latest_workloads = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted_workloads, key=_reserved_at)
     first_pending = heapq.nsmallest(
-        WORKLOADS_SHOWN_MAX, _first_pending_workloads(source), key=lambda sort_key: sort_key[:2]
+        WORKLOADS_SHOWN_MAX, _first_pending_workloads(inputs), key=lambda sort_key: sort_key[:2]
     )
     reasons = SharedPendingReasons()
     return {
         "runningCount": len(admitted_workloads),
-        "running": [row for workload in latest_workloads if (row := workload_row_by_key(source, workload.key))],
-        "waitingCount": sum(map(source.queue_source.count_pending, queues)),
+        "running": [row for workload in latest_workloads if (row := workload_row_by_key(inputs, workload.key))],
+        "waitingCount": sum(map(inputs.queue_source.count_pending, queues)),
         "waiting": [
             reasons.with_reason(view, row)
             for _, _, view in first_pending
-            if (row := workload_row_by_key(source, view.key))
+            if (row := workload_row_by_key(inputs, view.key))
         ],
     }
 
 
-def _first_pending_workloads(source: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
-    """Yield the first pending Workloads of each queue, with their position; more of each if there are few queues."""
-    queues = [name for name in source.queue_source.snapshot.queues if source.queue_source.count_pending(name)]
+def _first_pending_workloads(inputs: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
+    """Yield (position, queue, Workload) of the first pending Workloads of each queue; more if there are few queues."""
+    queues = [name for name in inputs.queue_source.snapshot.queues if inputs.queue_source.count_pending(name)]
     for name in queues:
         shown_max = -(-WORKLOADS_SHOWN_MAX // len(queues))
-        for position, view in enumerate(source.queue_source.first_pending(name, shown_max)):
+        for position, view in enumerate(inputs.queue_source.first_pending(name, shown_max)):
             yield position, name, view
 
 
-def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> ViewJson:
-    """Return the running and pending Workloads for a user who may list Workloads of some namespaces."""
-    entries = source.workload_list.entries(source.reader, namespaces)
-    running_entries = [entry for entry in entries if entry.view.quota_reserved and not entry.view.finished]
-    pending_entries = [entry for entry in entries if entry.state == PENDING]
+def _workloads_in_namespaces(inputs: ViewInputs, namespaces: list[str]) -> ViewJson:
+    """Return the counts and first rows of running and pending Workloads, for a user restricted to some namespaces."""
+    workload_entries = inputs.workload_list.entries(inputs.reader, namespaces)
+    running_entries = [entry for entry in workload_entries if entry.view.quota_reserved and not entry.view.finished]
+    pending_entries = [entry for entry in workload_entries if entry.state == PENDING]
     latest_entries = heapq.nlargest(WORKLOADS_SHOWN_MAX, running_entries, key=lambda entry: entry.view.reserved_at or 0)
     heads = heapq.nsmallest(
         WORKLOADS_SHOWN_MAX, pending_entries, key=lambda entry: (-entry.view.priority, entry.view.queued)
@@ -92,9 +92,9 @@ def _workloads_in_namespaces(source: ViewInputs, namespaces: list[str]) -> ViewJ
     reasons = SharedPendingReasons()
     return {
         "runningCount": len(running_entries),
-        "running": [workload_row(source, entry.view, entry.obj) for entry in latest_entries],
+        "running": [workload_row(inputs, entry.view, entry.obj) for entry in latest_entries],
         "waitingCount": len(pending_entries),
-        "waiting": [reasons.with_reason(entry.view, workload_row(source, entry.view, entry.obj)) for entry in heads],
+        "waiting": [reasons.with_reason(entry.view, workload_row(inputs, entry.view, entry.obj)) for entry in heads],
     }
 
 
@@ -105,26 +105,26 @@ def _reserved_at(workload: AdmittedWorkload) -> tuple[int, str]:
 # The Cohort trees: quota, usage, borrowing and lending at each level.
 
 
-def cohorts(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document about all Cohort trees, those with children first; Cohorts show only names and usage."""
-    if not scope.may_list_all(scheme.CLUSTER_QUEUE):
+def cohorts(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document of the page of Cohort trees, those with children first; Cohorts show only names and usage."""
+    if not access.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
-    roots = dict.fromkeys(queue.node.path[0] for queue in source.queue_source.snapshot.queues.values())
-    roots |= dict.fromkeys(node for node in source.queue_source.snapshot.cohorts.values() if node.parent is None)
-    trees = [_cohort_tree(source, root) for root in roots]
+    roots = dict.fromkeys(queue.node.path[0] for queue in inputs.queue_source.snapshot.queues.values())
+    roots |= dict.fromkeys(node for node in inputs.queue_source.snapshot.cohorts.values() if node.parent is None)
+    trees = [_cohort_tree(inputs, root) for root in roots]
     return {"trees": sorted(trees, key=lambda tree: (not tree["children"], tree["kind"], tree["name"]))}
 
 
-def _cohort_tree(source: ViewInputs, node: QuotaNode) -> ViewJson:
-    queue = source.queue_source.snapshot.queue_of.get(node)
-    children = [_cohort_tree(source, node.children[name]) for name in sorted(node.children)]
-    usage = quota_usage_rows(source.queue_source.snapshot, node)
+def _cohort_tree(inputs: ViewInputs, node: QuotaNode) -> ViewJson:
+    queue = inputs.queue_source.snapshot.queue_of.get(node)
+    children = [_cohort_tree(inputs, node.children[name]) for name in sorted(node.children)]
+    usage = quota_usage_rows(inputs.queue_source.snapshot, node)
     fields = {"name": node.name, "usage": usage, "bars": dominant_usage_rows(usage), "children": children}
     if queue is None:
-        counts = {name: sum(child[name] for child in children) for name in ("pending", "admitted")}
-        return {"kind": "Cohort", **fields, **counts}
-    counts = {"pending": source.queue_source.count_pending(queue.name), "admitted": len(queue.workloads)}
-    return {"kind": "ClusterQueue", **fields, **counts}
+        workload_counts = {name: sum(child[name] for child in children) for name in ("pending", "admitted")}
+        return {"kind": "Cohort", **fields, **workload_counts}
+    workload_counts = {"pending": inputs.queue_source.count_pending(queue.name), "admitted": len(queue.workloads)}
+    return {"kind": "ClusterQueue", **fields, **workload_counts}
 
 
 # The time line: quota intervals of Workloads by flavor, or pod intervals by node, and preemptions.
@@ -148,43 +148,43 @@ class _Span(NamedTuple):
     outcome: str
 
 
-def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
-    """Return the time line document, with times in seconds since `origin`; a bar without an end is still running."""
-    lane_kind = "node" if query.get("by") == "node" and scope.may_list_all(scheme.NODE) else "flavor"
-    period_start = _period_start(source, query)
-    histories = (history for history in source.history.workload_histories.values() if history.quota_intervals)
-    visible_histories = [history for history in histories if scope.may_list(scheme.WORKLOAD, history.namespace)]
+def timeline(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
+    """Return the document of the time line page. Times are seconds since `origin`; a bar without an end still runs."""
+    lane_kind = "node" if query.get("by") == "node" and access.may_list_all(scheme.NODE) else "flavor"
+    period_start = _period_start(inputs, query)
+    histories = (history for history in inputs.history.workload_histories.values() if history.quota_intervals)
+    visible_histories = [history for history in histories if access.may_list(scheme.WORKLOAD, history.namespace)]
     histories_by_key = {history.key: history for history in visible_histories}
-    all_spans = _spans_by_node(source, scope) if lane_kind == "node" else _spans_by_flavor(histories_by_key.values())
+    all_spans = _spans_by_node(inputs, access) if lane_kind == "node" else _spans_by_flavor(histories_by_key.values())
     spans = [span for span in all_spans if span.end is None or span.end >= period_start]
-    maximum = REPORT_SPANS_MAX if source.is_complete else SPANS_MAX
-    dropped_count = max(0, len(spans) - maximum)
+    spans_max = REPORT_SPANS_MAX if inputs.is_complete else SPANS_MAX
+    dropped_count = max(0, len(spans) - spans_max)
     if dropped_count:
-        spans = heapq.nlargest(maximum, spans, key=lambda span: (span.start, span.workload))
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(span.workload for span in spans))}
-    queues = sorted({histories_by_key[key].queue for key in numbers if key in histories_by_key})
+        spans = heapq.nlargest(spans_max, spans, key=lambda span: (span.start, span.workload))
+    workload_numbers = {key: number for number, key in enumerate(dict.fromkeys(span.workload for span in spans))}
+    queues = sorted({histories_by_key[key].queue for key in workload_numbers if key in histories_by_key})
     return {
         "by": lane_kind,
         "origin": format_timestamp(period_start),
-        "to": float(duration_seconds(source.now - period_start)),
-        "lanes": _lanes(spans, numbers, period_start),
-        "workloads": [_workload_entry(histories_by_key.get(key), key, queues) for key in numbers],
+        "to": float(duration_seconds(inputs.now - period_start)),
+        "lanes": _lanes(spans, workload_numbers, period_start),
+        "workloads": [_workload_entry(histories_by_key.get(key), key, queues) for key in workload_numbers],
         "queues": queues,
-        "preemptions": _preemptions(source, histories_by_key, numbers, period_start),
+        "preemptions": _preemptions(inputs, histories_by_key, workload_numbers, period_start),
         "dropped": dropped_count,
     }
 
 
-def _period_start(source: ViewInputs, query: Query) -> Instant:
-    """Return the start of the shown interval, from the query parameter `last`: seconds, or `all`."""
+def _period_start(inputs: ViewInputs, query: Query) -> Instant:
+    """Return the start of the shown period; the query parameter `last` is its length in seconds, or `all`."""
     period_text = query.get("last", "")
     if period_text == "all":
-        histories = source.history.workload_histories.values()
-        start = min((history.marks[0].at for history in histories), default=source.now)
+        histories = inputs.history.workload_histories.values()
+        start = min((history.marks[0].at for history in histories), default=inputs.now)
         return start // SECOND * SECOND
     is_valid = period_text.isascii() and period_text.isdecimal() and len(period_text) < 10
     period = int(period_text) * SECOND if is_valid else _DEFAULT_PERIOD
-    return (source.now - max(period, _MIN_PERIOD)) // SECOND * SECOND
+    return (inputs.now - max(period, _MIN_PERIOD)) // SECOND * SECOND
 
 
 def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
@@ -196,31 +196,33 @@ def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
     ]
 
 
-def _spans_by_node(source: ViewInputs, scope: NamespaceAccess) -> list[_Span]:
-    """Return the bars by node; pods of a Workload that start at the same time on a node share a bar."""
-    ends: dict[tuple[str, str, Instant], Instant | None] = {}
-    for interval in source.history.node_intervals():
-        if not interval.workload or not scope.may_list(scheme.POD, interval.namespace):
+def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_Span]:
+    """Return the time line's bars by node; pods of a Workload that start at the same time on a node share a bar."""
+    span_ends: dict[tuple[str, str, Instant], Instant | None] = {}
+    for interval in inputs.history.node_intervals():
+        if not interval.workload or not access.may_list(scheme.POD, interval.namespace):
             continue
         key = (interval.node, interval.workload, interval.start)
-        latest_end = ends.get(key, 0)
-        ends[key] = None if latest_end is None or interval.end is None else max(latest_end, interval.end)
-    return [_Span(start, end, node, workload, "") for (node, workload, start), end in ends.items()]
+        latest_end = span_ends.get(key, 0)
+        span_ends[key] = None if latest_end is None or interval.end is None else max(latest_end, interval.end)
+    return [_Span(start, end, node, workload, "") for (node, workload, start), end in span_ends.items()]
 
 
-def _lanes(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
+def _lanes(spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
     by_lane: dict[str, list[_Span]] = {}
     for span in spans:
         by_lane.setdefault(span.lane, []).append(span)
     lanes = []
     for name in sorted(by_lane):
-        bars, row_count = _bars_in_rows(by_lane[name], numbers, period_start)
+        bars, row_count = _bars_in_rows(by_lane[name], workload_numbers, period_start)
         lanes.append({"name": name, "rows": row_count, "bars": bars})
     return lanes
 
 
-def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], period_start: Instant) -> tuple[list[list[object]], int]:
-    """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the number of rows."""
+def _bars_in_rows(
+    spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant
+) -> tuple[list[list[object]], int]:
+    """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the row count."""
     free_rows: list[int] = []
     busy_rows: list[tuple[Instant, int]] = []
     row_count, bars = 0, list[list[object]]()
@@ -234,24 +236,26 @@ def _bars_in_rows(spans: list[_Span], numbers: dict[str, int], period_start: Ins
         if span.end is not None:
             heapq.heappush(busy_rows, (span.end, row))
         end = None if span.end is None else duration_seconds(span.end - period_start)
-        bars.append([duration_seconds(span.start - period_start), end, row, numbers[span.workload], span.outcome])
+        bars.append(
+            [duration_seconds(span.start - period_start), end, row, workload_numbers[span.workload], span.outcome]
+        )
     return bars, row_count
 
 
 def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]) -> list[object]:
-    """Return a Workload as [key, queue number, priority]; -1 and 0 if its history was dropped."""
+    """Return a Workload as [key, queue number, priority]; the numbers are -1 and 0 if its history was dropped."""
     return [key, -1, 0] if history is None else [key, queues.index(history.queue), history.priority]
 
 
 def _preemptions(
-    source: ViewInputs, histories: dict[str, WorkloadHistory], numbers: dict[str, int], period_start: Instant
+    inputs: ViewInputs, histories: dict[str, WorkloadHistory], workload_numbers: dict[str, int], period_start: Instant
 ) -> list[ViewJson]:
-    """Return the preemptions between Workloads on the time line."""
+    """Return the preemptions in which both Workloads are on the time line."""
     preemptions = []
-    for key, number in numbers.items():
+    for key, number in workload_numbers.items():
         for mark in histories[key].marks if key in histories else ():
-            preemptor = source.history.workload_histories.get(mark.preemptor_uid) if mark.event == PREEMPTED else None
-            if preemptor is not None and preemptor.key in numbers and mark.at >= period_start:
-                at, preemptor_number = duration_seconds(mark.at - period_start), numbers[preemptor.key]
+            preemptor = inputs.history.workload_histories.get(mark.preemptor_uid) if mark.event == PREEMPTED else None
+            if preemptor is not None and preemptor.key in workload_numbers and mark.at >= period_start:
+                at, preemptor_number = duration_seconds(mark.at - period_start), workload_numbers[preemptor.key]
                 preemptions.append({"at": at, "victim": number, "by": preemptor_number})
     return sorted(preemptions, key=lambda preemption: (preemption["at"], preemption["victim"]))

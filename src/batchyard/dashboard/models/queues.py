@@ -1,4 +1,4 @@
-"""The queue views: rows of ClusterQueues and LocalQueues, and one ClusterQueue in detail."""
+"""The queue pages of the dashboard: rows of ClusterQueues and LocalQueues, and one ClusterQueue in detail."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
@@ -19,30 +19,30 @@ from batchyard.dashboard.models.rows import (
 from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
-def cluster_queue_row(source: ViewInputs, queue: ClusterQueue) -> ViewJson:
-    """Return the row of a ClusterQueue, with counts and a usage bar for each flavor."""
-    queue_state = source.queue_source.readiness(queue.name)
+def cluster_queue_row(inputs: ViewInputs, queue: ClusterQueue) -> ViewJson:
+    """Return the row of a ClusterQueue, with counts of Workloads and a usage bar for each flavor."""
+    queue_state = inputs.queue_source.readiness(queue.name)
     admitted_count = sum(workload.is_admitted for workload in queue.workloads.values())
     return {
         "name": queue.name,
         "cohort": queue.view.cohort,
         "strategy": "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO",
-        "pending": source.queue_source.count_pending(queue.name),
+        "pending": inputs.queue_source.count_pending(queue.name),
         "reserving": len(queue.workloads),
         "admitted": admitted_count,
         "active": queue_state.active,
         "why": "" if queue_state.active else queue_state.message,
-        "bars": dominant_usage_rows(quota_usage_rows(source.queue_source.snapshot, queue.node)),
+        "bars": dominant_usage_rows(quota_usage_rows(inputs.queue_source.snapshot, queue.node)),
     }
 
 
-def local_queues(source: ViewInputs, scope: NamespaceAccess, cluster_queue: str = "") -> list[ViewJson]:
-    """Return the rows of the LocalQueues that the user may list; only those of one ClusterQueue if it is set."""
-    namespaces = scope.namespaces(scheme.LOCAL_QUEUE, source.reader)
+def local_queues(inputs: ViewInputs, access: NamespaceAccess, cluster_queue: str = "") -> list[ViewJson]:
+    """Return the rows of the LocalQueues that the user may list; with `cluster_queue`, only those of that queue."""
+    namespaces = access.namespaces(scheme.LOCAL_QUEUE, inputs.reader)
     if namespaces is None:
-        queue_objects = list(source.reader.list(scheme.LOCAL_QUEUE))
+        queue_objects = list(inputs.reader.list(scheme.LOCAL_QUEUE))
     else:
-        queue_objects = [obj for name in namespaces for obj in source.reader.list(scheme.LOCAL_QUEUE, name)]
+        queue_objects = [obj for name in namespaces for obj in inputs.reader.list(scheme.LOCAL_QUEUE, name)]
     return [_local_queue_row(obj) for obj in queue_objects if cluster_queue in ("", obj["spec"].get("clusterQueue"))]
 
 
@@ -64,9 +64,9 @@ def _local_queue_row(obj: Obj) -> ViewJson:
 
 def _local_usage_rows(flavor: dict[str, Any]) -> list[ViewJson]:
     """Return the nonzero reserved amounts of a LocalQueue in one flavor."""
-    totals = {each["name"]: each.get("total", "0") for each in flavor.get("resources") or ()}
-    used = {name: total for name, total in totals.items() if str(total) != "0"}
-    return [{"flavor": flavor["name"], "resource": name, "used": total} for name, total in used.items()]
+    reserved_totals = {each["name"]: each.get("total", "0") for each in flavor.get("resources") or ()}
+    nonzero_totals = {name: total for name, total in reserved_totals.items() if str(total) != "0"}
+    return [{"flavor": flavor["name"], "resource": name, "used": total} for name, total in nonzero_totals.items()]
 
 
 # Time series from the history: pending and running Workloads of a ClusterQueue, and their usage.
@@ -79,36 +79,36 @@ _END_OF_PENDING_EVENTS: Final = (RESERVED, FINISHED, DELETED)
 _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
-def queue_time_series(source: ViewInputs, queue: str) -> ViewJson | None:
-    """Return the time series of a ClusterQueue with a fixed number of points; None without history."""
-    histories = [history for history in source.history.workload_histories.values() if history.queue == queue]
+def queue_time_series(inputs: ViewInputs, queue: str) -> ViewJson | None:
+    """Return a ClusterQueue's pending and running Workloads and its usage over time; None without history."""
+    histories = [history for history in inputs.history.workload_histories.values() if history.queue == queue]
     if not histories:
         return None
     start = min(history.marks[0].at for history in histories)
-    step = max(SECOND, -(-(source.now - start) // SERIES_POINTS))
-    times = range(start, max(source.now, start + step), step)
+    step_duration = max(SECOND, -(-(inputs.now - start) // SERIES_POINTS))
+    step_starts = range(start, max(inputs.now, start + step_duration), step_duration)
     usage: dict[tuple[str, str], list[tuple[Instant, int]]] = {}
     for history in histories:
         for at, flavor, resource, amount in _usage_changes(history):
             usage.setdefault((flavor, resource), []).append((at, amount))
     return {
         "from": format_timestamp(start),
-        "to": format_timestamp(source.now),
-        "pending": _running_sums(_all_changes(histories, _pending_changes), start, step, len(times)),
-        "running": _running_sums(_all_changes(histories, _running_changes), start, step, len(times)),
+        "to": format_timestamp(inputs.now),
+        "pending": _running_sums(_all_changes(histories, _pending_changes), start, step_duration, len(step_starts)),
+        "running": _running_sums(_all_changes(histories, _running_changes), start, step_duration, len(step_starts)),
         "usage": [
             {
                 "flavor": flavor,
                 "resource": resource,
-                **_formatted_series(resource, _running_sums(changes, start, step, len(times))),
+                **_formatted_series(resource, _running_sums(changes, start, step_duration, len(step_starts))),
             }
             for (flavor, resource), changes in sorted(usage.items())
         ],
     }
 
 
-def _formatted_series(resource: str, values: list[int]) -> ViewJson:
-    return {"values": values, "most": data_source.format_resource_amount(resource, max(values))}
+def _formatted_series(resource: str, amounts: list[int]) -> ViewJson:
+    return {"values": amounts, "most": data_source.format_resource_amount(resource, max(amounts))}
 
 
 def _all_changes(
@@ -118,7 +118,7 @@ def _all_changes(
 
 
 def _pending_changes(history: WorkloadHistory) -> _Changes:
-    """Yield (time, 1) whenever a Workload becomes pending, and (time, -1) whenever it stops being pending."""
+    """Yield (time, 1) whenever a Workload becomes pending, and (time, -1) whenever that ends."""
     is_pending = False
     for mark in history.marks:
         if mark.event in _PENDING_EVENTS and not is_pending:
@@ -144,37 +144,37 @@ def _usage_changes(history: WorkloadHistory) -> Iterator[tuple[Instant, str, str
                 yield interval.end, flavor, resource, -amount
 
 
-def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: int, count: int) -> list[int]:
-    """Return the running sum of the changes at the end of each time step."""
-    steps = [0] * count
+def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step_duration: int, count: int) -> list[int]:
+    """Return the running sum of timed changes at the end of each time step."""
+    sums = [0] * count
     for at, change in changes:
-        steps[min(count - 1, max(0, (at - start) // step))] += change
+        sums[min(count - 1, max(0, (at - start) // step_duration))] += change
     for index in range(1, count):
-        steps[index] += steps[index - 1]
-    return steps
+        sums[index] += sums[index - 1]
+    return sums
 
 
 # One ClusterQueue in detail: pending Workloads in order, LocalQueues, quota, time series.
 
 
-def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document about one ClusterQueue, or None; hidden Workloads appear only as positions."""
-    if not scope.may_list_all(scheme.CLUSTER_QUEUE):
+def queue(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return the document of one ClusterQueue's page, or None; hidden Workloads appear only as positions."""
+    if not access.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
-    name, window = query.get("name", ""), data_source.requested_page(source, query)
-    cluster_queue = source.queue_source.snapshot.queues.get(name)
+    name, window = query.get("name", ""), data_source.requested_page(inputs, query)
+    cluster_queue = inputs.queue_source.snapshot.queues.get(name)
     if cluster_queue is None:
         return None
-    spec = (source.reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) or {}).get("spec") or {}
+    spec = (inputs.reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) or {}).get("spec") or {}
     preemption = spec.get("preemption") or {}
     admitted_workloads = sorted(
         cluster_queue.workloads.values(), key=lambda workload: (-workload.reserved_at, workload.key)
     )
     listed_workloads = [
-        workload for workload in admitted_workloads if scope.may_list(scheme.WORKLOAD, workload.key.partition("/")[0])
+        workload for workload in admitted_workloads if access.may_list(scheme.WORKLOAD, workload.key.partition("/")[0])
     ]
-    rows = [row for workload in listed_workloads[: window.limit] if (row := workload_row_by_key(source, workload.key))]
-    queue_row = cluster_queue_row(source, cluster_queue)
+    rows = [row for workload in listed_workloads[: window.limit] if (row := workload_row_by_key(inputs, workload.key))]
+    queue_row = cluster_queue_row(inputs, cluster_queue)
     return {
         **{field: value for field, value in queue_row.items() if field != "bars"},
         "path": [node.name for node in cluster_queue.node.path[:-1]],
@@ -184,24 +184,24 @@ def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson 
             "stop policy": cluster_queue.view.stop_policy,
             "admission checks": ", ".join(cluster_queue.view.admission_checks) or "none",
         },
-        "usage": quota_usage_rows(source.queue_source.snapshot, cluster_queue.node),
-        "localQueues": local_queues(source, scope, name),
-        "line": _pending_rows(source, scope, name, window),
+        "usage": quota_usage_rows(inputs.queue_source.snapshot, cluster_queue.node),
+        "localQueues": local_queues(inputs, access, name),
+        "line": _pending_rows(inputs, access, name, window),
         "offset": window.offset,
         "limit": window.limit,
         "running": rows,
         "hiddenRunning": len(admitted_workloads) - len(listed_workloads),
-        "series": queue_time_series(source, name),
+        "series": queue_time_series(inputs, name),
     }
 
 
 def _pending_rows(
-    source: ViewInputs, scope: NamespaceAccess, name: str, window: data_source.PageWindow
+    inputs: ViewInputs, access: NamespaceAccess, name: str, window: data_source.PageWindow
 ) -> list[ViewJson]:
-    """Return the rows of the pending Workloads in scheduling order."""
-    first_pending_views = source.queue_source.first_pending(name, window.offset + window.limit)
+    """Return the rows of a ClusterQueue's pending Workloads in scheduling order."""
+    first_pending_views = inputs.queue_source.first_pending(name, window.offset + window.limit)
     rows, reasons = list[ViewJson](), SharedPendingReasons()
     for position, view in enumerate(first_pending_views, 1):
-        row = workload_row_by_key(source, view.key) if scope.may_list(scheme.WORKLOAD, view.namespace) else None
+        row = workload_row_by_key(inputs, view.key) if access.may_list(scheme.WORKLOAD, view.namespace) else None
         rows.append({"position": position, **({"hidden": True} if row is None else reasons.with_reason(view, row))})
     return rows[window.offset :]

@@ -1,4 +1,4 @@
-"""Parts that several views share: Workload rows, quota usage rows, the cost view, and shadow mode results."""
+"""Parts of several dashboard pages: Workload rows, quota usage rows, the cost page, and shadow mode results."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -18,10 +18,10 @@ from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
-    """Return the row of a Workload in a list."""
+def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
+    """Return a Workload as a row of the dashboard's lists."""
     state = data_source.workload_state(view, obj)
-    queue = view.cluster_queue or source.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
+    queue = view.cluster_queue or inputs.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
     reason, message = _state_reason(obj, state)
     return {
         "namespace": view.namespace,
@@ -40,7 +40,7 @@ def workload_row(source: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
 
 
 class SharedPendingReasons:
-    """Pending reasons, shared by Workloads with equal requests and constraints in one namespace and ClusterQueue.
+    """Shares pending reasons among Workloads with equal requests and constraints in one namespace and ClusterQueue.
 
     The scheduler decides equal Workloads alike, and writes the reason to one of them only.
     """
@@ -49,7 +49,7 @@ class SharedPendingReasons:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
-        """Return the row of a pending Workload with its reason. Call this in scheduling order."""
+        """Return the row of a pending Workload with its pending reason. Call this in scheduling order."""
         group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
             self._reasons.setdefault(group, (row["reason"], row["why"]))
@@ -58,10 +58,10 @@ class SharedPendingReasons:
         return {**row, "reason": reason, "why": why}
 
 
-def workload_row_by_key(source: ViewInputs, key: str) -> ViewJson | None:
-    """Return the row of the Workload with a key; None if the Workload no longer exists."""
-    workload = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
-    return None if workload is None else workload_row(source, workload_view(workload), workload)
+def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:
+    """Return a Workload, given its key, as a row of the dashboard's lists; None if it no longer exists."""
+    workload = inputs.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
+    return None if workload is None else workload_row(inputs, workload_view(workload), workload)
 
 
 def format_timestamp(instant: Instant) -> str:
@@ -91,7 +91,7 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 
 
 def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
-    """Return a row for each flavor and resource with quota or usage of a queue or Cohort, sorted by flavor."""
+    """Return a row for each flavor and resource of which a queue or Cohort has quota or usage, sorted by flavor."""
     ids = [
         fr
         for fr in range(len(snapshot.names))
@@ -101,15 +101,15 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
 
 
 def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
-    """Return the usage row of the dominant resource of each flavor; flavors without quota and usage are omitted."""
-    dominant: dict[str, ViewJson] = {}
+    """Return for each flavor the usage row of its most used device, or else resource; idle flavors are omitted."""
+    dominant_rows: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:
             continue
-        current_row = dominant.get(row["flavor"])
+        current_row = dominant_rows.get(row["flavor"])
         if current_row is None or _usage_weight(row) > _usage_weight(current_row):
-            dominant[row["flavor"]] = row
-    return list(dominant.values())
+            dominant_rows[row["flavor"]] = row
+    return list(dominant_rows.values())
 
 
 def _usage_weight(line: ViewJson) -> tuple[bool, float]:
@@ -119,25 +119,25 @@ def _usage_weight(line: ViewJson) -> tuple[bool, float]:
 
 def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
     flavor, resource = snapshot.names[fr]
-    nominal, quota, used = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
-    borrowed_amount = max(0, used - quota) if node.parent is not None else 0
-    lent = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
+    nominal, quota, used_amount = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
+    borrowed_amount = max(0, used_amount - quota) if node.parent is not None else 0
+    lent_amount = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
-    scale = max(quota, used, 1)
+    bar_scale = max(quota, used_amount, 1)
     row: ViewJson = {
         "flavor": flavor,
         "resource": resource,
         "nominal": data_source.format_resource_amount(resource, nominal),
         "quota": data_source.format_resource_amount(resource, quota),
-        "used": data_source.format_resource_amount(resource, used),
+        "used": data_source.format_resource_amount(resource, used_amount),
         "borrowed": data_source.format_resource_amount(resource, borrowed_amount),
-        "lent": data_source.format_resource_amount(resource, lent),
-        "filled": data_source.usage_fraction(min(used, quota), scale),
-        "over": data_source.usage_fraction(max(0, used - quota), scale),
-        "lentShare": data_source.usage_fraction(min(lent, max(0, scale - used)), scale),
-        "isIdle": not quota and not used,
+        "lent": data_source.format_resource_amount(resource, lent_amount),
+        "filled": data_source.usage_fraction(min(used_amount, quota), bar_scale),
+        "over": data_source.usage_fraction(max(0, used_amount - quota), bar_scale),
+        "lentShare": data_source.usage_fraction(min(lent_amount, max(0, bar_scale - used_amount)), bar_scale),
+        "isIdle": not quota and not used_amount,
         "isBorrowing": borrowed_amount > 0,
-        "isLending": lent > 0,
+        "isLending": lent_amount > 0,
     }
     limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
     known_limits = {name: value for name, value in limits.items() if value is not None}
@@ -153,7 +153,7 @@ def _lendable_amount(node: QuotaNode, fr: int) -> int:
 
 
 def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
-    """Return the amount that the siblings use beyond their own quota and the quota of their parent."""
+    """Return the amount that a node's siblings in the cohort tree use beyond their own and their parent's quota."""
     parent = node.parent
     if parent is None:
         return 0
@@ -173,21 +173,21 @@ def _amount_of(amounts: list[int], fr: int) -> int:
 COST_ROWS_MAX: Final = 200
 
 
-def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the cost document for the namespaces that the user may list; `kept` is False without cost records."""
-    if source.costs is not None:
-        statement = source.costs
-        tables = [
+def costs(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document of the cost page for the namespaces that the user may list; `kept`: whether records exist."""
+    if inputs.costs is not None:
+        statement = inputs.costs
+        cost_tables = [
             ("team", _merge_statement_lines(statement.by_team, team=True)),
             ("pool", _merge_statement_lines(statement.by_pool, team=False)),
         ]
-        return _cost_document(tables, "", "") if scope.may_list_all(scheme.WORKLOAD) else {"kept": False}
-    namespaces = scope.namespaces(scheme.COST_RECORD, source.reader)
+        return _cost_document(cost_tables, "", "") if access.may_list_all(scheme.WORKLOAD) else {"kept": False}
+    namespaces = access.namespaces(scheme.COST_RECORD, inputs.reader)
     if namespaces is None:
-        records = list(source.reader.list(scheme.COST_RECORD))
+        records = list(inputs.reader.list(scheme.COST_RECORD))
     else:
-        records = [obj for name in namespaces for obj in source.reader.list(scheme.COST_RECORD, name)]
-    end = source.now + 1
+        records = [obj for name in namespaces for obj in inputs.reader.list(scheme.COST_RECORD, name)]
+    end = inputs.now + 1
     reports = {name: make_cost_report(records, name, 0, end) for name in ("team", "clusterqueue", "pool")}
     team_report = reports["team"]
     if team_report.begin is None or team_report.through is None:
@@ -229,7 +229,7 @@ def _cost_row(row: CostReportRow, total: int) -> ViewJson:
 
 
 def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> list[CostReportRow]:
-    """Return the cost totals by team, or by node pool."""
+    """Return the cost totals of a statement's lines by team, or by node pool if `team` is False."""
     lines_by_name: dict[str, list[StatementLine]] = {}
     for line in lines:
         lines_by_name.setdefault((line.team or UNUSED) if team else line.pool, []).append(line)
@@ -251,10 +251,10 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> lis
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 
-def shadow_comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> ViewJson:
-    """Return the divergences of shadow mode, all or of one Workload; empty without shadow mode or permission."""
-    results = source.history.comparison
-    if results is None or not scope.may_list_all(scheme.WORKLOAD):
+def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str = "") -> ViewJson:
+    """Return where Kueue and this scheduler differed, for all Workloads or one; empty without shadow mode."""
+    results = inputs.history.comparison
+    if results is None or not access.may_list_all(scheme.WORKLOAD):
         return {}
     divergences = [divergence for divergence in results.recent_divergences if workload in ("", divergence.workload)]
     fields = {
@@ -273,5 +273,5 @@ def _divergence_row(divergence: SchedulerDivergence) -> ViewJson:
         "workload": divergence.workload,
         "message": divergence.message,
         "why": divergence.why,
-        "look": list(divergence.look),
+        "look": list(divergence.hints),
     }

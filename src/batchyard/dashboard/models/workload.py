@@ -1,4 +1,4 @@
-"""The Workload views: one Workload with history, pods, conditions and Events; and the list of Workloads."""
+"""The Workload pages of the dashboard: the list of Workloads; one Workload with history, pods, conditions, Events."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,40 +19,40 @@ EVENTS_MAX: Final = 100
 _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
-def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document about one Workload; None if it does not exist or the user may not list it."""
+def workload(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return the document of one Workload's page; None if the Workload does not exist or the user may not list it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
-    if not scope.may_list(scheme.WORKLOAD, namespace):
+    if not access.may_list(scheme.WORKLOAD, namespace):
         return None
-    obj = source.reader.get(Key(scheme.WORKLOAD, namespace, name))
+    obj = inputs.reader.get(Key(scheme.WORKLOAD, namespace, name))
     if obj is None:
         return None
     view = workload_view(obj)
-    row = workload_row(source, view, obj)
-    position = None if view.quota_reserved else source.queue_source.place_of(row["clusterQueue"], view.key)
-    pods = _owned_pods(source, obj) if scope.may_list(scheme.POD, namespace) else None
+    row = workload_row(inputs, view, obj)
+    position = None if view.quota_reserved else inputs.queue_source.place_of(row["clusterQueue"], view.key)
+    pods = _owned_pods(inputs, obj) if access.may_list(scheme.POD, namespace) else None
     document: ViewJson = {
         **row,
         "priorityClass": (obj["spec"].get("priorityClassRef") or {}).get("name", ""),
         "labels": {k: v for k, v in (obj["metadata"].get("labels") or {}).items() if k not in _INTERNAL_LABELS},
-        "life": list(_workload_events(source, scope, view)),
+        "life": list(_workload_events(inputs, access, view)),
         "podSets": [_pod_set_document(view, number) for number in range(len(view.pod_sets))],
         "checks": [_check_document(entry) for entry in (obj.get("status") or {}).get("admissionChecks") or ()],
         "conditions": [_condition_document(entry) for entry in (obj.get("status") or {}).get("conditions") or ()],
         "answers": {subresource: f"{_api_path(view)}/{subresource}" for subresource in _queried_subresources(view)},
     }
-    document |= shadow_comparison(source, scope, view.key)
+    document |= shadow_comparison(inputs, access, view.key)
     if position is not None:
         document["position"] = position + 1
     if pods is not None:
         document |= {"podLines": [_pod_row(entry) for entry in pods[:PODS_MAX]], "podsCount": len(pods)}
-    if scope.may_list(scheme.EVENT, namespace):
-        document["events"] = _event_rows(source, obj)
+    if access.may_list(scheme.EVENT, namespace):
+        document["events"] = _event_rows(inputs, obj)
     return document
 
 
 def _queried_subresources(view: WorkloadView) -> Sequence[str]:
-    """Return the subresources that the page queries: `why`, and `eta` only before quota is reserved."""
+    """Return the subresources that a Workload's page queries: `why`, and `eta` only before quota is reserved."""
     return ("why",) if view.quota_reserved or view.finished else ("why", "eta")
 
 
@@ -61,17 +61,17 @@ def _api_path(view: WorkloadView) -> str:
     return f"/apis/{info.group}/{info.storage_version}/namespaces/{view.namespace}/{info.plural}/{view.name}"
 
 
-def _workload_events(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
-    """Yield the events of a Workload, with preemptors the user may list, and the preemptions that it caused."""
-    history = source.history.workload_histories.get(view.uid)
+def _workload_events(inputs: ViewInputs, access: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
+    """Yield the events of a Workload, and the preemptions that it caused; hidden Workloads are not named."""
+    history = inputs.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
         return
     events: list[tuple[WorkloadMark, ViewJson]] = [
-        (mark, _event_document(source, scope, mark)) for mark in history.marks
+        (mark, _event_document(inputs, access, mark)) for mark in history.marks
     ]
-    histories = source.history.workload_histories.values()
-    visible_histories = [victim for victim in histories if scope.may_list(scheme.WORKLOAD, victim.namespace)]
+    histories = inputs.history.workload_histories.values()
+    visible_histories = [victim for victim in histories if access.may_list(scheme.WORKLOAD, victim.namespace)]
     marks = [(mark, victim) for victim in visible_histories for mark in victim.marks]
     events += [(mark, _preemption_event(mark, victim)) for mark, victim in marks if mark.preemptor_uid == view.uid]
     yield from (event for _, event in sorted(events, key=lambda time_and_event: time_and_event[0].at))
@@ -81,7 +81,7 @@ def _preemption_event(mark: WorkloadMark, victim: WorkloadHistory) -> ViewJson:
     return {"what": "preempts", "at": format_timestamp(mark.at), "workload": victim.key}
 
 
-def _event_document(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> ViewJson:
+def _event_document(inputs: ViewInputs, access: NamespaceAccess, mark: WorkloadMark) -> ViewJson:
     event: ViewJson = {
         "what": mark.event,
         "at": format_timestamp(mark.at),
@@ -89,51 +89,51 @@ def _event_document(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMa
         "message": mark.message,
     }
     if mark.preemptor_uid:
-        preemptor = source.history.workload_histories.get(mark.preemptor_uid)
-        is_visible = preemptor is not None and scope.may_list(scheme.WORKLOAD, preemptor.namespace)
+        preemptor = inputs.history.workload_histories.get(mark.preemptor_uid)
+        is_visible = preemptor is not None and access.may_list(scheme.WORKLOAD, preemptor.namespace)
         event["by"] = preemptor.key if preemptor is not None and is_visible else ""
         if not is_visible:
             event["message"] = ""  # the message can name the hidden preemptor
     return event
 
 
-def _pod_set_document(view: WorkloadView, number: int) -> ViewJson:
-    pod_set = view.pod_sets[number]
-    holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
+def _pod_set_document(view: WorkloadView, pod_set_index: int) -> ViewJson:
+    pod_set = view.pod_sets[pod_set_index]
+    quota_holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
     amounts = {resource: amount for resource, amount in pod_set.template.requests if resource != "pods"}
     requests = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
     document: ViewJson = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
-    if holding is not None:
+    if quota_holding is not None:
         document["flavors"] = [
             {
                 "resource": resource,
                 "flavor": flavor,
-                "used": data_source.format_resource_amount(resource, dict(holding.usage).get(resource, 0)),
+                "used": data_source.format_resource_amount(resource, dict(quota_holding.usage).get(resource, 0)),
             }
-            for resource, flavor in sorted(holding.flavors.items())
+            for resource, flavor in sorted(quota_holding.flavors.items())
         ]
     return document
 
 
-def _owned_pods(source: ViewInputs, workload: Obj) -> Sequence[Obj]:
+def _owned_pods(inputs: ViewInputs, workload: Obj) -> Sequence[Obj]:
     """Return the pods that the Workload's owners own, directly or through the Jobs of a JobSet."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     pods: list[Obj] = []
     for reference in metadata.get("ownerReferences") or ():
-        pods += _pods_below(source, (reference["uid"], namespace), 3)
+        pods += _pods_below(inputs, (reference["uid"], namespace), 3)
     own_pods = [obj for obj in pods if (annotation(obj, well_known.WORKLOAD) or name) == name]
     return sorted(own_pods, key=lambda obj: str(obj["metadata"]["name"]))
 
 
-def _pods_below(source: ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
+def _pods_below(inputs: ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
     """Return the pods that an object owns, directly or through at most `depth` levels of other objects."""
     pods: list[Obj] = []
-    for obj in source.reader.owned_by(*owner):
+    for obj in inputs.reader.owned_by(*owner):
         if obj["kind"] == "Pod":
             pods.append(obj)
         elif depth and obj["kind"] != "Workload":
-            pods += _pods_below(source, (obj["metadata"]["uid"], owner[1]), depth - 1)
+            pods += _pods_below(inputs, (obj["metadata"]["uid"], owner[1]), depth - 1)
     return pods
 
 
@@ -159,11 +159,11 @@ def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
     return {name: condition.get(field, "") for name, field in fields.items()}
 
 
-def _event_rows(source: ViewInputs, obj: Obj) -> list[ViewJson]:
-    """Return the Events of a Workload and its owners, the latest first."""
+def _event_rows(inputs: ViewInputs, obj: Obj) -> list[ViewJson]:
+    """Return the Kubernetes Events of a Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
-    events = source.reader.list(scheme.EVENT, metadata["namespace"])
+    events = inputs.reader.list(scheme.EVENT, metadata["namespace"])
     events = [event for event in events if (event.get("involvedObject") or {}).get("uid") in uids]
     events.sort(key=_event_time, reverse=True)
     return [
@@ -190,29 +190,29 @@ _STATE_OF_ENTRY: Final = attrgetter("state")
 _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
-def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> ViewJson:
-    """Return one page of the Workload list, the latest first, and the counts by state before the state filter."""
-    window = data_source.requested_page(source, query)
-    visible = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
-    matching_entries = _filter_entries(source, visible, query)
-    states = Counter(map(_STATE_OF_ENTRY, matching_entries))
+def workloads(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
+    """Return a page of the Workload list, newest first, and the numbers of Workloads by state on all pages."""
+    window = data_source.requested_page(inputs, query)
+    visible_entries = inputs.workload_list.entries(inputs.reader, access.namespaces(scheme.WORKLOAD, inputs.reader))
+    matching_entries = _filter_entries(inputs, visible_entries, query)
+    state_counts = Counter(map(_STATE_OF_ENTRY, matching_entries))
     state = query.get("state", "")
     if state:
         matching_entries = [entry for entry in matching_entries if entry.state == state]
-    page = matching_entries[window.offset : window.offset + window.limit]
+    page_entries = matching_entries[window.offset : window.offset + window.limit]
     return {
-        "rows": [workload_row(source, entry.view, entry.obj) for entry in page],
+        "rows": [workload_row(inputs, entry.view, entry.obj) for entry in page_entries],
         "count": len(matching_entries),
         "offset": window.offset,
         "limit": window.limit,
-        "states": {name: states[name] for name in data_source.STATES if states[name]},
-        "namespaces": sorted(set(map(_NAMESPACE_OF_ENTRY, visible))),
-        "queues": sorted(source.queue_source.snapshot.queues) if scope.may_list_all(scheme.CLUSTER_QUEUE) else [],
+        "states": {name: state_counts[name] for name in data_source.STATES if state_counts[name]},
+        "namespaces": sorted(set(map(_NAMESPACE_OF_ENTRY, visible_entries))),
+        "queues": sorted(inputs.queue_source.snapshot.queues) if access.may_list_all(scheme.CLUSTER_QUEUE) else [],
     }
 
 
 def _filter_entries(
-    source: ViewInputs, entries: Sequence[data_source.WorkloadListEntry], query: Query
+    inputs: ViewInputs, entries: Sequence[data_source.WorkloadListEntry], query: Query
 ) -> Sequence[data_source.WorkloadListEntry]:
     """Return the list entries that match the query's namespace, queue, and search text."""
     namespace, queue, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
@@ -223,11 +223,11 @@ def _filter_entries(
     if not queue:
         return entries
     names = dict.fromkeys(entry.view.queue for entry in entries)
-    leads_to_queue = {name: _leads_to_queue(source, name, queue) for name in names}
+    leads_to_queue = {name: _leads_to_queue(inputs, name, queue) for name in names}
     return [entry for entry in entries if entry.view.cluster_queue == queue or leads_to_queue[entry.view.queue]]
 
 
-def _leads_to_queue(source: ViewInputs, local_queue: str, queue: str) -> bool:
-    """Return whether a LocalQueue, or its ClusterQueue, has this name."""
+def _leads_to_queue(inputs: ViewInputs, local_queue: str, queue: str) -> bool:
+    """Return whether `queue` is the name of a LocalQueue or of its ClusterQueue."""
     namespace, _, name = local_queue.partition("/")
-    return queue in (name, source.queue_source.cluster_queue_of(namespace, name))
+    return queue in (name, inputs.queue_source.cluster_queue_of(namespace, name))

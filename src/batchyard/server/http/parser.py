@@ -235,7 +235,7 @@ class RequestParser:
         for name, value in query_items:
             query.setdefault(name, value)
         method = self._parser.get_method().decode("ascii")
-        return ApiRequest(method, path, query, self._headers, source=self.source, query_items=query_items)
+        return ApiRequest(method, path, query, self._headers, client_address=self.source, query_items=query_items)
 
 
 def _has_body(headers: Mapping[str, str]) -> bool:

@@ -138,7 +138,7 @@ class ResponseStream:
 
     def _bookmark(self) -> None:
         self._bookmark_timer = self._loop.call_later(BOOKMARKS_EVERY, self._bookmark)
-        self.ongoing.mark()
+        self.ongoing.send_keep_alive()
 
 
 class ResponsePieces:
@@ -157,7 +157,7 @@ class ResponsePieces:
         self.is_over = True
         return self._pieces
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         """Do nothing: a plain response has no bookmarks."""
 
     def end(self) -> None:
@@ -179,7 +179,7 @@ def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator
     duration = float(timeout_seconds(request)) or _DEFAULT_TIMEOUT
     yield max(0.0, duration), response.end
     if duration > BOOKMARK_BEFORE_END:
-        yield duration - BOOKMARK_BEFORE_END, response.mark
+        yield duration - BOOKMARK_BEFORE_END, response.send_keep_alive
 
 
 def _ignore_news() -> None:

@@ -284,7 +284,7 @@ class LocalMachine:
         """Call the listener with every later change of run objects."""
         self._listeners.append(listener)
 
-    def do(self, write: Write) -> Obj:
+    def execute_write(self, write: Write) -> Obj:
         """Execute a write of a run object: start, stop or delete the run, or refresh its volumes."""
         if isinstance(write, Delete):
             return self._delete_run(write.key)

@@ -136,9 +136,11 @@ class LedgerFile:
 
     def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
         terms = [*_field_conditions(query)]
-        if query.about:
+        if query.regarding:
             clause = "(kind = ? AND namespace = ? AND name GLOB ?)"
-            terms.append((" OR ".join([clause] * len(query.about)), [field for key in query.about for field in key]))
+            terms.append(
+                (" OR ".join([clause] * len(query.regarding)), [part for key in query.regarding for part in key])
+            )
         if query.since is not None:
             terms.append(("number >= ?", [self._first_number_at(query.since)]))
         if query.until is not None:
@@ -309,7 +311,7 @@ def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:
         and query.reason in {"", entry.reason}
         and (query.since is None or entry.at >= query.since)
         and (query.until is None or entry.at < query.until)
-        and (not query.about or any(_matches_key(entry.regarding, key) for key in query.about))
+        and (not query.regarding or any(_matches_key(entry.regarding, key) for key in query.regarding))
     )
 
 

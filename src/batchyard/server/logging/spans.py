@@ -139,7 +139,7 @@ def trace_request_document(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
 
 def _span_document(span: TraceSpan) -> Mapping[str, Any]:
     return {
-        "traceId": span.trace,
+        "traceId": span.trace_id,
         "spanId": span.id,
         **({"parentSpanId": span.parent} if span.parent else {}),
         "name": span.name,

@@ -33,7 +33,7 @@ class StreamHub:
     def __init__(self) -> None:
         self._streams: dict[dashboard.ModelStream, None] = {}
 
-    def join(self, model_stream: dashboard.ModelStream) -> None:
+    def subscribe(self, model_stream: dashboard.ModelStream) -> None:
         """Add a stream, which is then notified of all changes."""
         self._streams[model_stream] = None
 
@@ -49,7 +49,7 @@ class StreamHub:
     def touch(self) -> None:
         """Refresh all streams after a change that is not a change of an object."""
         for stream in list(self._streams):
-            stream.touch()
+            stream.mark_stale()
 
 
 class OperatorPage:
@@ -95,7 +95,7 @@ class OperatorPage:
             return _web_response(answer)
         stream = models.respond(api_request)
         assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
-        hub.join(stream)
+        hub.subscribe(stream)
         try:
             return await self._follow(request, stream, token)
         finally:
@@ -131,11 +131,11 @@ class OperatorPage:
                 async with asyncio.timeout(_RECHECK_INTERVAL):
                     await data_available.wait()
             except TimeoutError:
-                stream.mark()
+                stream.send_keep_alive()
             if await self._token_reviewer.user_of(token) is None:
                 break
             if await self._token_reviewer.send_reviews():
-                stream.touch()
+                stream.mark_stale()
         await response.write_eof()
         return response
 

@@ -80,11 +80,11 @@ class DecisionThrottle:
         remaining_pause = min(min_pause - pause, _MEASUREMENT_INTERVAL) if self._is_busy else min_pause - pause
         return self._clock() + max(1, int(remaining_pause * self._speed))
 
-    def take(self, turn: Work) -> None:
+    def run_reconcile(self, reconcile: Work) -> None:
         """Run a decision, and measure its duration."""
         began_at = wall_clock()
         self._pause_time += max(0, min(began_at - self._last_ended_at, self._pause_after_last()))
-        turn()
+        reconcile()
         self._last_ended_at = wall_clock()
         self._last_duration = max(0, self._last_ended_at - began_at)
         self._decision_count += 1

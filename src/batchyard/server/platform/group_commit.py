@@ -135,7 +135,7 @@ class GroupCommit:
         """Return all changes after a revision, durable or not. Raises Expired if the history no longer holds them."""
         return self._store.changes_since(revision)
 
-    def join(self, watch: DurableWatch) -> None:
+    def subscribe(self, watch: DurableWatch) -> None:
         """Register a watch, which then receives all changes once they are durable."""
         self._watches[watch] = None
         if self._is_ending:

@@ -363,7 +363,7 @@ class EmbeddedPlatform:
         self._store.listen(CustomResources(client, resources, now).observe)
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
-        server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
+        server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
         server.set_write_executor(self._forked_work)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
@@ -456,10 +456,10 @@ class EmbeddedPlatform:
     def _containers(self) -> Containers:
         """Return access to the containers of all pods, simulated and local, for logs, exec and port-forward."""
         simulated_containers = SimulatedContainers(self._client, self._kernel, self._runtime)
-        self._commit.join(simulated_containers)
+        self._commit.subscribe(simulated_containers)
         if self._local is None:
             return simulated_containers
-        self._commit.join(self._local.containers)
+        self._commit.subscribe(self._local.containers)
         return BothContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:

@@ -54,7 +54,7 @@ class ExecWebSocket:
         socket.set_handler(self)
         # The first message is empty, to show that the connection is established.
         socket.send(bytes([_STDOUT if streams.stdout else _STDERR if streams.stderr else _STATUS]))
-        self._session = command.open(self)
+        self._session = command.open_session(self)
 
     # --- callbacks of the WebSocket ---
 
@@ -222,7 +222,7 @@ class ExecSpdy:
         self._streams[stream_type] = frame.stream
         self._connection.send(self._frames.accept(frame.stream))
         if not self._missing_streams:
-            self._session = self._command.open(self)
+            self._session = self._command.open_session(self)
             if not self._client_accepts_data:
                 self._session.listen(listens=False)
 

@@ -215,7 +215,7 @@ class _StreamPair:
         """Report the end of the connection to the port, or its failure, to the client."""
         self._detach_session()
         if session_end.failure:
-            error_text = self._owner.forwarding.failure(self._port, session_end).encode()
+            error_text = self._owner.forwarding.failure_message(self._port, session_end).encode()
             self._owner.sink.send(framing.encode_data(self.streams["error"], error_text))
         self._end_stream(self.streams["error"])
         if session_end.failure:
@@ -307,7 +307,7 @@ class PortForwardWebSocket:
 
     def send_failure(self, channel: int, port: int, session_end: SessionEnd) -> None:
         """Send the failure of a port to the client on the port's error channel."""
-        self.socket.send(bytes([channel + 1]) + self.forwarding.failure(port, session_end).encode())
+        self.socket.send(bytes([channel + 1]) + self.forwarding.failure_message(port, session_end).encode())
 
 
 class _ForwardedPort:

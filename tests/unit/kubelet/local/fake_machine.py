@@ -75,7 +75,7 @@ class FakeMachine:
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def do(self, write: Write) -> Obj:
+    def execute_write(self, write: Write) -> Obj:
         if isinstance(write, Delete):
             return self._forget(write.key)
         if "volumes" in write.obj and not isinstance(write, Create):

@@ -171,7 +171,7 @@ def test_anonymous_request_is_rejected_before_body(tmp_path: Path) -> None:
     answer = exchange(tmp_path, head, server=api.server, is_secure=True)
     assert (codes(answer), body_of(answer)["reason"]) == ([401], "Unauthorized")
     known = api.audited[-1].authenticated_request
-    assert (known.user, known.source) == (ANONYMOUS, "127.0.0.1")
+    assert (known.user, known.client_address) == (ANONYMOUS, "127.0.0.1")
 
 
 def test_oversized_body_is_rejected_with_413(tmp_path: Path) -> None:

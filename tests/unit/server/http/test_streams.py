@@ -24,7 +24,7 @@ class LargeResponse:
         self.is_over = True
         return self._parts
 
-    def mark(self) -> None:
+    def send_keep_alive(self) -> None:
         pass
 
     def end(self) -> None:

@@ -31,9 +31,9 @@ def test_scheduling_cycle_is_trace_with_two_child_spans() -> None:
     assert len(spans) == 3 * len(roots)
     assert sum(int(root.attributes["admitted"]) for root in roots) == 1
     for root in roots:
-        decide, apply = (span for span in spans if span.parent == root.id and span.trace == root.trace)
+        decide, apply = (span for span in spans if span.parent == root.id and span.trace_id == root.trace_id)
         assert (decide.start, decide.end, apply.end) == (root.start, apply.start, root.end)
-        assert (len(root.trace), len(root.id)) == (32, 16)
+        assert (len(root.trace_id), len(root.id)) == (32, 16)
 
 
 def test_debug_log_reports_result_of_cycle(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,7 @@ class Machine:
 
     def decide(self, milliseconds: int) -> None:
         """Make a decision of this duration."""
-        self.pace.take(lambda: self.advance(milliseconds * MILLISECOND))
+        self.pace.run_reconcile(lambda: self.advance(milliseconds * MILLISECOND))
 
     def rest(self, idle_after: int = sys.maxsize) -> float:
         """Return the milliseconds until the next decision may begin."""

@@ -64,7 +64,7 @@ async def reported(folder: Path, *watches: RecordingWatch) -> None:
     store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
     for watch in watches:
-        commit.join(watch)
+        commit.subscribe(watch)
     for name in "ab":
         store.put(Key("Namespace", "", name), make.namespace(name))
         await asyncio.gather(commit.close(), return_exceptions=True)
