@@ -20,7 +20,7 @@ _CONSTANT_GAUGES: Final = (
 
 
 class ControllerMetrics:
-    """Metrics of controllers and their work queues; `clock` returns monotonic seconds."""
+    """Metrics of controllers and their work queues; the function `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
@@ -28,13 +28,13 @@ class ControllerMetrics:
         self._group = MetricGroup((_RECONCILE_TIME, _WORK_DURATION))
 
     def end(self, controller: str, started_at: float) -> None:
-        """Observe the duration of a reconciliation."""
+        """Record the duration of a reconciliation that began at `started_at` (monotonic seconds)."""
         duration = self._clock() - started_at
         self._group.observe(_RECONCILE_TIME, (controller,), duration)
         self._group.observe(_WORK_DURATION, (controller, controller), duration)
 
     def texts(self, runner: Runner) -> Iterator[str]:
-        """Yield the text of all controller and work queue families."""
+        """Yield the exposition text of all metrics of the runner's controllers and work queues."""
         loads = runner.loads()
         fields = {"workqueue_depth": "waiting", "workqueue_adds_total": "adds", "workqueue_retries_total": "retries"}
         for name, field in fields.items():
@@ -74,7 +74,7 @@ _VERB_LABELS: Final = {
 
 
 class RequestMetrics:
-    """Counts and durations of API requests; `clock` returns monotonic seconds."""
+    """Metrics of requests to the API server: counts and durations; the function `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
@@ -84,31 +84,31 @@ class RequestMetrics:
         self._labels: Labels = ()
 
     def note(self, request: AuditedRequest) -> None:
-        """Count an answered request. A deferred response is counted later, when its sender has completed it."""
+        """Count an answered API request; a deferred response is counted later, when its sender has completed it."""
         self._labels = _request_labels(request)
         if not isinstance(request.response, DeferredResponse):
             self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)
 
     def count(self, labels: Labels, code: int) -> None:
-        """Count a request that was answered with a status code."""
+        """Count an API request with these labels that was answered with the status code `code`."""
         self._group.add(_REQUESTS_TOTAL, (*labels, str(code)))
 
     @property
     def latest_labels(self) -> Labels:
-        """Return the labels of the last answered request."""
+        """Return the label values of the last answered API request."""
         return self._labels
 
     def settle(self, labels: Labels, started_at: float) -> None:
-        """Observe the duration of a request whose response is durable now."""
+        """Record the duration of an API request whose writes are now durable on disk."""
         self._group.observe(_REQUESTS_TIME, labels, self._clock() - started_at)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all API request families."""
+        """Yield the exposition text of all metrics of API requests."""
         return self._group.texts()
 
 
 def _request_labels(audited_request: AuditedRequest) -> Labels:
-    """Return the labels of a request; unknown verbs and resources share fixed values to limit the number of series."""
+    """Return the label values of an API request; unknown verbs and resources get fixed values, to limit the series."""
     request, path = audited_request.effective_request, audited_request.path
     verb = verb_of(request, path)
     verb_label = _VERB_LABELS.get(verb, "OTHER")

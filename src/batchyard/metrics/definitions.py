@@ -528,5 +528,5 @@ def metric(name: str) -> Metric:
 
 
 def without_role(definition: Metric) -> Labels:
-    """Return the label names of a metric without `replica_role`, which is the last one if it exists."""
+    """Return the label names of a metric without the label `replica_role`, which comes last if the metric has it."""
     return definition.labels[:-1] if definition.labels[-1:] == (_ROLE_LABEL,) else definition.labels

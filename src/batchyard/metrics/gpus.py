@@ -95,7 +95,7 @@ class GpuHolder(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """The identity, holder and measured values of one GPU; None for values that are unknown."""
+    """One GPU: its identity, the pod that holds it, and its measured values; a value is None if unknown."""
 
     number: int
     uuid: str
@@ -127,14 +127,14 @@ _FAMILIES: Final = {
 
 
 def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
-    """Yield the exposition text of each GPU metric."""
+    """Yield the exposition text of each GPU metric, with a sample for each GPU whose value is known."""
     for name, field in _FAMILIES.items():
         samples = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
         yield gauge_text(metric(name), samples)
 
 
 class SimulatedGpus:
-    """The allocation of simulated nodes' GPUs to pods; a pod keeps the same GPUs between scrapes."""
+    """The GPUs of simulated nodes and the pods that hold them; a pod keeps the same GPUs between scrapes."""
 
     def __init__(self) -> None:
         #: The uid of the pod that holds each GPU, by node.
@@ -159,7 +159,9 @@ class SimulatedGpus:
         ]
 
     def _assign_gpus(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
-        """Return the pod uid for each GPU of a node: pods keep their GPUs, new pods get the lowest free numbers."""
+        """Return the pod uid for each GPU of a node, '' for a free one: pods keep GPUs, new pods get the lowest
+        numbers.
+        """
         uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
             needed_count = _requested_gpus(pod) - uids.count(uid)
@@ -207,7 +209,7 @@ def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuStat
 
 
 def _run_time(pod: Obj, now: Instant) -> Duration:
-    """Return how long a pod's containers have run; 0 if the pod's status has no start time."""
+    """Return the time since the pod's first running container started; 0 if the pod's status has no start time."""
     status = pod["status"]
     states = [container_status.get("state") or {} for container_status in status.get("containerStatuses") or ()]
     times = [state["running"].get("startedAt") for state in states if "running" in state]

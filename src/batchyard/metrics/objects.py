@@ -1,4 +1,4 @@
-"""Metrics of Nodes, Pods and Jobs with kube-state-metrics' names, and own metrics of cloud machines and costs.
+"""Metrics of Nodes, Pods and Jobs with kube-state-metrics' names, and batchyard's metrics of cloud machines and costs.
 
 Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/job) and internal/store.
 """
@@ -31,7 +31,7 @@ _EMPTY: Final[Obj] = {}
 
 
 class ObjectMetrics:
-    """Metrics of the cluster's Nodes, Pods and Jobs, with the cached sample lines of each object."""
+    """kube-state-metrics' metrics of Nodes, Pods and Jobs; the sample lines of unchanged objects are cached."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _FAMILIES}
@@ -39,7 +39,7 @@ class ObjectMetrics:
         self._texts: dict[Key, tuple[Obj, tuple[str, ...]]] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the object of a watch event."""
+        """Store or delete the Node, Pod or Job of a watch event."""
         objects = self._objects.get(event.key.kind)
         if objects is None:
             return
@@ -50,11 +50,11 @@ class ObjectMetrics:
             objects[event.key] = event.obj
 
     def all(self, kind: str) -> list[Obj]:
-        """Return all observed objects of a kind, in no particular order."""
+        """Return all current Nodes, Pods or Jobs, in no particular order."""
         return list(self._objects[kind].values())
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families; an empty string marks a point at which the server may do other work."""
+        """Yield the exposition text of each metric; an empty string marks a point where the server may do other work."""
         for kind, families in _FAMILIES.items():
             lines_per_object: list[tuple[str, ...]] = []
             for position, (key, obj) in enumerate(list(self._objects[kind].items())):
@@ -83,7 +83,7 @@ def _format_samples(name: str, samples: ObjectSamples) -> str:
 def _single_sample(
     value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]
 ) -> Callable[[Obj], ObjectSamples]:
-    """Return a function that maps an object to its only sample, or to none if its value is None."""
+    """Return a function that maps an object to one sample; to no sample if `value` returns None for the object."""
 
     def samples(obj: Obj) -> ObjectSamples:
         sample_value = value(obj)
@@ -165,7 +165,7 @@ def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
-    """Yield the number of failed pods; if the Job failed for a known reason, a 0/1 sample for each known reason."""
+    """Yield the number of failed pods of a Job; if it failed for a known reason, a 0/1 sample per known reason."""
     failed_count = (obj.get("status") or _EMPTY).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed_count and reasons:
@@ -193,7 +193,7 @@ def _job_suspended(obj: Obj) -> ObjectSamples:
 
 
 def _resource_samples(amounts: Mapping[str, Any] | None) -> ObjectSamples:
-    """Yield quantities with the labels resource and unit; other characters in resource names become underscores."""
+    """Yield resource quantities with the labels `resource` and `unit`; special characters in names become underscores."""
     for name, value in (amounts or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
         label_value = "".join(char if char.isalnum() else "_" for char in name)
@@ -246,7 +246,7 @@ _UNSCHEDULABLE_PODS: Final = "batchyard_pods_unschedulable"
 
 
 class MachineMetrics:
-    """Gauges of nodes, cloud machines and unschedulable pods, and a counter of failed machines."""
+    """Gauges of nodes and cloud machines by state and of unschedulable pods, and a counter of failed machines."""
 
     def __init__(self) -> None:
         self._failures = Counters(metric("batchyard_instance_failures_total"))
@@ -255,11 +255,11 @@ class MachineMetrics:
         self._counts: dict[str, dict[Labels, int]] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Count an object that existed before the process started; failures before the start are not counted."""
+        """Count an object that existed before this process started in the gauges, but not in the failure counter."""
         self._count(event)
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the object of a watch event."""
+        """Update the gauges and the failure counter for a watch event of a Node, Instance, Pod or Namespace."""
         self._count(event)
         obj, old = event.obj, event.old
         if event.key.kind == scheme.NAMESPACE and event.type is EventType.DELETED:
@@ -270,7 +270,7 @@ class MachineMetrics:
                 self._failures.add((obj["spec"]["pool"], error.get("code", "")))
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families of machines and unschedulable pods."""
+        """Yield the exposition text of all metrics of nodes, machines and unschedulable pods."""
         for name in ("batchyard_nodes", "batchyard_instances", _UNSCHEDULABLE_PODS):
             yield gauge_text(metric(name), iter(self._counts.get(name, {}).items()))
         yield from self._failures.texts()
@@ -319,14 +319,14 @@ _TIME_UNITS_PER_SECOND: Final = SECOND * WHOLE_MACHINE
 
 
 class CostSource(Protocol):
-    """The interface of the cost ledger that the cost metrics read."""
+    """The part of the cost ledger's interface that the cost metrics use."""
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return all charges until `now`, summed over Workloads and flavors."""
+        """Return the costs charged until `now`, summed over Workloads and flavors."""
 
 
 class CostMetrics:
-    """Counters of cost by team and queue, and gauges of the Budget objects."""
+    """Counters of costs by team and queue, and gauges of the Budget objects."""
 
     def __init__(self) -> None:
         names = ("dollars", "accelerator_seconds", "outcome_dollars", "unused_dollars")
@@ -334,7 +334,9 @@ class CostMetrics:
         self._published: dict[tuple[str, Labels], float] = {}
 
     def texts(self, cost_source: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """Yield the text of all cost families; without a ledger (`cost_source` is None) only those of budgets."""
+        """Yield the exposition text of the cost counters and Budget gauges; without a ledger (`cost_source`), only of
+        gauges.
+        """
         if cost_source is not None:
             self._count(cost_source.totals(now))
             for counters in self._counters.values():

@@ -28,7 +28,7 @@ _ACTIVE, _INADMISSIBLE = "active", "inadmissible"
 
 
 class _PendingWorkloads:
-    """Figures of a ClusterQueue's pending Workloads: counts by status and LocalQueue, shapes, and total requests."""
+    """Statistics of a ClusterQueue's pending Workloads: counts by status and LocalQueue, equivalence classes, requests."""
 
     def __init__(self, queue: PendingQueue, *, is_active: bool, request_cache: "_RequestCache") -> None:
         self.in_line = 0
@@ -59,14 +59,14 @@ class _PendingWorkloads:
 
 
 class _RequestCache:
-    """The total requests of a Workload of each shape, cached while a Workload of the shape is pending."""
+    """The total resource requests of pending Workloads, cached by their `shape` (scheduling equivalence class)."""
 
     def __init__(self) -> None:
         self._previous: dict[Shape, Sequence[tuple[str, int]]] = {}
         self._current: dict[Shape, Sequence[tuple[str, int]]] = {}
 
     def requests_of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
-        """Return the total requests of a Workload's pods by resource."""
+        """Return the resource requests of all pods of a Workload together, as pairs of resource and amount."""
         requests_by_resource = self._current.get(view.shape) or self._previous.get(view.shape)
         if requests_by_resource is None:
             total: dict[str, int] = {}
@@ -78,7 +78,7 @@ class _RequestCache:
         return requests_by_resource
 
     def drop_unused(self) -> None:
-        """Delete the cached shapes that were not used since the last call."""
+        """Delete the cached requests that no Workload looked up since the last call."""
         self._previous, self._current = self._current, {}
 
 
@@ -98,7 +98,7 @@ class QueueMetrics:
         self._deleted_cohorts: set[str] = set()
 
     def observe(self, event: WatchEvent) -> None:
-        """Omit the gauges of a deleted Cohort until one of its ClusterQueues changes.
+        """Omit the gauges of a Cohort whose object was deleted until one of its ClusterQueues changes.
 
         Source: ClearCohortMetrics and RecordCohortMetrics in Kueue's pkg/controller/core.
         """
@@ -112,7 +112,7 @@ class QueueMetrics:
             self._deleted_cohorts.difference_update(node.name for node in (queue.node.path[:-1] if queue else ()))
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families; an empty string marks a point at which the server may do other work."""
+        """Yield the exposition text of each gauge; an empty string marks a point where the server may do other work."""
         self._index.snapshot.settle()
         figures = {}
         for name in list(self._index.queue_manager.pending):
@@ -146,7 +146,7 @@ class QueueMetrics:
         yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
-        """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
+        """Yield the resource requests of pending Workloads by ClusterQueue; 0 for resources with quota but no requests."""
         names = self._index.snapshot.names
         for name, queue_pending in pending_workloads.items():
             queue = self._index.snapshot.queues.get(name)
@@ -191,7 +191,7 @@ class QueueMetrics:
         return "active" if queue.active else "pending"
 
     def _usage_texts(self) -> Iterator[str]:
-        """Yield the gauges of quota, limits and usage of ClusterQueues, by flavor and resource."""
+        """Yield the exposition text of the ClusterQueue gauges of quota, limits and usage, by flavor and resource."""
         queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
         used = {q.name: tally.get(q.name) for q in queues}
         tables = (
@@ -271,14 +271,14 @@ class QueueMetrics:
 
 
 class _CohortSums:
-    """For each Cohort, the number of admitted Workloads and the reserved quota in its subtree, cached."""
+    """The number of admitted Workloads and the reserved quota in each Cohort's subtree, cached for one scrape."""
 
     def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         self._cached: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def sums_of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
-        """Return the sums of a Cohort's subtree, or the values of a ClusterQueue."""
+        """Return the number of admitted Workloads and the reserved quota below a Cohort, or in a ClusterQueue."""
         if node in self._cached:
             return self._cached[node]
         queue = self._index.snapshot.queue_of.get(node)
@@ -298,12 +298,12 @@ class _CohortSums:
 
 
 def to_metric_unit(resource: str, amount: float) -> float:
-    """Convert a quantity to the unit of metrics: millicores to cores; other resources are unchanged."""
+    """Convert an amount of a resource to the unit of metrics: CPU from millicores to cores; others are unchanged."""
     return amount / 1000 if resource == "cpu" else amount
 
 
 def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> QueueSamples:
-    """Yield two samples per ClusterQueue: the active and the inadmissible count."""
+    """Yield two samples per ClusterQueue: with status `active` and with status `inadmissible`."""
     for name, active, inadmissible in samples:
         yield (name, _ACTIVE), active
         yield (name, _INADMISSIBLE), inadmissible
@@ -312,7 +312,7 @@ def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> QueueSa
 def _local_queue_pending(
     labelled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
 ) -> QueueSamples:
-    """Yield two samples per LocalQueue: the active and the inadmissible Workloads."""
+    """Yield two samples per LocalQueue: its active and its inadmissible pending Workloads."""
     for key, view in labelled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
         active_count, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
@@ -323,7 +323,7 @@ def _local_queue_pending(
 def _cohort_amounts(
     nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]
 ) -> QueueSamples:
-    """Yield the quantities of Cohorts by flavor and resource; zeros are omitted."""
+    """Yield a sample for each Cohort, flavor and resource with the amount in `table`; zero amounts are omitted."""
     for node in nodes:
         for fr, amount in table[node]:  # type: ignore[attr-defined]
             if amount > 0:
@@ -331,7 +331,7 @@ def _cohort_amounts(
 
 
 def _cohort_labels(node: QuotaNode) -> Labels:
-    """Return the parent and root Cohort of a node as labels, empty without a Cohort; a root Cohort is its own root."""
+    """Return the names of a node's parent and root Cohort as labels ('' without a Cohort); a root is its own root."""
     parent = "" if node.parent is None else node.parent.name
     if not parent:
         return "", "" if node.tree.startswith("queue/") else node.name
@@ -339,6 +339,6 @@ def _cohort_labels(node: QuotaNode) -> Labels:
 
 
 def _local_queue_labels(local_queue_key: str) -> Labels:
-    """Return the labels of a LocalQueue: name, namespace."""
+    """Return the label values of a LocalQueue: its name and its namespace."""
     namespace, _, name = local_queue_key.partition("/")
     return name, namespace

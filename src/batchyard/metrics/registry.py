@@ -31,7 +31,7 @@ class Metric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
     def head(self) -> str:
-        """Return the HELP and TYPE lines of the metric."""
+        """Return the HELP and TYPE lines of the metric's exposition text."""
         escaped_help = self.help.replace("\\", r"\\").replace("\n", r"\n")
         return f"# HELP {self.name} {escaped_help}\n# TYPE {self.name} {self.kind}\n"
 
@@ -41,7 +41,7 @@ class Metric(NamedTuple):
 
 
 def format_labels(names: Iterable[str], values: Iterable[str]) -> str:
-    """Format labels as in a sample: `{name="value",...}`. Values for the last names may be omitted."""
+    """Format labels as in a sample line: `{name="value",...}`. Names without a value, which come last, are omitted."""
     pairs = [f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in zip(names, values, strict=False)]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
@@ -65,7 +65,7 @@ def gauge_text(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
 
 
 def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """Yield the exposition text of a gauge in chunks; all samples are read before the first chunk."""
+    """Yield the exposition text of a gauge in chunks; all samples are collected before the first chunk is yielded."""
     pairs = list(samples)
     if pairs:
         yield metric.head()
@@ -84,7 +84,7 @@ class _CounterSeries:
 
 
 class Counters:
-    """The series of a counter or gauge; `constant` are fixed values of the last labels."""
+    """All series of one counter or gauge, by label values; `constant` are fixed values of the last labels."""
 
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
@@ -100,12 +100,12 @@ class Counters:
         count.text = ""
 
     def set(self, labels: Labels, value: float) -> None:
-        """Set the series with these label values to a value."""
+        """Set the value of the series with these label values."""
         self.add(labels, 0)
         self._series[labels].value = value
 
     def forget(self, **labels: str) -> None:
-        """Delete all series that have these label values."""
+        """Delete all series that have these label values (NAME=VALUE)."""
         _delete_matching(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
@@ -119,7 +119,7 @@ class Counters:
 
 
 class _HistogramSeries:
-    """One series of a histogram: the count of each bucket, the sum of the values, and the cached text."""
+    """One series of a histogram: the count of each bucket, the sum of the observed values, and the cached text."""
 
     __slots__ = ("counts", "sum", "text")
 
@@ -130,7 +130,7 @@ class _HistogramSeries:
 
 
 class Histograms:
-    """The series of a histogram; `constant` are fixed values of the last labels."""
+    """All series of one histogram, by label values; `constant` are fixed values of the last labels."""
 
     def __init__(self, metric: Metric, *constant: str) -> None:
         self.metric = metric
@@ -139,7 +139,7 @@ class Histograms:
         self._series: dict[Labels, _HistogramSeries] = {}
 
     def observe(self, labels: Labels, value: float) -> None:
-        """Count a value in the bucket of the series with these label values."""
+        """Add an observed value to the series with these label values."""
         histogram = self._series.get(labels)
         if histogram is None:
             histogram = self._series[labels] = _HistogramSeries(len(self.metric.buckets))
@@ -148,7 +148,7 @@ class Histograms:
         histogram.text = ""
 
     def forget(self, **labels: str) -> None:
-        """Delete all series that have these label values."""
+        """Delete all series that have these label values (NAME=VALUE)."""
         _delete_matching(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
@@ -175,7 +175,7 @@ class Histograms:
 def _yield_chunks(
     metric: Metric, series: Mapping[Labels, _Series], format_series: Callable[[Labels, _Series], str]
 ) -> Iterator[str]:
-    """Yield the HELP and TYPE lines and the series of a metric in chunks, so that the caller may pause in between."""
+    """Yield a metric's HELP and TYPE lines and its series in chunks, so that the caller may pause between chunks."""
     if series:
         yield metric.head()
     items = list(series.items())
