@@ -54,7 +54,7 @@ class ObjectMetrics:
         return list(self._objects[kind].values())
 
     def texts(self) -> Iterator[str]:
-        """Yield the exposition text of each metric; an empty string marks a point where the server may do other work."""
+        """Yield the exposition text of each metric; an empty string marks a point where other work may be done."""
         for kind, families in _FAMILIES.items():
             lines_per_object: list[tuple[str, ...]] = []
             for position, (key, obj) in enumerate(list(self._objects[kind].items())):
@@ -193,7 +193,7 @@ def _job_suspended(obj: Obj) -> ObjectSamples:
 
 
 def _resource_samples(amounts: Mapping[str, Any] | None) -> ObjectSamples:
-    """Yield resource quantities with the labels `resource` and `unit`; special characters in names become underscores."""
+    """Yield resource quantities with the labels `resource` (special characters become underscores) and `unit`."""
     for name, value in (amounts or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
         label_value = "".join(char if char.isalnum() else "_" for char in name)
@@ -334,9 +334,7 @@ class CostMetrics:
         self._published: dict[tuple[str, Labels], float] = {}
 
     def texts(self, cost_source: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """Yield the exposition text of the cost counters and Budget gauges; without a ledger (`cost_source`), only of
-        gauges.
-        """
+        """Yield the exposition text of the cost counters and Budget gauges; without a `cost_source`, only of gauges."""
         if cost_source is not None:
             self._count(cost_source.totals(now))
             for counters in self._counters.values():

@@ -28,7 +28,7 @@ _ACTIVE, _INADMISSIBLE = "active", "inadmissible"
 
 
 class _PendingWorkloads:
-    """Statistics of a ClusterQueue's pending Workloads: counts by status and LocalQueue, equivalence classes, requests."""
+    """Statistics of a ClusterQueue's pending Workloads: counts by status and LocalQueue, and resource requests."""
 
     def __init__(self, queue: PendingQueue, *, is_active: bool, request_cache: "_RequestCache") -> None:
         self.in_line = 0
@@ -146,7 +146,7 @@ class QueueMetrics:
         yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
-        """Yield the resource requests of pending Workloads by ClusterQueue; 0 for resources with quota but no requests."""
+        """Yield the requests of pending Workloads by ClusterQueue and resource; 0 for resources with quota only."""
         names = self._index.snapshot.names
         for name, queue_pending in pending_workloads.items():
             queue = self._index.snapshot.queues.get(name)

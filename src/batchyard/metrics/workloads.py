@@ -42,7 +42,7 @@ _METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_NAMES, *_LOCAL_NA
 
 
 class _LifecycleStage:
-    """The counters and duration histograms of one stage of the Workload life cycle, by ClusterQueue and by LocalQueue."""
+    """Counters and duration histograms of one stage of the Workload life cycle, by ClusterQueue and LocalQueue."""
 
     __slots__ = ("_counts", "_times")
 
@@ -69,7 +69,7 @@ class _LifecycleStage:
 
 
 class WorkloadMetrics:
-    """Metrics of Workloads: counters and durations of life cycle stages; gauges of unadmitted and finished Workloads."""
+    """Counters and durations of the Workload life cycle, and gauges of unadmitted and finished Workloads."""
 
     def __init__(self, index: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
         self._index = index
@@ -252,7 +252,7 @@ class _Eviction(NamedTuple):
 
 
 def _find_eviction(obj: Obj, old: Obj, reason: str) -> _Eviction:
-    """Return the eviction that was counted since `old`; without one, an eviction derived from the condition's `reason`."""
+    """Return the eviction that was counted since `old`; without one, derive it from the condition's `reason`."""
     old_counts = _eviction_counts(old)
     for reason_and_cause, count in _eviction_counts(obj).items():
         if count > old_counts.get(reason_and_cause, 0):
