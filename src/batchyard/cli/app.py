@@ -10,7 +10,7 @@ _HELP_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 
 class CommandEntry(NamedTuple):
-    """A command: its group and summary in the help, and the module attribute that defines it."""
+    """A row of the command table: a command's group and summary in the help, and the attribute that defines it."""
 
     group: str
     summary: str
@@ -67,7 +67,7 @@ COMMANDS: Final = {
 
 
 class CommandGroup(TyperGroup):
-    """The Click group of all commands; it imports a command's module when the command is used."""
+    """The Click group of all `batchyard` commands; it imports the module of a command only when the command is used."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

@@ -69,7 +69,7 @@ def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_of
 
 @contextmanager
 def _lock_log(log: Path) -> Iterator[None]:
-    """Lock the log file, so that no other `up` starts a platform in the directory and mixes its output into the log."""
+    """Lock the log file of a data directory, so that a second `batchyard up` cannot start there and write to it."""
     try:
         with log.open(
             "ab"
@@ -90,7 +90,7 @@ def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
 
 
 def _up_arguments(options: UpOptions) -> list[str]:
-    """Return the arguments of an equivalent `batchyard up` that runs in the foreground."""
+    """Return the command line arguments that make `batchyard up` run with these options in the foreground."""
     platform_options = options.platform_options
     location = ("--data-dir", str(platform_options.folder), "--port", str(platform_options.port))
     arguments = ["up", *location, "--speed", f"{options.speed}x"]

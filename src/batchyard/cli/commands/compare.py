@@ -52,7 +52,7 @@ class CompareRequest:
 
 
 def run(request: CompareRequest) -> None:
-    """Run the comparison and print it; exit with 1 on failure."""
+    """Simulate both configurations and print the comparison; exit with 1 on failure."""
     names = _display_names(request)
     pair = _read_variants(request, names)
     print_warnings(pair.warnings)
@@ -68,7 +68,7 @@ def run(request: CompareRequest) -> None:
 
 
 def format_comparison(comparison: ConfigurationComparison, output_format: Output) -> str:
-    """Format the comparison in one of the output formats."""
+    """Format the comparison as tables, JSON or YAML."""
     if not output_format.is_table:
         return render_document(document_of(comparison), output_format)
     sections = [f"{comparison.headline}\n"]
@@ -90,7 +90,7 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
 
 
 def _display_names(request: CompareRequest) -> tuple[str, str]:
-    """Return the display names of both configurations: the stems of their paths, or the full paths if equal."""
+    """Return display names of both configurations: the file names without suffix, or if equal, the full paths."""
     a, b = Path(request.a).stem or request.a, Path(request.b).stem or request.b
     if a != b:
         return a, b
@@ -110,7 +110,7 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
 
 
 def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
-    """Return the load of both configurations: manifests, and traces converted to Jobs."""
+    """Return the workloads that both simulations get: manifest files, and cluster traces converted to Jobs."""
     loads: list[Source] = []
     traces = [path for path in request.loads if is_trace(Path(path))]
     if request.factor is not None and not traces:
@@ -121,7 +121,7 @@ def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguratio
 
 
 def _overall_table(names: tuple[str, str], section: Section) -> Table:
-    """Return the overall table: a row for each metric that is not zero in both runs."""
+    """Return the table of the comparison's overall metrics, without metrics that are zero for both configurations."""
     rows = [["", *(name.upper() for name in names), "CHANGE"]]
     (row,) = section.rows
     for figure in section.figures:
@@ -133,7 +133,7 @@ def _overall_table(names: tuple[str, str], section: Section) -> Table:
 
 
 def _section_table(section: Section) -> Table:
-    """Return a section as a table, with a change column after its first metric that has a better direction."""
+    """Return one section of the comparison as a table; a CHANGE column follows its main metric, if it has one."""
     main_figure = next((figure for figure in section.figures if figure.good and figure.unit is not Unit.COUNT), None)
     rows = [[section.about.upper()]]
     for figure in section.figures:
@@ -150,7 +150,7 @@ def _section_table(section: Section) -> Table:
 
 
 def _format_values(unit: Unit, values: ValuePair) -> str:
-    """Format the values of both configurations as `A -> B`, or as one value if they are equal."""
+    """Format the values of a metric under both configurations as `A -> B`, or as one value if they are equal."""
     a, b = format_figure(unit, values[0]), format_figure(unit, values[1])
     return a if a == b else f"{a} -> {b}"
 
@@ -194,7 +194,7 @@ def _repeat_row(comparison: RepeatedFigure) -> list[str]:
 
 
 def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
-    """Return remarks on the comparison: rejected writes, preemption loops, and how to read the figures."""
+    """Return remarks on a comparison: rejected writes, preemption loops, and notes on how to read the metrics."""
     lines = []
     for name, side in zip(comparison.names, (comparison.runs.a, comparison.runs.b), strict=True):
         rejections = side.result.refused

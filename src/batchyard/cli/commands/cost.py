@@ -61,7 +61,7 @@ _NO_COSTS: Final = "No costs are recorded for the requested time.\n"
 
 
 class CostQuery(NamedTuple):
-    """The arguments of `batchyard cost` that select and group the records."""
+    """The arguments of `batchyard cost` that select and group CostRecords."""
 
     by: CostGrouping
     begin: str
@@ -70,7 +70,7 @@ class CostQuery(NamedTuple):
 
 
 def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostFormat) -> None:
-    """Print the costs; exit with 1 if no platform responds."""
+    """Print the costs that a platform's CostRecords contain; exit with 1 if they cannot be read."""
     try:
         now = _platform_time(target)
         begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
@@ -139,7 +139,7 @@ def _parse_instant(text: str, now: Instant) -> Instant:
 
 
 def _report_remarks(cost_report: CostReport) -> Sequence[str]:
-    """Return remarks on the reported period and on machines without a known price."""
+    """Return remarks on a cost report: the period that it covers, and machines without a known price."""
     if cost_report.begin is None or cost_report.through is None:
         return ()
     through = format_time(cost_report.through // SECOND * SECOND)

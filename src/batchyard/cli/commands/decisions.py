@@ -21,7 +21,7 @@ _NOT_FOUND = 404
 
 
 class DecisionQuery(NamedTuple):
-    """The arguments of `batchyard decisions` that select decisions."""
+    """The arguments of `batchyard decisions` that select entries of the decision ledger."""
 
     about: str
     namespace: str
@@ -33,7 +33,7 @@ class DecisionQuery(NamedTuple):
 
 
 def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: Output) -> None:
-    """Print the selected decisions; exit with 1 if the cluster has no decision ledger."""
+    """Print the selected decisions of a platform; exit with 1 if the cluster has no decision ledger."""
     try:
         decision_list = _query_decisions(target, query)
     except UnreachableError as error:
@@ -84,7 +84,7 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
 
 
 def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
-    """Format each decision as one line; with `is_wide`, followed by its details."""
+    """Format each scheduling decision as one line; with `is_wide`, the decision's details follow the line."""
     if not items:
         return NOTHING_FOUND
     rows = [

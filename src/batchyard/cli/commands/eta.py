@@ -42,7 +42,7 @@ class EtaRequest:
 
 
 def run(request: EtaRequest) -> None:
-    """Print the forecasts; exit with 1 if there is none."""
+    """Print the forecast start times of the requested Workloads; exit with 1 if the object has none."""
     if request.subject:
         subject = _parse_subject(request)
         documents = [_forecast_on_server(request, subject) or _forecast_locally(request, subject)]
@@ -52,7 +52,7 @@ def run(request: EtaRequest) -> None:
 
 
 def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: options.Output, *, is_one: bool) -> str:
-    """Format the forecasts in one of the output formats."""
+    """Format the forecasts as a table, JSON or YAML."""
     if not output_format.is_table:
         list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
         value = documents[0] if is_one else list_document
@@ -76,7 +76,7 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
 
 
 def _parse_subject(request: EtaRequest) -> Key:
-    """Return the key of the object whose start is forecast; exit if the argument is malformed."""
+    """Return the key of the object whose start the user asks for; exit if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
     for constant in SUBJECT_KINDS:
         info = kind_info(constant)
@@ -108,7 +108,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 
 
 def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
-    """Return the keys of the selected pending Workloads, in order of creation."""
+    """Return the keys of the pending Workloads in the requested namespace and queue, in order of creation."""
     views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
     selected_views = [
         view
@@ -122,7 +122,7 @@ def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
 
 
 def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    """Return the server's forecast; None if the server does not serve forecasts or a state file is used."""
+    """Return the forecast that the server computes; None if it cannot, or if a state file is used instead."""
     if request.state is not None:
         return None
     try:

@@ -29,7 +29,7 @@ class LintRequest:
 
 
 def run(request: LintRequest) -> None:
-    """Print the findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
+    """Print the lint findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
     for name in request.rules:
         if name not in RULES_BY_NAME:
             suggestion = find_nearest_name(name, RULES_BY_NAME)
@@ -52,7 +52,7 @@ def run(request: LintRequest) -> None:
 
 
 def summary(report: LintReport) -> str:
-    """Return the numbers of documents and findings in one line."""
+    """Return the numbers of linted documents and of findings as one line."""
     document_count = _format_count(report.documents, "document")
     if not report.findings:
         return f"batchyard: no findings in {document_count}"
@@ -61,7 +61,7 @@ def summary(report: LintReport) -> str:
 
 
 def _format_finding(finding: LintFinding) -> str:
-    """Format a finding: a line with its location, then the problem, fix and link."""
+    """Format a lint finding: a line with file, line and rule, then the problem, the fix and a link."""
     return "\n".join(_finding_lines(finding))
 
 

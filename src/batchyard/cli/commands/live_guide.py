@@ -1,12 +1,12 @@
-"""The command `batchyard guide --live`: plays the guide with kubectl on a platform in its own process.
+"""The command `batchyard guide --live`: runs the reference architecture's guide with kubectl on a live platform.
 
-The platform's clock runs to the instant of the next Job or reading. It stops there until kubectl has created the Job or
-the objects have been read. A slow machine then changes no result. The clock does not stop at real-time speed, nor if
-operators run beside the platform, because they could be in the middle of a reconcile. Jobs and readings can then be
-late; `Timings` records by how much.
+The platform runs in its own process. Its virtual clock runs to the due time of the next Job or reading (of queues or
+nodes). The clock stops there until kubectl has created the Job or the objects have been read. A slow machine then
+changes no result. The clock does not stop at real-time speed, nor if operators run beside the platform, because they
+could be in the middle of a reconcile. Jobs and readings can then be late; `Timings` records by how much.
 
 The kubectl process of each step starts during the previous step and creates the objects that the Jobs need. Objects are
-read at the platform's revision at the instant of the reading.
+read at the platform's revision at the due time of the reading.
 
 A guide begins whole minutes after the creation of its Cluster, as in the simulation, because the autoscaler runs every
 ten seconds from then on.
@@ -67,7 +67,7 @@ class Kubectl:
         return _read_output(self._start(arguments), arguments, input_text)
 
     def start_stream(self, *arguments: str) -> "KubectlStream":
-        """Start a kubectl process that handles documents as they are written to its standard input."""
+        """Start a kubectl process that handles each YAML document as soon as it is written to its standard input."""
         return KubectlStream(self._start(arguments), arguments)
 
     def _start(self, arguments: tuple[str, ...]) -> "subprocess.Popen[str]":
@@ -81,7 +81,7 @@ class Kubectl:
 
 
 class KubectlStream:
-    """A running kubectl process that handles each document as soon as it is written."""
+    """A running kubectl process that handles each YAML document as soon as it is written to its standard input."""
 
     def __init__(self, process: "subprocess.Popen[str]", arguments: tuple[str, ...]) -> None:
         self._process = process
@@ -131,7 +131,7 @@ UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in bat
 
 
 class Timing(NamedTuple):
-    """The lateness of a Job or reading of a guide step, in virtual time."""
+    """How late a Job was created, or queues or nodes were read, in a step of the guide (in virtual time)."""
 
     step: str
     what: str
@@ -141,21 +141,21 @@ class Timing(NamedTuple):
     is_reached: bool = True
 
     def __str__(self) -> str:
-        """Return the step, the event and its lateness as one sentence."""
+        """Return the step, the late event and its lateness as one sentence."""
         subject = f"step {self.step}: {self.what} {self.name}"
         if not self.is_reached:
             return f"{subject} did not happen within {_format_lateness(self.late)} of its due time"
         return f"{subject} was {_format_lateness(self.late)} late"
 
     def document(self) -> Mapping[str, Any]:
-        """Return the timing as a JSON object."""
+        """Return the lateness of the event as a JSON object."""
         late = self.late / SECOND
         event = {"step": self.step, "what": self.what, "name": self.name}
         return {**event, "lateSeconds": late, "reached": self.is_reached}
 
 
 class DifferentRow(NamedTuple):
-    """A table row that differs between the live platform and the simulation, with the reason."""
+    """An output row of the guide that differs between the live platform and the simulation, with the reason."""
 
     name: str
     simulated: str
@@ -163,7 +163,7 @@ class DifferentRow(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """Return the row name, both texts and the reason as one line."""
+        """Return the row name, its text in the simulation and on the live platform, and the reason as one line."""
         return f"{self.name}: simulated {self.simulated}, live {self.live}; reason: {self.reason}"
 
     @property
@@ -173,29 +173,29 @@ class DifferentRow(NamedTuple):
 
 
 class Timings:
-    """The lateness of all Jobs and readings of a guide."""
+    """The lateness of all Job creations and readings while a guide runs on a live platform."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         self._steps = steps
         self._recorded: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Record a lateness; ignore Jobs and readings that were on time."""
+        """Record the timing of a Job or reading; ignore those that were on time."""
         if timing.late > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
     @property
     def missed_timings(self) -> Sequence[Timing]:
-        """The recorded timings that exceed the tolerance or whose event did not happen."""
+        """The recorded timings that exceed the tolerated lateness, or whose event did not happen."""
         return [timing for timing in self._recorded if timing.late > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
-        """Return the speed at which the same real-time delays are within the tolerance; half of `speed` if unknown."""
+        """Return the clock speed at which the same delays would be tolerated; half of `speed` if unknown."""
         max_lateness = max((timing.late for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
     def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
-        """Return the rows that differ from the simulation, each with the late timing that explains it."""
+        """Return the rows that differ from the simulation, each with the late event that explains the difference."""
         names = [
             name
             for name in dict.fromkeys((*expected_rows, *live_rows))
@@ -207,7 +207,7 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Return the largest lateness up to the row's step; of all steps if the row belongs to no step."""
+        """Describe the most delayed Job or reading up to a row's step; of all steps if the row belongs to none."""
         step, is_of_step, _ = row.partition(": ")
         steps = self._steps[: self._steps.index(step) + 1] if is_of_step else self._steps
         timings = [timing for timing in self._recorded if timing.step in steps]
@@ -233,7 +233,7 @@ _CLOCK_POLL_INTERVAL: Final = 0.005  # seconds
 
 
 class StartedPlatform(NamedTuple):
-    """A running platform in its own process, with a connection to it."""
+    """A live platform that runs in its own process, with an HTTP connection to it."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -243,7 +243,7 @@ class StartedPlatform(NamedTuple):
 
 
 class GuideMoment(NamedTuple):
-    """An instant of the guide, and the revision of the platform's objects at that instant."""
+    """A virtual time of the guide's run, and the revision (resourceVersion) of the platform's objects at that time."""
 
     now: Instant
     revision: int
@@ -253,7 +253,7 @@ class GuideMoment(NamedTuple):
 def running_platform_context(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[StartedPlatform]:
-    """Run a platform with a temporary data directory while the context is active."""
+    """Run a platform in its own process, with a temporary data directory, until the end of the `with` block."""
     if shutil.which("kubectl") is None:
         output.fail("batchyard: kubectl not found on the PATH; install it, or run the guide without --live")
     with TemporaryDirectory(prefix="batchyard-guide-") as name:
@@ -275,7 +275,7 @@ _DueJob: TypeAlias = tuple[Instant, dict[str, Any]]
 
 
 class LiveGuide:
-    """Plays a guide on a running platform; with `stops_clock` the clock stops for its Jobs and readings."""
+    """Runs a guide on a live platform; with `stops_clock`, the virtual clock stops for each Job and reading."""
 
     def __init__(self, guide: Guide, live_platform: StartedPlatform, *, stops_clock: bool = False) -> None:
         self._files = guide.files
@@ -292,7 +292,7 @@ class LiveGuide:
         self.timings = Timings([])
 
     def play(self, steps: Sequence[GuideStep]) -> Iterator[GuideObservation]:
-        """Play the steps one by one and yield the queues and nodes after each step."""
+        """Run the guide's steps one by one; yield the queues and nodes after each step."""
         self.timings = Timings([step.name for step in steps])
         self._kubectl.run("apply", "-f", "-", input_text="\n".join(map(json.dumps, self._documents_of(PLATFORM_FILES))))
         kubectl_stream = self._prepare_step(steps[0])
@@ -307,15 +307,15 @@ class LiveGuide:
             yield GuideObservation(step, now, queues, self._last_reading.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
-        """Return the instant of the latest reading."""
+        """Return the virtual time of the latest reading of objects."""
         return self._last_reading.now
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind at the latest reading."""
+        """Return all objects of a kind as they were at the latest reading."""
         return self._objects_at(self._last_reading, kind)
 
     def _start_instant(self) -> Instant:
-        """Record the ready nodes as initial; return the next whole minute since the Cluster's creation."""
+        """Record the initial ready nodes of each pool; return the next whole minute since the Cluster's creation."""
         self._last_reading = self._current_moment()
         self.initial = ready_by_pool(self.objects(scheme.NODE))
         (cluster,) = self.objects(scheme.CLUSTER)
@@ -323,7 +323,7 @@ class LiveGuide:
         return created_at - (created_at - self._current_moment().now) // MINUTE * MINUTE
 
     def _objects_at(self, moment: GuideMoment, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind at the revision of a moment."""
+        """Return all objects of a kind as they were at the revision of a moment."""
         info = scheme.kind_info(kind)
         group = f"apis/{info.group}" if info.group else "api"
         revision_query = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
@@ -335,7 +335,7 @@ class LiveGuide:
         self.timings.note(Timing(step.name, "reading of", f"the {subject}", late))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """Return the instant and the ClusterQueues, once they are due and their counts include every Workload."""
+        """Read the ClusterQueues from `due_at` on until they count every Workload; return the time and the queues."""
         for attempt in range(_QUEUE_READINGS_MAX):
             moment = self._wait_for_moment(due_at + attempt * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
@@ -349,7 +349,7 @@ class LiveGuide:
         return moment.now, queues
 
     def _prepare_step(self, step: GuideStep | None) -> KubectlStream | None:
-        """Start a kubectl process that creates the objects which a step's Jobs need, and can then create the Jobs."""
+        """Start the kubectl process that creates the objects which a step's Jobs need; None if the step has no Jobs."""
         if step is None or step.folder is None:
             return None
         kubectl_stream = self._kubectl.start_stream("create", "-f", "-", "-o", _CREATION_TIME_FORMAT)
@@ -359,7 +359,7 @@ class LiveGuide:
         return kubectl_stream
 
     def _create_jobs_or_wait(self, step: GuideStep, kubectl_stream: KubectlStream | None) -> Instant:
-        """Create a step's Jobs at their due times, or wait until all Jobs end; return when that was done."""
+        """Create a step's Jobs at their due times, or wait until all Jobs end; return the virtual time at the end."""
         if kubectl_stream is None:
             return self._wait_until_idle(step)
         files = self._files[step.name]
@@ -409,7 +409,7 @@ class LiveGuide:
         return [document for path, _ in self._files[step] for document in _read_documents(path)]
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
-        """Wait until all Jobs have ended and the added nodes are removed; return that instant, in whole minutes."""
+        """Wait until all Jobs have ended and the added nodes are removed; return the virtual time, in whole minutes."""
         instant = started_at = self.began + step.starts_at
         while (
             unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
@@ -430,7 +430,7 @@ class LiveGuide:
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
-        """Wait for an instant and return its moment, which can be later if the clock does not stop."""
+        """Wait for a virtual time; return the moment reached, which can be later if the clock does not stop."""
         if self._stops_clock:
             self._request(CLOCK, {"until": instant})
         while (moment := self._current_moment()).now < instant:
@@ -444,7 +444,7 @@ class LiveGuide:
         return GuideMoment(status["instant"], status["revision"])
 
     def _request(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Send a request to the platform as its owner; reconnect once if the connection broke."""
+        """Send a request to the platform with its owner's credentials; reconnect once if the connection broke."""
         connection = self._platform.connection
         try:
             return request_as_owner(connection, path, put)
@@ -464,7 +464,7 @@ class LiveGuide:
 
 
 def _counted_workloads(queue: Obj) -> int:
-    """Return the number of Workloads that the status of a ClusterQueue counts."""
+    """Return the number of Workloads in a ClusterQueue's status: pending Workloads and those with reserved quota."""
     status = queue.get("status") or {}
     workload_count: int = status.get("pendingWorkloads", 0) + status.get("reservingWorkloads", 0)
     return workload_count
@@ -476,7 +476,7 @@ def _read_documents(path: Path) -> Sequence[dict[str, Any]]:
 
 
 def _with_run_time(document: dict[str, Any], runtime: str, cluster: Obj | None) -> dict[str, Any]:
-    """Set the run time of a Job manifest, unless the manifest or the Cluster sets one."""
+    """Return a Job manifest with this run time, unless the manifest or the Cluster already sets a run time."""
     if is_timed(document, cluster):
         return document
     metadata = document["metadata"]
