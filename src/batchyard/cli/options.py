@@ -1,4 +1,4 @@
-"""Options that several commands share: their choices, their types, and the parsers of their values."""
+"""Options that several commands share: their allowed values, their types, and the parsers of their values."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +24,7 @@ class Output(StrEnum):
 
     @property
     def is_table(self) -> bool:
-        """Whether the format is for people, and not for programs."""
+        """Whether the format is a table for people, and not JSON or YAML for programs."""
         return self in (Output.TABLE, Output.WIDE)
 
 
@@ -36,7 +36,7 @@ class DocumentFormat(StrEnum):
 
 
 class SyncMode(StrEnum):
-    """The failure that acknowledged writes survive: a power failure (full) or a crash of the process (process)."""
+    """What acknowledged writes survive: a power failure (`full`), or only a crash of the process (`process`)."""
 
     FULL = "full"
     PROCESS = "process"
@@ -59,7 +59,7 @@ class LogFormat(StrEnum):
 
 
 class ScrapingChoice(StrEnum):
-    """The object that makes the cluster's Prometheus scrape the operator's metrics."""
+    """The kind of object that makes the cluster's Prometheus scrape the operator's metrics."""
 
     NONE = "none"
     POD_MONITORING = "PodMonitoring"
@@ -99,7 +99,7 @@ class ProgressFormat(StrEnum):
 
 
 def speed(text: str | float) -> float:
-    """Parse a speed factor such as 60x or 60; raise BadParameter if it is malformed."""
+    """Parse the speed of virtual time, such as 60x or 60; raise BadParameter if the text is malformed."""
     try:
         factor = float(str(text).removesuffix("x"))
     except ValueError:
@@ -121,7 +121,7 @@ def duration(text: str | int) -> Duration:
 
 
 def parse_collector_url(text: str) -> str:
-    """Check the URL of a trace collector; raise BadParameter if it is malformed."""
+    """Return the URL of a trace collector; raise BadParameter if it is not an http or https URL."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - only if a collector is given
 
     try:
@@ -135,7 +135,7 @@ def parse_collector_url(text: str) -> str:
 
 
 def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
-    """Return the kubeconfig to use; '' with `--data-dir`, which overrides the environment variable KUBECONFIG."""
+    """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG."""
     if data_dir is None:
         return kubeconfig
     source = context.get_parameter_source("kubeconfig")
@@ -145,14 +145,14 @@ def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> s
 
 
 def parse_platform_controllers(text: str) -> tuple[str, ...]:
-    """Return the controller groups of a platform that a `--controllers` list selects."""
+    """Parse a `--controllers` list to the controller groups that a platform runs."""
     from batchyard.controller_groups import GROUPS  # noqa: PLC0415 - loads the platform
 
     return _parse_controllers(text, GROUPS)
 
 
 def parse_operator_controllers(text: str) -> tuple[str, ...]:
-    """Return the controller groups of an operator that a list selects; by default those Kubernetes lacks."""
+    """Parse a `--controllers` list to the groups that an operator runs; '' means those that Kubernetes lacks."""
     from batchyard.controller_groups import KUBERNETES_GROUPS, REMOTE_GROUPS  # noqa: PLC0415 - loads the platform
 
     return _parse_controllers(text, REMOTE_GROUPS) if text else KUBERNETES_GROUPS

@@ -48,7 +48,7 @@ class SnapshotRequest:
 
 
 def run(request: SnapshotRequest) -> None:
-    """Write the snapshot and print remarks on it; exit with 1 on failure."""
+    """Write the objects of a live cluster to a file and print remarks; exit with 1 on failure."""
     redaction = Redaction(_hash_key(request.key)) if request.redacts else None
     try:
         with _open_output(request.file) as stream, ObjectCounter("reading", len(SNAPSHOT_KINDS)) as progress:
@@ -64,7 +64,7 @@ def run(request: SnapshotRequest) -> None:
 
 
 def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
-    """Yield remarks on a snapshot: missing kinds, later revisions, Kueue's Configuration, and object counts."""
+    """Yield remarks on a snapshot: missing kinds, kinds read later, Kueue's Configuration, and object counts."""
     for line in consequences_of(snapshot.forbidden):
         yield f"no permission to list {line}"
     if snapshot.loose:
@@ -110,7 +110,7 @@ async def _write_snapshot(
 
 @contextmanager
 def _open_output(name: str) -> Iterator[BinaryIO]:
-    """Yield the output stream; a regular file gets its name once complete and is readable only by its owner."""
+    """Yield the stream to write the snapshot to; a regular file appears under its name only when it is complete."""
     if name == STANDARD_OUTPUT:
         with output.open_binary_output() as stream:
             yield stream

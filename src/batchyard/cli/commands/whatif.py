@@ -1,4 +1,4 @@
-"""The command `batchyard whatif`: simulates a state with and without a change, and prints the differences."""
+"""The command `batchyard whatif`: simulates a cluster with and without a change, and prints the differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class WhatifRequest:
 
 
 def run(request: WhatifRequest) -> None:
-    """Simulate the state with and without the change and print the differences; exit with 1 on failure."""
+    """Simulate the cluster with and without the change and print the differences; exit with 1 on failure."""
     start = _starting_state(request)
     try:
         deleted_keys = [_parse_object_key(text) for text in request.deleted]
@@ -74,7 +74,7 @@ def run(request: WhatifRequest) -> None:
 
 
 def format_differences(difference: Difference, output_format: options.Output) -> str:
-    """Format the differences in one of the output formats."""
+    """Format the differences that a change makes as tables, JSON or YAML."""
     if not output_format.is_table:
         return render_document(document_of(difference), output_format)
     sections = [f"{difference.summary}\n"]
@@ -96,7 +96,7 @@ def _starting_state(request: WhatifRequest) -> RunStart:
 
 
 def _parse_object_key(text: str) -> Key:
-    """Return the key of an object to delete from KIND[/NAMESPACE]/NAME; raise InvalidScenario if it is malformed."""
+    """Parse the KIND[/NAMESPACE]/NAME of an object to delete; raise InvalidScenario if the text is malformed."""
     kind, *path_parts = text.split("/")
     kind_name = kind.lower()
     for info in KINDS:
@@ -160,7 +160,7 @@ def _queue_row(row: QueueDifference) -> list[str]:
 
 
 def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
-    """Return the table of node counts, machine hours and costs; empty if both runs have the same."""
+    """Return a table of node counts, machine hours and costs with and without the change; empty if they are equal."""
     nodes, costs = comparison_document["nodes"], comparison_document["costs"]
     if nodes["without"] == nodes["changed"] and costs["without"] == costs["changed"]:
         return []
