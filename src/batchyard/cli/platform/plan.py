@@ -1,4 +1,7 @@
-"""The command `batchyard platform plan`: the objects, machines, costs, quotas and lint findings of a platform.yaml."""
+"""The command `batchyard platform plan`: prints what a platform.yaml needs and creates, without creating anything.
+
+The plan has objects, machines, costs, cloud quotas and lint findings.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,7 +36,7 @@ _ROOM_RULE: Final = "engine-room"
 
 
 class MergedFinding(NamedTuple):
-    """One finding for several objects: equal findings of a rule at the same line of the file."""
+    """A lint finding for several objects: equal findings of one lint rule at the same line of the platform file."""
 
     finding: LintFinding
     #: The objects of the finding, as `kind/name`.
@@ -42,7 +45,7 @@ class MergedFinding(NamedTuple):
 
 
 def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[MergedFinding]:
-    """Lint the platform's objects and return the findings, the most severe first; equal findings are merged."""
+    """Lint the platform's objects; return the findings with the most severe first, equal findings merged."""
     objects = [each for group in platform_objects(platform).values() for each in group if not _is_idle(each)]
     if platform.cluster is not None:
         objects.append(RenderedObject(platform.cluster, "spec.cluster"))
@@ -62,7 +65,7 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
 
 
 def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
-    """Yield an error for each group of system pods that does not fit on the nodes."""
+    """Yield a lint error if the pods of Kueue and other system components do not fit on the platform's nodes."""
     for fault in system_pod_faults(platform):
         finding = LintFinding(
             rule=_ROOM_RULE,
@@ -80,13 +83,13 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
 
 
 def _is_idle(rendered_object: RenderedObject) -> bool:
-    """Return whether the embedded platform stores an object without acting on it; a real cluster does act on it."""
+    """Return whether `batchyard up` stores an object of this kind without acting on it; a real cluster acts on it."""
     kind = find_kind(rendered_object.obj["apiVersion"], rendered_object.obj["kind"])
     return kind is not None and kind.is_idle
 
 
 def _object_of_finding(finding: LintFinding, objects: Sequence[RenderedObject]) -> RenderedObject | None:
-    """Return the rendered object of a finding; lint numbers object sources from 1."""
+    """Return the rendered object that a lint finding is for; the finding's source has the object's number, from 1."""
     number = finding.source.removeprefix("<object ").removesuffix(">")
     return objects[int(number) - 1] if number.isdecimal() else None
 
@@ -123,7 +126,7 @@ _UNPRICED_NOTE: Final = "Disks, network, the control plane and licences are not 
 
 
 class _Plan(NamedTuple):
-    """The contents of the plan."""
+    """The contents of the plan that `batchyard platform plan` prints."""
 
     platform: PlatformModel
     #: The names of the Google Cloud resources by type; `objects` has the names of the applied objects by kind.
@@ -136,7 +139,7 @@ class _Plan(NamedTuple):
 
 
 def run(file: str, project: str, output_format: Output, *, guide: bool = False) -> None:
-    """Print the plan of a platform file; exit with 1 if the file is invalid or the guide's results differ."""
+    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 if either fails."""
     source = read_source(file)
     platform = read_valid_platform(source, project)
     plan = _make_plan(source, platform)
@@ -230,7 +233,7 @@ def _finding_lines(merged_finding: MergedFinding, source: str, format_names: _Na
 
 
 def _fit_names(names: Sequence[str]) -> str:
-    """Format as many names as fit on a line, and the number of omitted names."""
+    """Format the names that fit on a line, followed by the number of omitted names."""
     fitting_names: list[str] = []
     for name in names:
         if fitting_names and len(", ".join([*fitting_names, name])) > _NAMES_WIDTH:
@@ -252,7 +255,7 @@ def _dollars_per_month(amount: MicroDollars) -> str:
 
 
 def _document(plan: _Plan) -> dict[str, Any]:
-    """Return the plan as a document, with costs in dollars per hour."""
+    """Return the plan as a JSON document, with costs in dollars per hour."""
     idle, full = _totals(plan.supplies)
     platform = plan.platform
     return {

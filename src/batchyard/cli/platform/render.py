@@ -1,7 +1,7 @@
 """The commands `batchyard platform render` and `init`: write all files of a platform, or an example platform.yaml.
 
-A record of the written files is stored beside them, so that rendering again replaces and removes only those files.
-Files that the user wrote or changed are kept, except with --overwrite.
+A record file beside the rendered files lists them, so that the next rendering replaces and removes only those. Files
+that the user wrote or changed are kept, except with --overwrite.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _PATHS_SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
-    """Write all files of a platform; exit with 1 if the platform is invalid or a file would be overwritten."""
+    """Write all files of a platform; exit with 1 if the platform is invalid or a user's file would be overwritten."""
     platform = read_valid_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
@@ -53,10 +53,10 @@ def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
 
 def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
-    """Write the files; return the user's files that would be overwritten, and the number of removed files.
+    """Write the files; return the user's files that would be overwritten, and the number of removed old files.
 
-    If the first is not empty, nothing is written. Raises OSError. The record is written before the files, so an
-    interrupted run still recognizes its own files.
+    If any file of the user would be overwritten, nothing is written. Raises OSError. The record of the files is written
+    first, so an interrupted run still recognizes its own files.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
     old_digests = _read_record(out)
@@ -77,7 +77,7 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
 
 
 def _read_record(out: Path) -> dict[str, list[str]]:
-    """Return the digests of all contents that earlier runs wrote to each path; empty without a record file."""
+    """Return the digests of the contents that earlier runs wrote, by file path; empty without a record file."""
     try:
         return msgspec.json.decode((out / RECORD_FILE).read_bytes(), type=dict[str, list[str]])
     except (FileNotFoundError, msgspec.DecodeError):
@@ -102,14 +102,14 @@ def _write_atomically(target: Path, content: bytes) -> None:
 
 
 def _is_foreign(target: Path, content: bytes, digests: list[str]) -> bool:
-    """Return whether a file exists with content that `render` did not write."""
+    """Return whether a file exists with content that `batchyard platform render` did not write."""
     if not target.exists():
         return False
     return not target.is_file() or _digest(target.read_bytes()) not in {*digests, _digest(content)}
 
 
 def _remove_unchanged(out: Path, path: str, digests: list[str]) -> bool:
-    """Delete an unchanged file that is no longer rendered, and its empty folders; return whether it was deleted."""
+    """Delete a file that is no longer rendered, unless the user changed it; return whether it was deleted."""
     target = out / path
     if not target.is_file() or _digest(target.read_bytes()) not in digests:
         return False

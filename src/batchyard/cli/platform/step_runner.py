@@ -1,7 +1,7 @@
-"""Runs the steps of a platform in order: probe, run the commands if needed, probe again, and write the journal.
+"""Runs the steps that create or destroy a platform, in order: probe, run the commands if needed, probe again.
 
-The probes decide which steps are done, not the journal. So a run after a failure, or after this process was killed,
-executes only the remaining steps.
+The probes (read-only commands) decide which steps are done, not the journal of earlier runs. So a run after a failure,
+or after this process was killed, executes only the remaining steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from batchyard.server.clocks.wall import monotonic_seconds
 
 
 class ProgressKind(StrEnum):
-    """The kind of a progress event of a step."""
+    """The kinds of progress events of a step."""
 
     BEGUN = "begun"
     #: The step was already done before this run.
@@ -40,7 +40,7 @@ class ProgressKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
-    """A progress event of a step: step number (from 1), number of steps, detail, and seconds since the step's start."""
+    """A progress event of a step; the step has this `number` (from 1) of `total`, and started `seconds` ago."""
 
     kind: ProgressKind
     step: PlatformStep
@@ -54,26 +54,26 @@ class ProgressEvent:
 
 
 class Display(Protocol):
-    """The interface of progress displays."""
+    """The interface of progress displays for the steps of a platform."""
 
     def show(self, progress_event: ProgressEvent) -> None:
-        """Show a progress event."""
+        """Show a progress event of a step."""
 
     def show_progress(self, line: str, seconds: float) -> None:
         """Show the progress of a running command: its last output line and its run time in seconds."""
 
     def report(self, line: str) -> None:
-        """Print a line about the run."""
+        """Print a line that is not about a single step."""
 
     def clear_status(self) -> None:
         """Remove the status line, before a prompt or at the end of the run."""
 
 
 class Confirmation(Protocol):
-    """The interface that asks the user to confirm a step."""
+    """The interface that asks the user to confirm steps which cost money or destroy resources."""
 
     def confirm(self, question: str, destroys: bool) -> bool:
-        """Return whether the user confirms; `destroys` is True if the step can destroy resources."""
+        """Ask the question; return whether the user confirms. `destroys`: the step can destroy resources."""
 
 
 def format_seconds(seconds: float) -> str:
@@ -93,14 +93,14 @@ _PROBE_INTERVALS: Final = (0.25, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class StepRunnerSettings:
-    """The settings of a run: a factor on all pauses, for tests, and the names of the steps to skip."""
+    """The settings of a StepRunner: a factor on its pauses (`pace`, for tests), and the names of steps to skip."""
 
     pace: float = 1.0
     skipped: frozenset[str] = frozenset()
 
 
 class RunStoppedError(Exception):
-    """A step failed, was declined or was interrupted, so the later steps did not run."""
+    """A step failed, or the user declined or interrupted it, so the later steps did not run."""
 
     def __init__(self, kind: ProgressKind, step: str) -> None:
         super().__init__(step)
@@ -113,7 +113,7 @@ class StepDeclinedError(Exception):
 
 
 class StepFailedError(Exception):
-    """A step cannot be completed; holds the reason, the last output lines of its command, and the log file."""
+    """A step cannot be completed; the error has the reason, the command's last output lines, and the log file."""
 
     def __init__(self, detail: str, tail: tuple[str, ...] = (), log: str = "") -> None:
         super().__init__(detail)
@@ -124,7 +124,7 @@ class StepFailedError(Exception):
 
 @dataclass(slots=True)
 class StepRunner:
-    """Runs the steps of a locked folder, and caches the results of probes that run once per run."""
+    """Runs steps in a locked rendered folder; the outputs of probes in `only_if` are cached for the whole run."""
 
     folder: Path
     processes: CommandRunner
@@ -135,7 +135,7 @@ class StepRunner:
     _probe_outputs: dict[StepCommand, CommandOutput] = field(default_factory=dict)
 
     def run(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
-        """Run all steps; return the number of each outcome. Raise StoppedError if a step is not completed."""
+        """Run all steps; return how many ended in each way. Raise RunStoppedError if a step is not completed."""
         counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
             counts[self._complete_step(step, number, len(steps))] += 1
@@ -191,7 +191,7 @@ class StepRunner:
         return ProgressKind.DONE, result.description
 
     def _with_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
-        """Return the step with the input of its commands, and that input for the confirmation question."""
+        """Return the step with the standard input that its probes' outputs give its commands, and that input text."""
         if step.stdin_from_probes is None:
             return step, ""
         show_progress = self.display.show_progress
@@ -213,7 +213,7 @@ class StepRunner:
         return self.confirmation.confirm(question, consent.is_grave(detail))
 
     def _run_commands(self, step: PlatformStep, report_event: Callable[..., None]) -> None:
-        """Run the commands with retries; before each retry, probe whether the step is already done."""
+        """Run a step's commands with retries; before each retry, probe whether the step is already done."""
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         attempts = 0
@@ -228,7 +228,7 @@ class StepRunner:
                 return
 
     def _first_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
-        """Run the commands until one fails; return the output of the failed command, None if all succeed."""
+        """Run a step's commands until one fails; return the output of the failed command, or None if all succeed."""
         for command in step.commands:
             command_output = self.processes.run_logged(command, log, self.display.show_progress)
             if command_output.code and not any(text in command_output.stderr for text in command.tolerated_errors):
@@ -236,7 +236,7 @@ class StepRunner:
         return None
 
     def _wait_until_done(self, step: PlatformStep, result: ProbeResult) -> ProbeResult:
-        """Probe until the step is done; raise UnmetError after the step's timeout."""
+        """Run the probes repeatedly until the step is done; raise StepFailedError after the step's timeout."""
         started_at = monotonic_seconds()
         pause = _PROBE_INTERVALS[0]
         while not result.is_satisfied:
@@ -251,7 +251,7 @@ class StepRunner:
         return result
 
     def _probe(self, step: PlatformStep) -> ProbeResult:
-        """Run the probes of a step; return the first negative result, else the last result."""
+        """Run a step's probes until one is not satisfied; return the result of the last one run."""
         result = ProbeResult(not step.probes)
         for probe in step.probes:
             result = probe.parser(self.processes.run_probe(probe.command, self.display.show_progress))
@@ -260,7 +260,7 @@ class StepRunner:
         return result
 
     def _probe_once(self, probe: Probe) -> ProbeResult:
-        """Return the result of a probe that runs once per run."""
+        """Return the result of a probe; its command runs at most once for all steps."""
         if probe.command not in self._probe_outputs:
             self._probe_outputs[probe.command] = self.processes.run_probe(probe.command, self.display.show_progress)
         return probe.parser(self._probe_outputs[probe.command])
@@ -269,7 +269,7 @@ class StepRunner:
 def probe_steps(
     processes: CommandRunner, display: Display, steps: Sequence[PlatformStep]
 ) -> list[tuple[PlatformStep, ProbeResult | None]]:
-    """Return the probe result of each step; None for the steps after a missing step that they depend on."""
+    """Run the probes of all steps; return each step's result, or None for steps after a missing prerequisite."""
     results: list[tuple[PlatformStep, ProbeResult | None]] = []
     is_blocked = False
     for step in steps:

@@ -1,4 +1,4 @@
-"""Requests of `batchyard submit` to its cluster: checks, creation with rollback, queue position, warnings and logs."""
+"""API requests of `batchyard submit`: checks, creation of the Job, its queue position, Events and pod logs."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +22,11 @@ _FORBIDDEN: Final = 403
 
 
 class SubmitError(Exception):
-    """The Job cannot be submitted; the message has the reason and the remedy."""
+    """The Job cannot be created; the message has the reason and the remedy."""
 
 
 class Cluster:
-    """The cluster that receives the Job: its HTTP client, and the versions of Kueue's visibility API to try."""
+    """The cluster that receives the Job: an HTTP client, its URL, and the versions of Kueue's visibility API to try."""
 
     def __init__(self, transport: HttpTransport, url: str) -> None:
         self.transport = transport
@@ -34,7 +34,7 @@ class Cluster:
         self._visibility: Sequence[str] = _VISIBILITY_VERSIONS
 
     async def check(self, job_request: JobRequest) -> None:
-        """Raise SubmitError if the queue or priority class does not exist; skip a check without permission to list."""
+        """Raise SubmitError if the LocalQueue or priority class is missing; skip checks that the user may not do."""
         queues = await self._list_names(scheme.LOCAL_QUEUE, job_request.namespace)
         if queues is not None and job_request.queue not in queues:
             all_queues = await self._list_items(scheme.LOCAL_QUEUE) or ()
@@ -46,7 +46,7 @@ class Cluster:
                 raise SubmitError(f"WorkloadPriorityClass {job_request.priority} not found; available: {available}")
 
     async def create(self, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
-        """Create a Job and its ConfigMaps, or delete the Job if a ConfigMap fails; return the Job as created."""
+        """Create the Job and its ConfigMaps and return the Job; if a ConfigMap is rejected, delete the Job again."""
         for config_map in config_maps[:1]:  # a dry run, so that missing permissions do not leave a Job behind
             await self._create_object(scheme.CONFIG_MAP, config_map, "?dryRun=All")
         created_job = await self._create_object(scheme.JOB, job)
@@ -59,7 +59,7 @@ class Cluster:
         return created_job
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
-        """Return how many Workloads are ahead of the Job in its queue, and how many are pending; None if unknown."""
+        """Return the number of Workloads before the Job in its LocalQueue, and of all pending ones; None if unknown."""
         if not self._visibility:
             return None
         queue_path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}/pendingworkloads"
@@ -75,13 +75,13 @@ class Cluster:
         return None
 
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
-        """List the pods that match a label selector, without a cache."""
+        """Request the pods that match a label selector from the API server."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
         answer = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
         return _items_in(answer)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
-        """Return the reason and message of a pod's latest warning Event; None without a warning or permission."""
+        """Return the reason and message of a pod's latest warning Event; None if it has none or they are forbidden."""
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
@@ -95,7 +95,7 @@ class Cluster:
     async def follow_log(
         self, namespace: str, pod: str, container: str, since_time: str, handle_lines: Callable[[Sequence[bytes]], None]
     ) -> HttpResponse:
-        """Pass the timestamped lines of a container's log to `handle_lines`; return the final response."""
+        """Stream a container's log with timestamps to `handle_lines`; return the response when the stream ends."""
         path = object_path(kind_info(scheme.POD), "v1", namespace, pod, "log")
         since_query = f"&sinceTime={since_time.replace('+', '%2B')}" if since_time else ""
         query = f"container={container}&follow=true&timestamps=true{since_query}"
@@ -104,7 +104,7 @@ class Cluster:
         )
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
-        """Delete a Job whose ConfigMaps could not be created; raise SubmitError if that fails."""
+        """Delete a Job whose ConfigMaps could not be created; raise SubmitError if the deletion fails."""
         answer = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
         if not 200 <= answer.code < 300 and answer.code != _NOT_FOUND:
             name = job["metadata"]["name"]
@@ -124,7 +124,7 @@ class Cluster:
         return None if items is None else [item["metadata"]["name"] for item in items]
 
     async def _list_items(self, kind: str, namespace: str = "") -> Sequence[Obj] | None:
-        """Return all objects of a kind; None without permission. Raise SubmitError if the kind is not served."""
+        """Return all objects of a kind, or None if forbidden; raise SubmitError if the kind is not served."""
         info = kind_info(kind)
         for version in reversed(info.versions):
             path = object_path(info, version, namespace) if namespace else kind_path(info, version)
