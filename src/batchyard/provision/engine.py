@@ -1,4 +1,4 @@
-"""Engine manifests: the batchyard operator or the releases of Kueue and JobSet, and Kueue's Configuration.
+"""Manifests of a platform's engine: batchyard's operator, or the releases of Kueue and JobSet; and its Configuration.
 
 The engine is a separate kustomization. It is applied first, because the other manifests need its kinds.
 """
@@ -71,13 +71,13 @@ _KUEUE_REMEDY: Final = "choose engine: kueue"
 
 
 def configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return the complete Configuration for a Kueue release; None if the release's default applies."""
+    """Return the complete Configuration of a Kueue release; None if the platform keeps the release's Configuration."""
     fields = _kueue_fields(platform)
     return {**_RELEASE_CONFIGURATION, **fields} if fields else None
 
 
 def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return the Configuration for batchyard's operator, `batchyard up` and the simulator; None if no field is set."""
+    """Return Kueue's Configuration as batchyard's operator and simulator read it; None if no field is set."""
     fields = decision_fields({**_TYPE_FIELDS, **_kueue_fields(platform)})
     return fields if len(fields) > len(_TYPE_FIELDS) else None
 
@@ -138,14 +138,14 @@ NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngin
 
 
 class EngineDeployment(NamedTuple):
-    """A Deployment that must be available before the platform's objects are applied."""
+    """A Deployment of the platform's engine, which must be available before the platform's objects are applied."""
 
     namespace: str
     name: str
 
 
 def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, str]:
-    """Return the files of the engine's kustomization by name; `access` holds RBAC objects for its monitoring."""
+    """Return the files of the engine's kustomization by name; `access` are RBAC objects for Prometheus."""
     manifest_files = {_ACCESS: yaml_text(access)} if access else {}
     if platform.engine is PlatformEngine.KUEUE:
         kueue_patches = patches(platform)
@@ -160,7 +160,7 @@ def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, s
 
 
 def settings_of(platform: PlatformModel) -> InstallSettings:
-    """Return the settings of the batchyard operator; its cost controllers run if a team has a Budget."""
+    """Return the install settings of batchyard's operator; its cost controllers run only if a team has a Budget."""
     kueue_settings = operator_configuration(platform)
     has_budget = any(team.budget is not None for team in platform.teams)
     return InstallSettings(
@@ -175,7 +175,10 @@ def settings_of(platform: PlatformModel) -> InstallSettings:
 
 
 def image_of(platform: PlatformModel) -> str:
-    """Return the operator's image: the configured one, or this version's, on GKE in the platform's repository."""
+    """Return the reference of the operator's image: the configured image, or this version's default.
+
+    On GKE, the default image is in the platform's own repository.
+    """
     google, image = platform.google, InstallSettings().image
     if platform.operator.image or google is None:
         return platform.operator.image or image
@@ -183,7 +186,7 @@ def image_of(platform: PlatformModel) -> str:
 
 
 def engine_deployments(platform: PlatformModel) -> list[EngineDeployment]:
-    """Return the engine's Deployments, which must become available."""
+    """Return the Deployments of the engine: batchyard's operator, or the managers of JobSet and Kueue."""
     if platform.engine is PlatformEngine.KUEUE:
         return [
             EngineDeployment("jobset-system", "jobset-controller-manager"),
@@ -194,12 +197,12 @@ def engine_deployments(platform: PlatformModel) -> list[EngineDeployment]:
 
 
 def kustomization(resources: list[str], **fields: object) -> Mapping[str, object]:
-    """Return a Kustomization of these resources, with further fields."""
+    """Return a Kustomization object with these resources and other fields."""
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources, **fields}
 
 
 def _release_manifests(platform: PlatformModel) -> list[str]:
-    """Return the URLs of the release manifests, JobSet first because Kueue checks for its kinds."""
+    """Return the URLs of the manifests of JobSet's and Kueue's releases, JobSet first because Kueue needs its kinds."""
     return [
         _RELEASE.format("jobset", platform.job_set_version or JOB_SET_VERSION),
         _RELEASE.format("kueue", platform.kueue_version or KUEUE_VERSION),

@@ -1,4 +1,4 @@
-"""Google Cloud: the resources that Terraform creates, and the validation of a platform on GKE."""
+"""Google Cloud resources of a platform on GKE: the names of those that Terraform creates, and their validation."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ _BUCKET_REMEDY: Final = "use 3 to 63 lowercase letters, digits, -, _ and ., a le
 
 
 def google_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
-    """Yield an error for each violation of Google Cloud's constraints."""
+    """Yield an error for each platform field that violates a constraint of Google Cloud."""
     if platform.cluster is None:
         yield FieldError("spec.cluster", "Required value", "describe the GKE cluster to create")
         return
@@ -92,7 +92,7 @@ def google_faults(platform: PlatformModel, google: Google) -> Iterator[FieldErro
 
 
 def platform_accounts(name: str) -> list[str]:
-    """Return the IDs of the service accounts of nodes and builds, as the Terraform modules name them."""
+    """Return the IDs of the Google service accounts that Terraform creates for nodes and for Cloud Build."""
     return [f"{name[:24].removesuffix('-')}-{role}" for role in ("nodes", "build")]
 
 
@@ -124,7 +124,7 @@ def _label_faults(google: Google) -> Iterator[FieldError]:
 
 
 def _is_label(text: str) -> bool:
-    """Report whether a text is a valid label: lowercase letters of any script, digits, `-` and `_`."""
+    """Report whether a text is a valid Google Cloud label: lowercase letters of any script, digits, `-` and `_`."""
     letters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
     return 0 < len(text) <= _LABEL_LENGTH_MAX and letters
 
@@ -140,7 +140,7 @@ def _disk_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError
 
 
 def _image_faults(google: Google) -> Iterator[FieldError]:
-    """Report each image of `spec.google.images` with an invalid name, or without exactly one valid source."""
+    """Yield an error for each image of `spec.google.images` with an invalid name, or not exactly one valid source."""
     for index, image in enumerate(google.images):
         path = f"spec.google.images[{index}]"
         if not _IMAGE.fullmatch(image.name):
@@ -168,7 +168,7 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
 
 
 def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
-    """Report each name in `submitReservations` that is not a future reservation created by Terraform."""
+    """Yield an error for each name in `submitReservations` that is not a future reservation created by Terraform."""
     reservations = future_reservations(cluster)
     for index, name in enumerate(google.submitted_reservations):
         if name not in reservations:
@@ -178,7 +178,7 @@ def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
 
 
 def _network_faults(network: Network) -> Iterator[FieldError]:
-    """Report each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
+    """Yield an error for each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
     known_ranges: dict[str, IPv4Network] = {}
     for field, text in _ranges(network).items():
         path = f"spec.google.network.{field}"
@@ -224,7 +224,7 @@ def cidr_of(text: str) -> IPv4Network | None:
 
 
 def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
-    """Report each address range that is too small for the maximum number of machines and their pods."""
+    """Yield an error for each address range that is too small for the maximum number of machines and their pods."""
     max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", PODS) for row in platform.node_pools}
     nodes = pods = 0
     for supply in machine_supplies(platform):
@@ -241,7 +241,7 @@ def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator
 
 
 def _pod_addresses(max_pods: int) -> int:
-    """Return the number of pod addresses that GKE gives a node: twice its pods, rounded up to a power of two."""
+    """Return the number of addresses that GKE reserves for a node's pods: twice `max_pods`, rounded up to 2^n."""
     return 1 << (2 * max_pods - 1).bit_length()
 
 

@@ -28,7 +28,7 @@ _NODE_PLATFORM: Final = "--platform=linux/amd64"
 
 @dataclass(frozen=True, slots=True)
 class ImageRecipe:
-    """An image, and the shell lines that build or copy and push it; `$engine` is docker or podman."""
+    """A container image, and the shell lines that build or copy and push it; `$engine` in them is docker or podman."""
 
     reference: str
     #: The action, as a sentence without a subject.
@@ -37,17 +37,17 @@ class ImageRecipe:
 
     @property
     def short_name(self) -> str:
-        """The image name without registry, tag and digest."""
+        """The name of the image, without registry, tag and digest."""
         return self.reference.rpartition("/")[2].partition(":")[0].partition("@")[0]
 
     @property
     def registry(self) -> str:
-        """The host of the registry."""
+        """The host name of the image's registry."""
         return self.reference.partition("/")[0]
 
 
 def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
-    """Return a recipe for each image that the platform builds or copies; empty if the cluster is not on GKE."""
+    """Return a recipe for each image that the platform must build or copy; empty if the cluster is not on GKE."""
     google = platform.google
     if google is None:
         return []
@@ -56,7 +56,7 @@ def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
 
 
 def builds_operator(platform: PlatformModel) -> bool:
-    """Report whether the operator's image is built: engine batchyard on GKE, without a configured image."""
+    """Report whether the platform builds the operator's image: on GKE, with batchyard, and no image configured."""
     return platform.google is not None and platform.engine is PlatformEngine.BATCHYARD and not platform.operator.image
 
 
@@ -103,7 +103,10 @@ _EXCLUDED_SUFFIXES: Final = frozenset({".pyc", ".so", ".pyd"})
 
 
 def source_archive() -> bytes:
-    """Return a reproducible .tar.gz of the operator's sources. Raises FileNotFoundError if a file is not installed."""
+    """Return a reproducible .tar.gz of the sources that the operator's image is built from.
+
+    Raises FileNotFoundError if this installation lacks a file.
+    """
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as gzip_file,
@@ -118,7 +121,7 @@ def source_archive() -> bytes:
 
 
 def _archive_members() -> Iterator[tuple[str, Path]]:
-    """Yield the archive name and the path of each file of the source archive."""
+    """Yield each file of the operator's source archive: its name in the archive and its path."""
     for name in _FILES:
         yield name, _require_path(name, find_file(name))
     yield from _files_below("src/batchyard", Path(__file__).parents[1])

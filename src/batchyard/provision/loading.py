@@ -1,4 +1,4 @@
-"""Platform loader: decodes a platform.yaml to its model, checks the rules between fields, and locates errors.
+"""Loading of a platform.yaml: decodes it to its model, checks the rules between fields, and locates errors in the file.
 
 An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """
@@ -29,7 +29,7 @@ _EMPTY: Final[model.Part] = {}
 
 
 def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> model.PlatformModel:
-    """Return the model of a Platform spec with a valid structure; `rules` checks the rules between fields later."""
+    """Return the model of a Platform's spec, whose structure must be valid; rules between fields are checked later."""
     google = _google(name, spec["google"]) if "google" in spec else None
     teams = [_team(f"spec.teams[{index}]", row, spec) for index, row in enumerate(spec["teams"])]
     return model.PlatformModel(
@@ -56,7 +56,7 @@ def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> mode
 
 
 def _has_weights(spec: model.Part) -> bool:
-    """Report whether any queue, class or cohort sets a fair sharing weight; this enables fair sharing by default."""
+    """Report whether any queue, queue class or cohort sets a fair sharing weight, which enables fair sharing."""
     entries = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
     entries += [row for team in spec["teams"] for row in team.get("queues") or ()]
     return any("fairSharing" in row for row in entries)
@@ -150,7 +150,7 @@ def _quotas(entries: Sequence[model.Part]) -> Sequence[model.FlavorQuotas]:
 
 
 def _monitoring(spec: model.Part, google: model.Google | None) -> model.Monitoring:
-    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has it."""
+    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has that."""
     row, default_collector = spec["monitoring"], model.MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
         default_collector = model.MetricsCollector.POD_MONITORING
@@ -203,7 +203,7 @@ def _create_people(row: model.Part) -> model.People:
 
 
 def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_row: model.Part) -> model.Queue:
-    """Return a team's queue of a queue class; fields of the team override fields of the class."""
+    """Return a team's queue that follows a queue class; fields set by the team override fields of the class."""
     name, namespace = f"{team['name']}-{queue_row['class']}", team.get("namespace", team["name"])
     flavors = _merge_quotas(class_row.get("flavors") or (), queue_row.get("flavors") or ())
     row = {**class_row, **queue_row, "flavors": flavors}
@@ -221,7 +221,7 @@ def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_ro
 
 
 def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Part]) -> Sequence[model.Part]:
-    """Merge the flavor quotas of a class and a team, resource by resource; flavors new in the team come last."""
+    """Merge a queue class's and a team's quotas by flavor and resource; the team's win, its new flavors are last."""
     entries: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
     for row in team_rows:
         existing_entry: Mapping[str, Any] = entries.get(row["name"], _EMPTY)
@@ -230,7 +230,7 @@ def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Pa
 
 
 def _shared_queues(entries: Sequence[model.Part], teams: Sequence[model.PlatformTeam]) -> Iterator[model.Queue]:
-    """Yield the shared queues; a queue that names no teams is shared by all teams."""
+    """Yield the queues that several teams share; a queue that names no teams is shared by all teams."""
     for index, row in enumerate(entries):
         names = row.get("teams")
         sharing_teams = [team for team in teams if names is None or team.name in names]
@@ -273,7 +273,10 @@ _SPECS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "
 
 
 def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model.Part) -> FieldError:
-    """Map an error of a generated object to its field in the platform file, or to the section that it comes from."""
+    """Return the error of a generated object with the path of the field in the platform file that caused it.
+
+    If no field matches, the path is that of the section which the object is generated from.
+    """
     path = _platform_path(rendered_object, fault.path, spec)
     if path is not None:
         return fault._replace(path=path)
@@ -303,7 +306,7 @@ def _platform_path(rendered_object: RenderedObject, path: str, spec: model.Part)
 
 
 def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
-    """Yield the sections of the platform file that an object comes from, with their paths, overriding ones first."""
+    """Yield path and value of each platform file section that an object is generated from, overriding ones first."""
     path = rendered_object.path
     section = _section_at({"spec": spec}, path)
     field = _SPECS.get(rendered_object.obj["kind"])
@@ -316,7 +319,7 @@ def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tup
 
 
 def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.Part) -> str:
-    """Return the path of the quotas of a flavor, or of one resource, within a section; '' if it has none."""
+    """Map a ClusterQueue's quota field to its path in a section of the platform file; '' if the section lacks it."""
     group, flavor, resource = (int(number or 0) for number in group_match.groups()[:3])
     entry = obj["spec"]["resourceGroups"][group]["flavors"][flavor]
     name = entry["resources"][resource]["name"] if group_match[3] else ""
@@ -327,13 +330,13 @@ def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.P
 
 
 def _has_field(row: model.Part, path: str) -> bool:
-    """Report whether a section has the field, or the first field of a nested path."""
+    """Report whether a section of the platform file has the field, or the first field of a nested path."""
     field_match = _PATH.match(path)
     return field_match is not None and field_match[1] in row
 
 
 def _section_at(value: Any, path: str) -> model.Part:
-    """Return the mapping at a path such as `spec.teams[0].queues[1]`."""
+    """Return the mapping at a path of the platform file such as `spec.teams[0].queues[1]`; empty if it is none."""
     for name, index in _PATH.findall(path):
         value = value[name] if name else value[int(index)]
     section: model.Part = value if isinstance(value, Mapping) else {}
@@ -365,14 +368,14 @@ class InvalidPlatformError(Exception):
 
 
 class PlatformSource(NamedTuple):
-    """The text of a platform file, and its display name."""
+    """The text of a platform file, and the file's name for messages."""
 
     name: str
     text: str
 
 
 def read_platform(source: PlatformSource, project: str = "") -> model.PlatformModel:
-    """Parse and check the text of a platform file; raise InvalidPlatform with all errors.
+    """Parse and check the text of a platform file; raise InvalidPlatformError with all errors.
 
     `project` sets or overrides the Google Cloud project.
     """
@@ -388,7 +391,7 @@ def read_platform(source: PlatformSource, project: str = "") -> model.PlatformMo
 
 
 def _read_platform(document: Document, project: str) -> tuple[model.PlatformModel | None, Sequence[FieldError]]:
-    """Return the platform model of a YAML document, or None, and the errors."""
+    """Return the platform in a YAML document, or None, and the errors found."""
     if document.faults:
         return None, document.faults
     error = _kind_error(document.value)
@@ -417,7 +420,7 @@ def with_project(platform: model.PlatformModel, project: str) -> model.PlatformM
 
 
 def _kind_error(value: Any) -> FieldError | None:
-    """Return an error if the document is not an object of kind Platform; otherwise None."""
+    """Return an error if a YAML document is not a mapping or has another kind than Platform; otherwise None."""
     if not isinstance(value, dict):
         return FieldError("", "the document is not a YAML mapping", _EXAMPLE)
     kind = value.get("kind")
@@ -429,7 +432,7 @@ def _kind_error(value: Any) -> FieldError | None:
 
 
 def _cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """Return the complete Cluster of a platform, or its errors with paths in the platform file."""
+    """Return the Cluster object with all defaults that `spec.cluster` describes, or its errors."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)
@@ -440,7 +443,7 @@ def _cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[F
 
 
 def _relocate_cluster_error(fault: FieldError) -> FieldError:
-    """Return an error of the Cluster with its path in the platform file."""
+    """Return an error of the Cluster object with its path in the platform file, below `spec.cluster`."""
     path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (fault.path, fault.remedy))
     return fault._replace(path=path, remedy=remedy)
 

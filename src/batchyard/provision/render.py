@@ -42,7 +42,7 @@ _SIDECAR: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
 def files(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the files of the monitoring kustomization by name; empty without a collector."""
+    """Return the files of the monitoring kustomization by name; empty if no collector is configured."""
     if platform.monitoring.collector is MetricsCollector.NONE:
         return {}
     objects = []
@@ -79,7 +79,7 @@ def _rules(platform: PlatformModel) -> Mapping[str, Any]:
 
 
 def _kueue_scraping(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return the objects with which the collector reads Kueue's metrics, over TLS with a ServiceAccount token."""
+    """Return the objects with which the collector scrapes Kueue's metrics, over TLS with a ServiceAccount token."""
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         return [_kueue_service_monitor(platform)]
     return [*_kueue_reader(platform), _kueue_pod_monitoring(platform)]
@@ -206,7 +206,7 @@ CONFIGURATION: Final = "configuration.yaml"
 
 
 def render(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the text of every rendered file, sorted by path."""
+    """Return the text of every file that the platform is rendered to, sorted by path."""
     texts_by_path = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()}
     texts_by_path |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
     texts_by_path |= terraform.files(platform)

@@ -1,4 +1,4 @@
-"""Validation rules between the fields of a platform: references, uniqueness, names, and Google Cloud's constraints.
+"""Validation rules between the fields of a platform.yaml: references, uniqueness, names, and cloud constraints.
 
 Errors of the generated objects are found when they are rendered (`manifests`).
 """
@@ -28,7 +28,7 @@ _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    """Yield an error for each violated rule of a platform whose structure is valid."""
+    """Yield an error for each rule that a platform violates; the structure of its spec is already valid."""
     yield from _flavor_faults(platform)
     yield from _class_faults(platform, spec)
     yield from _resource_faults(spec)
@@ -49,7 +49,7 @@ def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator
 
 
 def _report_unknown(path: str, name: str, noun: str, known_names: Iterable[str]) -> Iterator[FieldError]:
-    """Yield an error if `name` is not in `known_names`."""
+    """Yield an error if `name`, the value of the field at `path`, is not in `known_names`."""
     names = list(known_names)
     if name not in names:
         close = find_nearest_name(name, names)
@@ -69,7 +69,7 @@ def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _class_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    """Report each unknown class, flavor or team that a queue, queue class or cohort names."""
+    """Yield an error for each unknown queue class, flavor or team that a queue, queue class or cohort names."""
     classes = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
         entries = row["flavors"]
@@ -98,7 +98,7 @@ def _flavor_name_faults(
 
 
 def _resource_faults(spec: model.Part) -> Iterator[FieldError]:
-    """Report resource names that are probably misspelled; Kueue accepts a quota for any resource name."""
+    """Yield an error for each resource name that is probably misspelled; Kueue accepts a quota for any name."""
     entries = [
         (f"spec.{section}[{index}]", row)
         for section in _SECTIONS_WITH_QUOTAS
@@ -125,7 +125,7 @@ def _queue_faults(queue: model.Queue, platform: model.PlatformModel) -> Iterator
 
 
 def _group_faults(queue: model.Queue) -> Iterator[FieldError]:
-    """Report flavors of a queue that share some resources but not all of them."""
+    """Yield an error for flavors of a queue that share some of their resources but not all."""
     first_by_resource: dict[str, tuple[str, frozenset[str]]] = {}
     for index, flavor in enumerate(queue.flavors):
         resources = frozenset(flavor.resources)
@@ -142,7 +142,7 @@ def _group_faults(queue: model.Queue) -> Iterator[FieldError]:
 
 
 def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report duplicate ClusterQueue names, LocalQueue names in a namespace, and namespaces of two teams."""
+    """Yield an error for each duplicate ClusterQueue, LocalQueue in a namespace, or namespace of two teams."""
     queues: set[str] = set()
     local_queue_keys: set[tuple[str, str]] = set()
     for queue in platform.queues:
@@ -165,7 +165,7 @@ def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report cohorts that are named but not listed, if any are listed, and cycles of parents."""
+    """Yield an error for each cohort that is named but not listed, if any are listed, and for cycles of parents."""
     names = [cohort.name for cohort in platform.cohorts]
     parents = {cohort.name: cohort.parent for cohort in platform.cohorts}
     for index, cohort in enumerate(platform.cohorts):
@@ -203,7 +203,7 @@ def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterato
 
 
 def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report teams whose namespace or members are reserved: destroy deletes the namespaces of teams."""
+    """Yield an error for each team with a reserved namespace (which `destroy` would delete) or reserved members."""
     reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
         if team.namespace in reserved_names or team.namespace.startswith(_KUBERNETES_PREFIX):
@@ -217,7 +217,7 @@ def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _engine_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report invalid engine versions, Kueue settings and image names."""
+    """Yield an error for each invalid version of Kueue or JobSet, Kueue setting, and image name."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE.fullmatch(version):
             problem = f"{format_value(version)} is not a release version"
@@ -230,7 +230,7 @@ def _engine_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str]]:
-    """Yield each configured image with its field path."""
+    """Yield each container image that the platform file sets, with its field path."""
     yield "spec.operator.image", platform.operator.image
     stack = platform.monitoring.stack
     if stack is not None:

@@ -1,6 +1,7 @@
-"""Machines, prices and Compute Engine quotas that a platform needs, and a check that the system pods fit on its nodes.
+"""Machines, prices and cloud quotas that a platform needs, and a check that the system pods fit on its nodes.
 
-If the untainted pools are too small, the engine's pods stay Pending and no Job is admitted.
+System pods are those of the engine and of the monitoring stack. If the untainted node pools are too small, the engine's
+pods stay Pending and no Job is admitted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ _RESOURCES: Final = {well_known.ACCELERATOR: well_known.GPU, well_known.TPU_ACCE
 
 @dataclass(frozen=True, slots=True)
 class MachineSupply:
-    """The minimum and maximum number of machines of one type and provisioning model, and their price."""
+    """The minimum and maximum number of machines of a node pool or of auto-provisioning, and the price of one."""
 
     name: str
     machine: MachineType
@@ -44,17 +45,17 @@ class MachineSupply:
 
     @property
     def idle(self) -> MicroDollars:
-        """The hourly price of the minimum number of machines."""
+        """The hourly price of the minimum number of machines, in millionths of a dollar."""
         return self.minimum * self.price
 
     @property
     def full(self) -> MicroDollars:
-        """The hourly price of the maximum number of machines."""
+        """The hourly price of the maximum number of machines, in millionths of a dollar."""
         return self.maximum * self.price
 
 
 def machine_supplies(platform: PlatformModel) -> Sequence[MachineSupply]:
-    """Return the machines of each node pool, then the auto-provisioned machines; empty without a cluster."""
+    """Return the machines that each node pool can have, then those of auto-provisioning; empty without a cluster."""
     cluster = platform.cluster
     if cluster is None:
         return []
@@ -90,7 +91,7 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
 
 
 def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
-    """Yield the machines that auto-provisioning can create, as many as the flavors have quota for."""
+    """Yield the machines that node auto-provisioning can create, as many as the flavors have accelerator quota for."""
     limits = _accelerator_limits(platform)
     quota_by_type: dict[tuple[str, str], int] = {}
     for flavor in platform.flavors:
@@ -121,7 +122,7 @@ def _accelerator(flavor: PlatformFlavor) -> str | None:
 
 
 def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
-    """Return the sum of a flavor's nominal accelerator quotas over all queues and cohorts."""
+    """Return the sum of the nominal accelerator quotas that all queues and cohorts have of a flavor."""
     resource = next(_RESOURCES[key] for key in _RESOURCES if key in flavor.node_labels)
     entries = [row for queue in platform.queues for row in queue.flavors] + [
         row for cohort in platform.cohorts for row in cohort.flavors
@@ -131,7 +132,7 @@ def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
 
 
 def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """Return the cheapest machine type with the fewest chips of an accelerator; None if no type has it."""
+    """Return the machine type with the fewest chips of an accelerator, the cheapest of these; None if there is none."""
     candidates = [
         machine
         for machine in catalog.machines.values()
@@ -167,7 +168,7 @@ _REMEDY: Final = (
 
 
 class SystemPod(NamedTuple):
-    """The pods of one Deployment: the replica count, and the requested quantities by resource."""
+    """The pods of one system Deployment: their number, and the requested quantities of each by resource."""
 
     name: str
     replicas: int
@@ -176,13 +177,13 @@ class SystemPod(NamedTuple):
 
 @dataclass(slots=True)
 class _FreeNode:
-    """The free resources of a node: CPU in millicores, memory in bytes."""
+    """The resources of a node that no pod has taken yet: CPU in millicores, memory in bytes."""
 
     cpu: int
     memory: int
 
     def try_place(self, pod: "_PodRequests") -> bool:
-        """Subtract the pod's requests and return True if the pod fits; otherwise return False."""
+        """Subtract a pod's requests from the free resources and return True; return False if the pod does not fit."""
         if pod.cpu > self.cpu or pod.memory > self.memory:
             return False
         self.cpu -= pod.cpu
@@ -196,7 +197,7 @@ class _PodRequests(NamedTuple):
 
 
 def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
-    """Return the engine's pods, then the pods of the monitoring stack."""
+    """Return the pods of the engine (batchyard or Kueue), then the pods of the monitoring stack."""
     stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
         kueue = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
@@ -207,7 +208,7 @@ def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
 
 
 def system_pod_faults(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield an error if the system pods and GKE's pods do not fit on the untainted nodes."""
+    """Yield an error if the system pods and GKE's own pods do not fit on the untainted nodes together."""
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
         return
@@ -229,7 +230,7 @@ def _provisions_nodes(cluster: Part) -> bool:
 
 
 def _free_nodes(platform: PlatformModel, cluster: Part, count_max: int) -> list[_FreeNode]:
-    """Return the free resources of untainted nodes, at most `count_max` nodes of each pool."""
+    """Return the free resources of each untainted node beside GKE's DaemonSets; at most `count_max` nodes per pool."""
     daemons = _parse_requests(_DAEMON_SET_REQUESTS)
     nodes = []
     for pool, node in _untainted_pools(platform, cluster):
@@ -240,7 +241,7 @@ def _free_nodes(platform: PlatformModel, cluster: Part, count_max: int) -> list[
 
 
 def _untainted_pools(platform: PlatformModel, cluster: Part) -> Iterator[tuple[Part, Part]]:
-    """Yield the pools that accept pods without tolerations, each with a template Node."""
+    """Yield the node pools that accept pods without tolerations, each with a template Node."""
     for row in platform.node_pools:
         pool = {"metadata": {"name": row["name"]}, "spec": row}
         node = node_template(pool, zones_of(pool, cluster)[0], cluster)
@@ -327,7 +328,7 @@ _DISKS: Final[Mapping[str, str]] = {
 
 
 class ComputeQuota(NamedTuple):
-    """The amount that the platform needs of a Compute Engine quota, and the pools that need it."""
+    """The amount of a Compute Engine quota that the platform needs, and the node pools that need it."""
 
     region: str
     metric: str
@@ -337,7 +338,7 @@ class ComputeQuota(NamedTuple):
 
 
 def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
-    """Return the needed Compute Engine quotas, sorted; empty if the cluster is not on Google Cloud."""
+    """Return the Compute Engine quotas that the platform needs, sorted; empty if its cluster is not on GKE."""
     if platform.google is None:
         return []
     amounts_by_quota: dict[tuple[str, str], dict[str, int]] = {}
@@ -353,7 +354,7 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
 
 
 def _quota_needs(supply: MachineSupply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
-    """Yield the region, metric and amount of each quota that one machine uses."""
+    """Yield each Compute Engine quota that one machine uses: region, metric name and amount."""
     machine, preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE, platform.region
     accelerator = machine.accelerator
     if accelerator is not None and accelerator.resource == well_known.GPU:

@@ -95,7 +95,7 @@ class CommandRunner:
             )
 
     def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, seconds: float, is_late: bool) -> bool:
-        """Send SIGINT at the command's time limit, and SIGKILL some seconds later; return whether the limit has passed."""
+        """Send SIGINT at the command's time limit, SIGKILL some seconds later; return whether the limit has passed."""
         if seconds > command.limit_seconds + _GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
         elif seconds > command.limit_seconds and not is_late:

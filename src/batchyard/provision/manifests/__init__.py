@@ -1,6 +1,6 @@
 """Manifests of a platform: all objects by file, each with the platform field it comes from, and their validation.
 
-`made` returns all objects except the engine by file, in the order in which they are applied. `faults` validates them.
+`platform_objects` returns all objects except the engine's, in the order in which they are applied.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ __all__ = ["RenderedObject", "faults", "made"]
 
 
 def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
-    """Return the platform's objects, without the engine, by file name such as `20-teams/team-a`."""
+    """Return the platform's objects, without those of the engine, by file name such as `20-teams/team-a`."""
     objects_by_file = {
         "10-priorities": priorities(platform),
         "15-readers": shared_rbac_objects(platform),
@@ -39,7 +39,7 @@ def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedO
 
 
 def faults(platform: PlatformModel) -> Iterator[tuple[RenderedObject, FieldError]]:
-    """Yield each object with an error that the validation of its kind reports."""
+    """Yield each error that the validation of a rendered object's kind reports, with the object."""
     for objects in platform_objects(platform).values():
         for each in objects:
             for fault in decode(each.obj).faults:

@@ -27,9 +27,9 @@ _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Mapping[str, str]:
-    """Return the nodeLabels of a flavor: the labels common to its pools, and the labels set on the flavor.
+    """Return the nodeLabels of a ResourceFlavor: labels common to its node pools, and labels set on the flavor.
 
-    If nodes of other pools match them too and the flavor has one pool, the label of that pool is added.
+    If nodes of other pools also have these labels, and the flavor has one pool, the label of that pool is added.
     """
     if not flavor.pools:
         return flavor.node_labels
@@ -48,7 +48,7 @@ def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
 
 
 def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Sequence[model.Part]:
-    """Return the nodeTaints of a flavor: the taints common to its pools, and the taints set on the flavor."""
+    """Return the nodeTaints of a ResourceFlavor: taints common to its node pools, and taints set on the flavor."""
     if not flavor.pools:
         return flavor.node_taints
     nodes = _nodes(platform)
@@ -71,7 +71,7 @@ def _labels(node: Obj) -> Mapping[str, str]:
 
 
 def _nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
-    """Return a template Node for each pool, by pool name."""
+    """Return a template Node for each node pool, by the pool's name."""
     cluster = platform.cluster
     if cluster is None:
         return {}
@@ -119,7 +119,7 @@ def checks(platform: model.PlatformModel) -> Sequence[RenderedObject]:
 
 
 def cohorts(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the listed Cohorts; a Cohort that queues only reference needs no object."""
+    """Return the Cohorts that the platform file lists; a Cohort that only queues name needs no object."""
     objects = [_cohort(each, platform) for each in platform.cohorts]
     return [RenderedObject(obj, f"spec.cohorts[{index}]") for index, obj in enumerate(objects)]
 
@@ -196,7 +196,7 @@ def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
 
 
 def _groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
-    """Return the resourceGroups of flavors; flavors with the same resources form one group."""
+    """Return the resourceGroups of a ClusterQueue or Cohort; flavors with the same resources form one group."""
     groups: dict[frozenset[str], list[model.FlavorQuotas]] = {}
     for flavor in flavors:
         groups.setdefault(frozenset(flavor.resources), []).append(flavor)
@@ -204,7 +204,7 @@ def _groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
 
 
 def _group(members: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
-    """Return one resource group; all flavors list resources in the order of the first, as Kueue requires."""
+    """Return a resource group of these flavors; all list the resources in the first one's order, as Kueue requires."""
     resource_names = list(members[0].resources)
     entries = [
         {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in resource_names]}
@@ -270,7 +270,7 @@ _SHARED_READ: Final[Sequence[_RuleRow]] = (
 
 
 def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the RBAC objects that all teams' members share; empty if no team has members."""
+    """Return the RBAC objects that the members of all teams need; empty if no team has members."""
     subjects = [subject for team in platform.teams for subject in _subjects(team.members, team.admins)]
     if not subjects:
         return []
@@ -287,7 +287,7 @@ def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObjec
 
 
 def team_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the namespace, account, RBAC, limits and NetworkPolicy of a team."""
+    """Return the objects of a team: Namespace, ServiceAccount, RBAC, limits and NetworkPolicy."""
     return [RenderedObject(_add_team_label(obj, team), team.path) for obj in _unlabelled_objects(team, platform)]
 
 
@@ -335,7 +335,7 @@ def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> I
 
 
 def _network_policy(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
-    """Return a NetworkPolicy that allows ingress only from pods of the same namespace, as JobSet pods need."""
+    """Return the NetworkPolicy of a team: only pods of its namespace may connect to its pods, as JobSets need."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 

@@ -31,7 +31,7 @@ _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """Settings of a Deployment with one pod that serves HTTP."""
+    """The settings of a Deployment whose single pod serves HTTP."""
 
     name: str
     image: str
@@ -62,7 +62,7 @@ def namespace_objects(platform: PlatformModel) -> list[Obj]:
 
 
 def config_map(platform: PlatformModel, name: str, data: Mapping[str, str]) -> Obj:
-    """Return a ConfigMap in the monitoring namespace with these files."""
+    """Return a ConfigMap in the monitoring namespace with these files (text by name)."""
     return obj_of(scheme.CONFIG_MAP, platform.name, name, NAMESPACE, data=dict(data))
 
 
@@ -79,17 +79,17 @@ def account(platform: PlatformModel, name: str) -> Obj:
 
 
 def subjects_of(name: str) -> list[Mapping[str, str]]:
-    """Return the subjects of a role binding for a ServiceAccount of the monitoring namespace."""
+    """Return the subjects field of a role binding to a ServiceAccount of the monitoring namespace."""
     return [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
 
 
 def role_ref(kind: str, name: str) -> Mapping[str, str]:
-    """Return the roleRef of a role binding."""
+    """Return the roleRef field of a role binding to a Role or ClusterRole."""
     return {"apiGroup": _RBAC_GROUP, "kind": kind, "name": name}
 
 
 def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
-    """Return a Deployment of one pod; the Recreate strategy prevents that two pods share its data."""
+    """Return the Deployment of a server; its strategy Recreate prevents that two pods use the same data."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}
     if server.configuration:
@@ -260,7 +260,7 @@ def _files(platform: PlatformModel) -> Mapping[str, str]:
 
 
 def _scrape_jobs(platform: PlatformModel) -> list[Part]:
-    """Return the scrape jobs for the engine's pods, and with Kueue also for kube-state-metrics."""
+    """Return Prometheus' scrape jobs: for the engine's pods, and with Kueue also for kube-state-metrics."""
     if platform.engine is PlatformEngine.KUEUE:
         exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, PORT)
         kueue = _scrape_job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
@@ -278,7 +278,7 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
 
 
 def _scrape_job(name: str, namespace: str, pods: Mapping[str, str], port: int) -> dict[str, Any]:
-    """Return a scrape job for the running pods with these labels and this port."""
+    """Return a scrape job of Prometheus for running pods with these labels, at this port."""
     filters = [_keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pods[key]) for key in pods]
     address = {
         "source_labels": ["__meta_kubernetes_pod_ip"],
@@ -299,7 +299,7 @@ def _keep_only(label: str, value: str) -> Part:
 
 
 def access_objects(platform: PlatformModel) -> list[Obj]:
-    """Return the RBAC objects with which Prometheus finds the engine's pods and reads Kueue's metrics."""
+    """Return the RBAC objects that let the stack's Prometheus find the engine's pods and read Kueue's metrics."""
     objects = _pod_list_rbac(platform, NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER)
@@ -366,7 +366,7 @@ def _dashboard_map_name(name: str) -> str:
 
 
 def _provisioning_file(kind: str) -> str:
-    """Return Grafana's provisioning file of this kind, adapted to the stack's Prometheus and dashboard folder."""
+    """Return one of Grafana's provisioning files, `kind`: changed to use the stack's Prometheus and dashboards."""
     (text,) = read_folder(f"{_GRAFANA_FILES}/provisioning/{kind}", ".yml").values()
     document: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     for source in document.get("datasources", ()):
@@ -413,7 +413,7 @@ _PATH: Final = "spec.monitoring.stack"
 
 
 def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return all objects of the monitoring stack in apply order; empty if the stack is disabled."""
+    """Return all objects of the monitoring stack in apply order; empty if the platform has no stack."""
     stack = platform.monitoring.stack
     if stack is None:
         return []
@@ -424,12 +424,12 @@ def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
 
 
 def stack_access(platform: PlatformModel) -> Sequence[Obj]:
-    """Return the RBAC objects in the engine's namespace for Prometheus; empty if the stack is disabled."""
+    """Return the RBAC objects that Prometheus needs in the engine's namespace; empty if the platform has no stack."""
     return [] if platform.monitoring.stack is None else access_objects(platform)
 
 
 def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
-    """Return the resource requests of the stack's pods by Deployment name; each has one pod."""
+    """Return the resource requests of each Deployment of the monitoring stack, by name; each has one pod."""
     if platform.monitoring.stack is None:
         return {}
     requests = {PROMETHEUS_NAME: PROMETHEUS_REQUESTS, GRAFANA_NAME: GRAFANA_REQUESTS}

@@ -1,4 +1,7 @@
-"""Steps that create, prune and destroy a platform, in order, and the resources that remain after destroy."""
+"""The sequences of steps that create, prune and destroy a platform, and the resources that remain after destroy.
+
+Pruning deletes obsolete objects: those of an earlier version of the platform file that the file no longer defines.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +52,7 @@ _PURPOSE: Final = "find objects that an earlier version of the file defined"
 
 
 class _Key(NamedTuple):
-    """The kind and name of an object."""
+    """The kind of an object, and its name or NAMESPACE/NAME."""
 
     kind: str
     name: str
@@ -58,7 +61,7 @@ class _Key(NamedTuple):
 def report_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
 ) -> model.PlatformStep:
-    """Return a step that only reports objects that the file no longer defines."""
+    """Return a step that only reports obsolete objects, which the platform file no longer defines."""
     probes = _probes(connection, platform, manifest_parts, remedy)
     return model.PlatformStep(NAME, _PURPOSE, probes=probes, is_optional=True)
 
@@ -66,7 +69,7 @@ def report_step(
 def prune_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart]
 ) -> model.PlatformStep:
-    """Return a step that reports objects that the file no longer defines, asks for consent, and deletes them."""
+    """Return a step that asks whether to delete objects which the platform file no longer defines, and deletes them."""
     return model.PlatformStep(
         NAME,
         "remove objects that an earlier version of the file defined",
@@ -86,7 +89,10 @@ def prune_step(
 def delete_obsolete_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart]
 ) -> model.PlatformStep:
-    """Return a step that deletes these objects during destroy, before the flavors and kinds that they would block."""
+    """Return a step of `destroy` that deletes objects which the platform file no longer defines.
+
+    It comes before the deletion of flavors and kinds, which these objects would block.
+    """
     return model.PlatformStep(
         f"delete-{NAME}",
         "delete objects that an earlier version of the file defined",
@@ -121,7 +127,7 @@ def _list_workloads(connection: ClusterConnection) -> model.StepCommand:
 
 
 def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str) -> model.ResultParser:
-    """Return a parser that holds if no such object exists; otherwise the description lists the objects by kind."""
+    """Return a parser that accepts kubectl's output if it has no obsolete objects, and else describes them by kind."""
 
     def parse(output: model.CommandOutput) -> model.ProbeResult:
         if output.code:
@@ -133,7 +139,7 @@ def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str
 
 
 def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
-    """Return a function that computes the List object which kubectl deletes."""
+    """Return a function that computes kubectl's input: a List of the obsolete objects to delete."""
 
     def send(command_outputs: Sequence[model.CommandOutput]) -> str:
         obsolete = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
@@ -151,7 +157,7 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
-    """Yield objects that the file no longer defines, except objects that are already being deleted."""
+    """Yield the listed objects that the platform file no longer defines, unless they are already being deleted."""
     defined_keys = {_key(obj) for part in manifest_parts for obj in part.objects}
     objects = [
         obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys
@@ -183,7 +189,7 @@ def _describe_kind(kind: str, names: Sequence[str]) -> str:
 
 
 def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
-    """Describe the objects to delete, and the Workloads that run in their namespaces and queues."""
+    """Describe the objects to delete, and the admitted Workloads in the namespaces and ClusterQueues among them."""
     objects = json.loads(stdin_text)["items"]
     description = f" {_describe_objects(objects)}. This deletes these objects."
     if output.code:
@@ -227,7 +233,7 @@ def _shorten_list(names: Sequence[str]) -> str:
 def create(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_pruning: bool = False
 ) -> list[model.PlatformStep]:
-    """Return the steps that create a platform from rendered files (text by path); `connection`: access to its cluster.
+    """Return the steps that create a platform on its cluster, from the rendered `files` (text by path).
 
     Objects that the file no longer defines are reported, and removed if `is_pruning` is set.
     """
@@ -260,7 +266,7 @@ def create(
 def _cluster_steps(
     platform: PlatformModel, manifest_parts: Sequence[ManifestPart], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Yield the steps on the cluster after it is reachable."""
+    """Yield the steps that apply the manifests to the cluster and wait until the queues are Active."""
     flavors = [part.first_of_kind("ResourceFlavor") for part in manifest_parts]
     flavor = next((each for each in flavors if each), None)
     for part in manifest_parts:
@@ -273,7 +279,7 @@ def _cluster_steps(
 
 
 def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iterator[model.PlatformStep]:
-    """Yield the step that checks whether a Job would be accepted."""
+    """Yield the step that checks whether a Job would be accepted; none if the platform has no LocalQueue."""
     local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
         yield cluster.check_job_step(connection, local_queues[0].namespace, local_queues[0].name)
@@ -282,20 +288,20 @@ def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iter
 def _unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the engine's steps, skipped on a `batchyard up` cluster, which runs its own engine."""
+    """Return the steps that install the engine, set to be skipped on a `batchyard up`, which runs its own engine."""
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.runs_batchyard(connection)) for step in steps)
 
 
 def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
-    """Return the steps, with a question before the first step that writes."""
+    """Return the steps; the first one with commands first asks the user for consent."""
     first_of_kind = next(index for index, step in enumerate(steps) if step.commands)
     return [replace(step, consent=consent) if index == first_of_kind else step for index, step in enumerate(steps)]
 
 
 def describe_cluster(connection: ClusterConnection) -> str:
-    """Describe the cluster by its context."""
+    """Describe the cluster by its kubeconfig context, for messages."""
     context = connection.context
     return f"the cluster of context {context}" if context else "the cluster of kubectl's current context"
 
@@ -307,7 +313,7 @@ _CLOUD_RESOURCE_KINDS = ("services", "persistentvolumeclaims")
 def destroy(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_unprotecting: bool = False
 ) -> list[model.PlatformStep]:
-    """Return the steps that remove a platform; `connection`: access to its cluster.
+    """Return the steps that remove a platform from its cluster, and on GKE also the cluster.
 
     `is_unprotecting` turns off the deletion protection of a cluster on GKE; otherwise protection stops the removal.
     """
@@ -337,7 +343,7 @@ def _google_destroy_steps(
     manifest_parts: Sequence[ManifestPart],
     protection: model.PlatformStep,
 ) -> list[model.PlatformStep]:
-    """Return the destroy steps on GKE: workloads first, since Terraform does not know their nodes and disks."""
+    """Return the steps of `destroy` on GKE: Workloads end first, as Terraform does not know their nodes and disks."""
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
     cluster_exists = model.Probe(
@@ -382,7 +388,7 @@ def _google_destroy_steps(
 
 
 def _confirmation(question: str) -> model.PlatformStep:
-    """Return a step that only asks for confirmation, before anything is deleted and after each restart."""
+    """Return a step that only asks for confirmation, each time that `destroy` runs."""
     return model.PlatformStep("confirm", "ask whether to delete it", consent=model.Consent(question, destroys=True))
 
 
@@ -404,12 +410,12 @@ def _queue_names(platform: PlatformModel) -> list[str]:
 
 
 def namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the teams' namespaces, without the engine's namespace, whose controllers remove finalizers."""
+    """Return the teams' namespaces; the engine's namespace is excluded, as its controllers must remove finalizers."""
     return [name for part in manifest_parts if part.path != ENGINE for name in part.names_of_kind("Namespace")]
 
 
 def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPart]) -> str:
-    """Describe the queues and namespaces that destroy deletes."""
+    """Describe the ClusterQueues and namespaces that `destroy` deletes, for the question to the user."""
     count = len(platform.queues)
     loss_text = f"{count} ClusterQueue{'' if count == 1 else 's'}"
     names = namespaces(manifest_parts)
@@ -423,7 +429,7 @@ _RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.
 
 
 def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: str) -> Iterator[model.Leftover]:
-    """Yield each resource that remains after destroy, with the command that removes it."""
+    """Yield each resource that `destroy` keeps, with the command that removes it."""
     if platform.google is None:
         yield model.Leftover(
             "volumes",
@@ -468,7 +474,7 @@ def _describe_bucket(name: str) -> model.StepCommand:
 
 
 def _compute_leftovers(google_spec: Google) -> Iterator[model.Leftover]:
-    """Yield the disks and reservations that remain in Compute Engine."""
+    """Yield the disks and reservations of Compute Engine that `destroy` keeps."""
     project, columns = f"--project={google_spec.project}", "--format=value(name,zone)"
     yield model.Leftover(
         "disks",

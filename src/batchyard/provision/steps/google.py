@@ -1,4 +1,4 @@
-"""Steps on Google Cloud: account, project, APIs, Terraform state, terraform apply, credentials, images.
+"""Steps on Google Cloud: login, project, APIs, Terraform state, terraform apply, cluster credentials, images.
 
 Flags and fields are those of the gcloud CLI (`gcloud help`, as of 528) and of Terraform 1.11 (`terraform -help`).
 """
@@ -16,7 +16,7 @@ from batchyard.provision.terraform.files import destroy_targets
 
 
 class Tool(NamedTuple):
-    """A required program: the command that prints its version as JSON, the field of the version, and the minimum."""
+    """A required program: the command that prints its version as JSON, the version field, and the minimum."""
 
     name: str
     version_command: tuple[str, ...]
@@ -25,7 +25,7 @@ class Tool(NamedTuple):
     remedy: str
 
     def step(self) -> model.PlatformStep:
-        """Return a step that requires the program in the minimum version."""
+        """Return a step that requires the program in its minimum version."""
         minimum = ".".join(map(str, self.minimum))
         return model.requirement_step(
             f"tool-{self.name}",
@@ -111,22 +111,22 @@ _TRANSIENT_ERRORS: Final = (
 
 
 def terraform(*arguments: str, limit_seconds: int = 600) -> model.StepCommand:
-    """Return a terraform command that runs in the platform's Terraform folder."""
+    """Return a `terraform` command with these arguments, which runs in the platform's Terraform folder."""
     return model.run("terraform", f"-chdir={FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
 def state_bucket(platform: PlatformModel, google: Google) -> str:
-    """Return the name of the bucket with Terraform's state."""
+    """Return the name of the bucket that stores Terraform's state."""
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
 
 def tools() -> list[model.PlatformStep]:
-    """Return steps that require the programs which other steps run."""
+    """Return steps that require the programs which later steps run, such as gcloud and terraform."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
 
 def account_steps(project: str) -> list[model.PlatformStep]:
-    """Return steps that require an active account, Application Default Credentials and access to the project."""
+    """Return steps that require a gcloud account, Application Default Credentials and access to the project."""
     return [
         model.requirement_step(
             "signed-in",
@@ -159,7 +159,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
 
 
 def project_is_ready(project: str) -> list[model.PlatformStep]:
-    """Return steps that enable the APIs of the later steps, and require a billing account."""
+    """Return steps that require a billing account of the project, and enable the APIs that later steps use."""
     return [
         _enable_apis_step(project),
         model.requirement_step(
@@ -195,7 +195,7 @@ def _enable_apis_step(project: str) -> model.PlatformStep:
 
 
 def bucket_steps(platform: PlatformModel, google: Google) -> list[model.PlatformStep]:
-    """Return steps that create the bucket of Terraform's state and enable versioning."""
+    """Return steps that create the bucket for Terraform's state and enable object versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
     describe_command = model.run("gcloud", "storage", "buckets", "describe", url, "--format=json")
@@ -242,7 +242,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
 
 
 def state_bucket_exists(platform: PlatformModel, google: Google) -> model.PlatformStep:
-    """Return a step that requires the state bucket, without which Terraform does not know its resources."""
+    """Return a step that requires the bucket with Terraform's state, without which Terraform knows no resources."""
     name = state_bucket(platform, google)
     return model.requirement_step(
         "state-bucket",
@@ -256,7 +256,7 @@ def state_bucket_exists(platform: PlatformModel, google: Google) -> model.Platfo
 
 
 def init_step() -> model.PlatformStep:
-    """Return a step that runs `terraform init`."""
+    """Return a step that runs `terraform init` in the platform's Terraform folder."""
     return model.PlatformStep(
         "terraform-init",
         "initialize Terraform: providers and state",
@@ -267,7 +267,7 @@ def init_step() -> model.PlatformStep:
 
 
 def apply_step() -> model.PlatformStep:
-    """Return a step that applies Terraform's plan; it is done if the plan is empty."""
+    """Return a step that runs `terraform apply`; the step is done if Terraform's plan is empty."""
     return model.PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
@@ -294,7 +294,7 @@ def apply_step() -> model.PlatformStep:
 
 
 def images(platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]) -> Iterator[model.PlatformStep]:
-    """Yield steps that build or copy the platform's images, and require the project's other images."""
+    """Yield steps that build or copy the platform's images, and require images that come from elsewhere."""
     recipes = image_recipes(platform)
     for recipe in recipes:
         yield _image_step(recipe)
@@ -309,7 +309,7 @@ def images(platform: PlatformModel, google: Google, all_parts: Sequence[Manifest
 
 
 def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
-    """Return a step that builds or copies an image with podman or docker, unless the repository has it."""
+    """Return a step that builds or copies an image with podman or docker, unless its repository has the image."""
     registry = model.run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE, *recipe.lines])
     return model.PlatformStep(
@@ -352,7 +352,7 @@ def credentials(
 
 
 def protection(is_unprotecting: bool) -> model.PlatformStep:
-    """Return a step that requires deletion protection to be off, or with `is_unprotecting` turns it off."""
+    """Return a step that requires the cluster's deletion protection to be off, or turns it off (`is_unprotecting`)."""
     protection_probe = model.Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
         return model.requirement_step(
@@ -373,7 +373,7 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
 
 
 def destroy_step(google: Google) -> model.PlatformStep:
-    """Return a step that runs `terraform destroy`."""
+    """Return a step that runs `terraform destroy` for the platform's resources."""
     targets = destroy_targets(google)
     options = (*_QUIET_OPTIONS, _LOCK_OPTION, *targets, f"-out={DESTROY_PLAN}")
     plan = terraform("plan", "-destroy", *options, limit_seconds=1800)
@@ -393,7 +393,7 @@ def destroy_step(google: Google) -> model.PlatformStep:
 
 
 def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResult:
-    """Parse `terraform show -json`; holds if no cluster in the state has deletion protection."""
+    """Check the output of `terraform show -json`: satisfied if no cluster in it has deletion protection."""
     document = command_output.document()
     if document is None:
         return model.ProbeResult(False, command_output.main_error)
@@ -403,7 +403,7 @@ def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResu
 
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return all resources of a module in the state, including its child modules."""
+    """Return all resources of a module in `terraform show -json`, including those of child modules."""
     entries = list(module.get("resources", ()))
     for child in module.get("child_modules", ()):
         entries += _resources(child)

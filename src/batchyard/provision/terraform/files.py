@@ -123,12 +123,12 @@ substitutions:
 
 
 def build_account(platform: PlatformModel) -> str:
-    """Return the ID of Cloud Build's service account, as in terraform/build."""
+    """Return the ID of the Google service account that Cloud Build uses, as in terraform/build."""
     return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
 
 
 def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[str, str]:
-    """Return the text of build/create.yaml and build/destroy.yaml."""
+    """Return the texts of build/create.yaml and build/destroy.yaml, the Cloud Build configurations, by path."""
     substitutions = {
         "project": google.project or "PROJECT",
         "account": build_account(platform),
@@ -155,16 +155,16 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
 
 
 def destroy_targets(google: Google) -> list[str]:
-    """Return the `-target` arguments with which `terraform destroy` keeps the repositories; empty if it deletes them.
+    """Return the `-target` arguments of `terraform destroy` that keep the image repositories; empty to delete them.
 
-    The APIs always stay enabled, and the repositories depend on them.
+    Google's APIs always stay enabled, because the repositories need them.
     """
     kept_modules = ("registry", "services")
     return [f"-target=module.{name}" for name in MODULES if name not in kept_modules] if google.keep_repository else []
 
 
 def _image_step(recipe: ImageRecipe) -> str:
-    """Return the build step of an image; `$` is doubled because Cloud Build substitutes a single `$`."""
+    """Return the Cloud Build step that builds an image; `$` is doubled, as Cloud Build substitutes a single `$`."""
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
     return _IMAGE.format(name=recipe.short_name, docker=_DOCKER, reference=recipe.reference, lines=lines)
 
@@ -242,7 +242,7 @@ def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) 
 
 
 def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
-    """Return the text of terraform.tfvars, one paragraph per subject."""
+    """Return the text of the variables file terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _VARIABLES_HEADER.format(name=platform.name),
         pools.assignments(_location_variables(platform, google, cluster)),
@@ -267,7 +267,7 @@ def _paragraph(name: str, values: Mapping[str, pools.Value]) -> Iterable[str]:
 
 
 def _location_variables(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
-    """Return the project, name, region, zones and labels; without a project Terraform asks for one."""
+    """Return the Terraform variables project (if set), name, region, zones and labels."""
     project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
     labels = {_PLATFORM_LABEL: platform.name, **google.labels}
     zones = cluster["spec"]["zones"]
@@ -287,7 +287,7 @@ def _network_variables(google: Google) -> dict[str, pools.Value]:
 
 
 def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the engine's webhook ports for which Terraform must add a firewall rule."""
+    """Return the Terraform variable `webhook_ports`: ports that the control plane needs a firewall rule for."""
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 
@@ -305,7 +305,7 @@ def _cluster_variables(platform: PlatformModel, google: Google) -> dict[str, poo
 
 
 def security_group(platform: PlatformModel) -> str:
-    """Return GKE's security group for the teams' groups; '' if the groups have no domain or several."""
+    """Return the Google group that GKE requires for RBAC with groups; '' unless all groups have one domain."""
     groups = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     domains = {group.partition("@")[2] for group in groups if "@" in group}
     return f"gke-security-groups@{domains.pop()}" if len(domains) == 1 else ""
@@ -327,13 +327,13 @@ def _driver_variable(google: Google) -> dict[str, pools.Value]:
 
 
 def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
-    """Return the image repositories besides the platform's, with their locations."""
+    """Return the location of each image repository besides the platform's own, by name."""
     locations = {image.repository: image.location or platform.region for image in google.images if image.repository}
     return {name: location for name, location in sorted(locations.items()) if name != google.repository}
 
 
 def _teams_variable(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the Terraform variable `teams`: namespaces, service accounts, roles and buckets."""
+    """Return the Terraform variable `teams`: each team's namespace, service account, roles and buckets."""
     entries: dict[str, pools.Value] = {}
     for team in platform.teams:
         identity = team.identity

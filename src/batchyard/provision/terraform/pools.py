@@ -29,7 +29,7 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
-    """Return lines of the form NAME = VALUE, aligned as `terraform fmt` does."""
+    """Return lines of the form NAME = VALUE in HCL, aligned as `terraform fmt` does."""
     lines = [(_name(name), _value(value, depth)) for name, value in values.items()]
     return "".join(
         f"{_INDENT * depth}{name.ljust(width)} = {text}\n"
@@ -39,7 +39,7 @@ def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
 
 
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Group adjacent one-line values with their common name width; each multi-line value forms its own group."""
+    """Group adjacent one-line HCL assignments with their longest name's width; a multi-line one is its own group."""
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
         entries = list(group)
         if is_long:
@@ -85,7 +85,7 @@ def hcl_string(text: str) -> str:
 
 
 def _name(name: str) -> str:
-    """Format a name: an identifier unquoted, other names (with dots or slashes) quoted."""
+    """Format the name of an HCL assignment: quoted if it is not an identifier (with dots or slashes)."""
     letters = name.replace("_", "a").replace("-", "a")
     return name if letters.isascii() and letters.isalnum() and letters[0].isalpha() else hcl_string(name)
 
@@ -102,12 +102,12 @@ _BOUNDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", 
 
 
 def node_pools(cluster: Part) -> dict[str, Value]:
-    """Return the Terraform variable `node_pools`, without fields that have default values."""
+    """Return the Terraform variable `node_pools`; fields with default values are omitted."""
     return {pool["name"]: _pool(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
 
 
 def reservations(cluster: Part) -> dict[str, Value]:
-    """Return the Terraform variable `reservations`: the reservations without a time window.
+    """Return the Terraform variable `reservations`: those of the Cluster without a time window.
 
     TPU reservations are booked with Google. Pools can use them, but Terraform does not create them.
     """
@@ -119,9 +119,9 @@ def reservations(cluster: Part) -> dict[str, Value]:
 
 
 def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) -> dict[str, Value]:
-    """Return the Terraform variable `future_reservations`: the reservations with a start date and an end.
+    """Return the Terraform variable `future_reservations`: those of the Cluster with a start date and an end.
 
-    A window relative to the start of a run has no date and applies only to the simulator.
+    A window relative to the start of a simulation has no date and applies only there. The reservations in
     `submitted_names` are submitted to Google; all others are drafts.
     """
     entries: dict[str, Value] = {}
@@ -138,7 +138,7 @@ def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) ->
 
 
 def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
-    """Yield each reservation that is not for TPUs, with its machine type."""
+    """Yield each reservation of the Cluster that is not for TPUs, with its machine type."""
     for reservation in cluster["spec"].get("reservations") or ():
         machine = catalog_of(cluster).machine(reservation["machineType"])
         if not _has_chips(machine):
@@ -171,7 +171,7 @@ def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return the zones to set: none if equal to the cluster's zones, only the first for compact placement."""
+    """Return a node pool's zones for Terraform: empty if those of the cluster, only the first for compact placement."""
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
     if _is_compact(pool, catalog) and len(zones) > 1:
@@ -184,14 +184,17 @@ def _is_compact(pool: Part, catalog: Catalog) -> bool:
 
 
 def _accelerator(accelerator: Accelerator | None) -> dict[str, Value]:
-    """Return the accelerator field; Terraform needs it for GPUs, attached or built in, and not for TPUs."""
+    """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty for TPUs."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
 
 
 def _autoscaling(pool: Part) -> dict[str, Value]:
-    """Return the autoscaling bounds; Spot, flex-start and queued machines default to any zone, as in GKE."""
+    """Return the Terraform field `autoscaling` of a node pool; empty if its size is fixed.
+
+    Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE.
+    """
     bounds = pool.get("autoscaling")
     if bounds is None:
         return {}
@@ -211,7 +214,7 @@ def _limits(pool: Part) -> dict[str, Value]:
 
 
 def _placement(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """Return the placement: the topology of a multi-host or non-default TPU slice, or compact placement."""
+    """Return a pool's placement field: a TPU slice topology (multi-host or not the default), or compact placement."""
     topology = pool.get("tpuTopology")
     if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
@@ -228,7 +231,7 @@ def needs_hyperdisk(machine: MachineType) -> bool:
 
 
 def _taints(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """Return the taints that the pool sets; GKE adds the taints of GPUs, TPUs and queued machines."""
+    """Return the Terraform field `taints` of a node pool; GKE itself adds taints of GPUs, TPUs and queued machines."""
     entries = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]} for taint in taints
     ]
