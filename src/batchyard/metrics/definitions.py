@@ -23,7 +23,7 @@ _LONG_BUCKETS: Final = (1.0, *_powers(2.5, 2, 15))
 _SHORT_BUCKETS: Final = _LONG_BUCKETS[:14]
 #: The default buckets of client_golang.
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-#: Multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
+#: Buckets multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
 _WORK_BUCKETS: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
 _RECONCILE_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -35,7 +35,7 @@ _REQUEST_BUCKETS: Final = (
     *(30.0, 45.0, 60.0),
 )
 _COMMIT_BUCKETS: Final = _powers(0.0005, 2, 14)
-#: The last bucket is the timeout of a fork.
+#: Buckets for forked query processes; the last one is their timeout.
 _FORK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
 _ROLE_LABEL: Final = "replica_role"

@@ -93,7 +93,7 @@ class ShadowMetrics:
 _WEBHOOKS_TOTAL: Final = "controller_runtime_webhook_requests_total"
 _WEBHOOKS_TIME: Final = "controller_runtime_webhook_latency_seconds"
 _IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
-#: Initialized to zero, as controller-runtime does, so that the first increase shows in a rate.
+#: Status codes whose counters start at zero, as in controller-runtime, so that the first increase shows in a rate.
 _LIKELY_CODES: Final = ("200", "500")
 _FAILED_CODE: Final = "500"
 _Answer = TypeVar("_Answer")

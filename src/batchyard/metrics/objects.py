@@ -238,7 +238,7 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
 }
 
 
-# Own metrics: nodes by pool, cloud machines by phase, machines that failed, and unschedulable pods.
+# batchyard's own metrics: nodes by pool, cloud machines by phase, failed machines, and unschedulable pods.
 
 
 _UNSCHEDULABLE: Final = "Unschedulable"

@@ -94,7 +94,7 @@ class QueueMetrics:
         self._role = role
         self._fair_sharing = fair_sharing
         self._request_cache = _RequestCache()
-        #: Cohorts whose object was deleted, although ClusterQueues may still name them.
+        #: Cohorts whose object was deleted; ClusterQueues may still name these Cohorts.
         self._deleted_cohorts: set[str] = set()
 
     def observe(self, event: WatchEvent) -> None:

@@ -65,7 +65,7 @@ _FORBIDDEN_ROLES: Final = frozenset({"roles/owner", "roles/editor"})
 _LABEL_LENGTH_MAX: Final = 63
 _CONTROL_PLANE_PREFIX: Final = 28
 _NODES_PREFIX_MAX: Final = 29
-#: Addresses that Google reserves in a subnet.
+#: The number of addresses that Google reserves in a subnet.
 _RESERVED_ADDRESSES: Final = 4
 #: Prefixes of namespaces that GKE manages.
 _GKE_NAMESPACE_PREFIXES: Final = ("gke-managed-", "gmp-")

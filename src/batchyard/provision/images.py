@@ -31,7 +31,7 @@ class ImageRecipe:
     """A container image, and the shell lines that build or copy and push it; `$engine` in them is docker or podman."""
 
     reference: str
-    #: The action, as a sentence without a subject.
+    #: What the shell lines do, as a sentence without a subject.
     summary: str
     lines: Sequence[str]
 
@@ -98,7 +98,7 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
 
 _FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
 _FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
-#: Compiled files, possibly for another machine.
+#: Suffixes of compiled files, which can be for another machine.
 _EXCLUDED_SUFFIXES: Final = frozenset({".pyc", ".so", ".pyd"})
 
 

@@ -256,7 +256,7 @@ def _queue_spec(row: model.Part) -> model.Part:
     return {field: row[field] for field in _QUEUE_SPEC_FIELDS if field in row}
 
 
-#: Paths in resourceGroups: group, flavor, resource and the rest.
+#: Matches field paths in resourceGroups: the indexes of group, flavor and resource, and the rest of the path.
 _GROUP: Final = re.compile(
     r"spec\.resourceGroups\[(\d+)\](?:\.flavors\[(\d+)\])?(?:\.resources\[(\d+)\](.*)|\.(?:coveredR|r)esources.*)"
 )

@@ -44,7 +44,7 @@ class Network:
     services: str
     control_plane: str
     private_endpoint: bool
-    #: Rows of name and CIDR; empty: every address, with credentials.
+    #: Who may reach the control plane, as rows of name and CIDR; empty: every address, with credentials.
     authorized_networks: Sequence[tuple[str, str]]
 
 
@@ -55,7 +55,7 @@ class JobImage:
     Exactly one of `copy_from` and `build_from` is set.
     """
 
-    #: With its tag: pytorch-mnist:v1.
+    #: The image name with its tag: pytorch-mnist:v1.
     name: str
     #: An image reference in another registry.
     copy_from: str
@@ -70,7 +70,7 @@ class JobImage:
 class Google:
     """Settings of a platform whose cluster Terraform creates on GKE."""
 
-    #: '' while unknown; `with_project` sets it.
+    #: The project ID; '' while it is unknown, until `with_project` sets it.
     project: str
     network: Network
     release_channel: str
@@ -205,11 +205,11 @@ class Identity:
     """The identity of a team's pods: their ServiceAccount, and on GKE the Google service account."""
 
     name: str
-    #: The account's ID, before the @.
+    #: The ID of the Google service account: its email address before the @.
     google_name: str
-    #: Its roles in the project, such as roles/bigquery.dataViewer.
+    #: The Google service account's roles in the project, such as roles/bigquery.dataViewer.
     roles: Sequence[str]
-    #: Buckets whose objects it may read and write.
+    #: Buckets whose objects the Google service account may read and write.
     buckets: Sequence[str]
 
 
@@ -250,7 +250,7 @@ class Monitoring:
     collector: MetricsCollector
     rules: bool
     dashboards: bool
-    #: None: the platform installs no stack.
+    #: The monitoring stack in the cluster; None: the platform installs none.
     stack: MonitoringStack | None
 
 

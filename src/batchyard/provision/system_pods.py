@@ -145,7 +145,7 @@ def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> 
     )
 
 
-#: The field path that errors name.
+#: The field path of errors about system pods.
 NODE_POOLS: Final = "spec.cluster.nodePools"
 _MIB: Final = 1 << 20
 #: Requests of the managers of Kueue and JobSet, as in their releases.
@@ -333,7 +333,7 @@ class ComputeQuota(NamedTuple):
     region: str
     metric: str
     needed: int
-    #: Names of pools.
+    #: The names of the node pools.
     used_by: Sequence[str]
 
 

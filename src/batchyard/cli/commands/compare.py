@@ -32,7 +32,7 @@ from batchyard.sim.scenario import InvalidScenario, Source
 
 #: The maximum number of rejected writes of a run that are printed.
 REJECTIONS_SHOWN_MAX: Final = 10
-#: Sections that are printed with `-o wide` only.
+#: Sections of the comparison that are printed with `-o wide` only.
 _WIDE_SECTIONS: Final = frozenset({"quotaByQueue"})
 
 

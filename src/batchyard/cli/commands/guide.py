@@ -31,7 +31,7 @@ from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Reporter, rejected_write
 from batchyard.sim.scenario import InvalidScenario
 
-# The table rows of a guide by name, without object names and ages, which differ between runs.
+# The output rows of a guide by name, without object names and ages, which differ between runs.
 
 
 class PlayedGuide(Protocol):

@@ -126,7 +126,7 @@ def _read_output(process: "subprocess.Popen[str]", arguments: tuple[str, ...], i
 
 #: The maximum lateness, in virtual time, that counts as on time.
 LATENESS_TOLERANCE: Final = 3 * SECOND
-#: The reason of a row that differs although no Job or reading was late.
+#: The reason that is given if a row differs although no Job or reading was late.
 UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in batchyard; please report it"
 
 

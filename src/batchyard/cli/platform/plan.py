@@ -39,7 +39,7 @@ class MergedFinding(NamedTuple):
     """A lint finding for several objects: equal findings of one lint rule at the same line of the platform file."""
 
     finding: LintFinding
-    #: The objects of the finding, as `kind/name`.
+    #: The objects that have the finding, as `kind/name`.
     objects: Sequence[str]
     line: int
 

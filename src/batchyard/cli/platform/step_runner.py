@@ -204,7 +204,7 @@ class StepRunner:
 
     def _ask_consent(self, step: PlatformStep, detail: str, input_text: str) -> bool:
         consent = step.consent
-        assert consent is not None, "_agreed is called only for steps that require consent"
+        assert consent is not None, "_ask_consent is called only for steps that require consent"
         question = consent.question.replace("{seen}", detail)
         if consent.details is not None:
             probe_output = self.processes.run_probe(consent.details.command, self.display.show_progress)

@@ -314,7 +314,7 @@ class LogReader:
     def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
         self._pod = pod
         self._notify = notify
-        #: The timestamp of the last reported line; `_reported` counts the reported lines with that timestamp.
+        #: The timestamp of the last reported line; `_reported_count` lines with it were reported.
         self.since = ""
         self._reported_count = 0
         self._lines_to_skip = 0

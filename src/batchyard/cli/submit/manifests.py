@@ -202,7 +202,7 @@ EXCLUDED_FOLDERS: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard
 #: Files that mark excluded folders: virtual environments, and data directories with a platform's keys.
 _EXCLUDING_FILES: Final = ("pyvenv.cfg", JOURNAL_FILE)
 _FILES_SHOWN_MAX: Final = 5
-#: The modification time of all archive members: the earliest time that zip files, such as wheels, can store.
+#: The modification time of all files in the archive: the earliest that zip files, such as wheels, can store.
 _MODIFICATION_TIME: Final = 315_532_800  # 1980-01-01
 
 

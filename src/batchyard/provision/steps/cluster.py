@@ -79,7 +79,7 @@ def _objects(text: str) -> Sequence[Mapping[str, Any]]:
     return [obj for obj in documents if isinstance(obj, dict) and "kind" in obj]
 
 
-#: The field manager.
+#: The field manager of server-side apply.
 MANAGER: Final = "batchyard-platform"
 _SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={MANAGER}")
 #: Timeouts of changes in the cluster, in seconds.

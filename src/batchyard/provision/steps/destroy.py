@@ -43,7 +43,7 @@ _KINDS: Final = (
     "limitranges",
     "networkpolicies.networking.k8s.io",
 )
-#: Served only if the batchyard engine manages costs.
+#: Budgets, a kind that is served only if batchyard's operator manages costs.
 _BUDGETS: Final = "budgets.cost.batchyard.dev"
 _NAMESPACE: Final = "Namespace"
 _SHOWN_MAX: Final = 8

@@ -37,7 +37,7 @@ class Tool(NamedTuple):
         )
 
 
-#: The first version in which `kubectl diff` respects --force-conflicts.
+#: The first kubectl version whose `diff` respects --force-conflicts.
 KUBECTL: Final = Tool(
     "kubectl",
     ("kubectl", "version", "--client", "--output=json"),
@@ -53,7 +53,7 @@ TERRAFORM: Final = Tool(
     (1, 9),
     "install Terraform: https://developer.hashicorp.com/terraform/install",
 )
-#: The first version with --dns-endpoint for credentials.
+#: The first gcloud version whose `get-credentials` has --dns-endpoint.
 GCLOUD: Final = Tool(
     "gcloud",
     ("gcloud", "version", "--format=json"),
@@ -81,17 +81,17 @@ FIRST_APIS: Final = (
 FOLDER: Final = "terraform"
 PLAN: Final = "create.tfplan"
 DESTROY_PLAN: Final = "destroy.tfplan"
-#: A regional cluster with its pools takes 15 minutes; pools that wait for machines take longer.
+#: The time limit of `terraform apply`: a regional cluster takes 15 minutes, pools that wait for machines longer.
 APPLY_LIMIT: Final = 2 * 3600
-#: An image with PyTorch has about 10 GB.
+#: The time limit to build or copy an image: one with PyTorch has about 10 GB.
 _IMAGE_LIMIT: Final = 2 * 3600
-#: Chooses the container engine of this machine.
+#: The shell line that chooses the container engine of this machine.
 _ENGINE: Final = """\
 engine=$(command -v podman || command -v docker) || {
   echo "error: neither podman nor docker is installed" >&2
   exit 1
 }"""
-#: Wait for a lock that another Terraform run holds.
+#: The option to wait for a lock that another Terraform run holds.
 _LOCK_OPTION: Final = "-lock-timeout=10m"
 _QUIET_OPTIONS: Final = ("-input=false", "-no-color")
 #: Transient errors: a recently enabled API, a busy or failing server, an operation in progress.

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 #: Default time limit of a command, in seconds.
 COMMAND_LIMIT: Final = 600
-#: Exit codes as in shells and timeout(1); the first line of stderr contains the error.
+#: Exit codes as in shells and timeout(1); for both, the first line of stderr contains the error.
 NO_SUCH_PROGRAM: Final = 127
 TOO_LONG: Final = 124
 
@@ -112,7 +112,7 @@ class Consent:
     question: str
     #: Whether the step destroys data: the user must then type the platform's name.
     destroys: bool = False
-    #: A regular expression; if the description matches it, the step destroys data.
+    #: A regular expression; if the description of the probes' result matches it, the step destroys data.
     destroys_where: str = ""
     details: ConsentDetails | None = None
 
@@ -155,7 +155,7 @@ class PlatformStep:
     retry: Retry = Retry()
     #: Computes the standard input of the commands from the outputs of the probes.
     stdin_from_probes: InputFromProbes | None = None
-    #: How many seconds to wait until the probes hold.
+    #: How many seconds to wait until the probes are satisfied.
     patience_seconds: int = 0
     #: Whether the probes run again after the commands; otherwise exit codes suffice.
     is_checked: bool = True
@@ -165,7 +165,7 @@ class PlatformStep:
     is_optional: bool = False
     #: The text that tells the user how to fix a failure.
     remedy: str = ""
-    #: If this probe does not hold, the step is skipped; the probe's description is the reason.
+    #: If this probe is not satisfied, the step is skipped; the description of its result is the reason.
     only_if: Probe | None = None
 
 
@@ -175,7 +175,7 @@ class Leftover:
 
     name: str
     purpose: str
-    #: The command that prints one resource per line; None if they cannot be listed.
+    #: The command that prints one resource per line; None if the resources cannot be listed.
     list_command: StepCommand | None
     removal: tuple[str, ...]
 

@@ -21,7 +21,7 @@ from batchyard.provision.terraform.pools import future_reservations, node_pools,
 _TERRAFORM: Final = "hashicorp/terraform:1.11.4"
 _DOCKER: Final = "gcr.io/cloud-builders/docker"
 _CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
-#: The modules of the root configuration.
+#: The Terraform modules that the root configuration uses.
 MODULES: Final = (
     "cluster",
     "future_reservations",
@@ -34,7 +34,7 @@ MODULES: Final = (
     "services",
     "teams",
 )
-#: An account ID has at most 30 characters.
+#: The maximum length of a service account's ID.
 _NAME_LENGTH_MAX: Final = 24
 
 _FILE_HEADER: Final = """\
