@@ -77,7 +77,7 @@ def _lock_log(log: Path) -> Iterator[None]:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError:
-        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting it; wait until it is ready")
+        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` starts the platform here; wait for it")
     except OSError as error:
         output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
 
@@ -86,7 +86,7 @@ def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
     """Exit the command with the log output of a platform process that exited before it listened."""
     message = log.read_bytes()[log_offset:].decode("utf-8", "replace").strip()
     no_output = f"batchyard: the platform exited with code {exit_code} before it listened; {log} contains no error"
-    output.fail(message or f"{no_output}; check the free disk space, or start it without --detach")
+    output.fail(message or f"{no_output}; check the free disk space, or start the platform without --detach")
 
 
 def _up_arguments(options: UpOptions) -> list[str]:

@@ -248,7 +248,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
     if missing_kinds:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in missing_kinds)
         raise ClusterError(
-            f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on them "
+            f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on these "
             f"({snapshot_result.refusal})"
         )
     snapshot_result.at = snapshot_result.at or wall_clock()

@@ -37,8 +37,8 @@ def restore_backup(file: Path, folder: Path) -> None:
         output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
     state = contents.store
     count = len(state.objects)
-    output.report_line(f"batchyard: {folder}: {count} objects restored; it continues from revision {state.revision}")
-    output.report_line(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")
+    output.report_line(f"batchyard: {folder}: {count} objects restored; revisions continue from {state.revision}")
+    output.report_line(f"batchyard: start the platform with: batchyard up --data-dir {quote(str(folder))}")
 
 
 def backup(

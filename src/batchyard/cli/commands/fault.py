@@ -82,7 +82,7 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
         else:
             changed_instance = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
-    message = f"is being reclaimed: it stops at {stops_at}" if is_reclaimed else f"crashed at {format_time(now)}"
+    message = f"is being reclaimed and stops at {stops_at}" if is_reclaimed else f"crashed at {format_time(now)}"
     output.report_line(f"batchyard: the machine of node {name} {message}")
 
 

@@ -515,7 +515,7 @@ def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> No
         output.report_line(f"batchyard: Grafana listening on {url}, pid {pid}; log in as admin, admin")
     else:
         grafana_state = "is not started" if _grafana_program() else "is not installed"
-        output.report_line(f"batchyard: Grafana {grafana_state}; start it with our data source and dashboards:")
+        output.report_line(f"batchyard: Grafana {grafana_state}; start Grafana with our data source and dashboards:")
         output.report_line(f"  {join(grafana['command'])}")
     if request.detach:
         folder = quote(str(request.data_dir))

@@ -369,8 +369,8 @@ def _write(rendered_platform: RenderedPlatform) -> None:
         message = "".join(f"\n  {path}" for path in paths[:10])
         output.fail(
             f"batchyard: would overwrite files in {rendered_platform.folder} that were not rendered:{message}\n"
-            "move them, choose "
-            "another folder with --out DIR, or replace them with `batchyard platform render --overwrite`"
+            "move those files, choose "
+            "another folder with --out DIR, or replace the files with `batchyard platform render --overwrite`"
         )
 
 

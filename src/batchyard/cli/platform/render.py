@@ -38,7 +38,7 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         omitted_count = len(conflicting_paths) - _PATHS_SHOWN_MAX
         omitted_note = f"\n  and {omitted_count} more" if omitted_count > 0 else ""
         message = f"would overwrite files in {out} that were not rendered:{path_lines}{omitted_note}"
-        output.fail(f"batchyard: {message}\nnothing was written; move them, or use --overwrite")
+        output.fail(f"batchyard: {message}\nnothing was written; move those files, or use --overwrite")
     removed_note = f"; {removed_count} old files removed" if removed_count else ""
     output.report_line(f"batchyard: {len(contents)} files written to {out}{removed_note}")
 

@@ -241,7 +241,7 @@ def create(
     old = (
         prune_step(connection, platform, manifest_parts)
         if is_pruning
-        else report_step(connection, platform, manifest_parts, "; --prune removes it")
+        else report_step(connection, platform, manifest_parts, "; --prune removes these objects")
     )
     steps = [*_cluster_steps(platform, manifest_parts, connection), old, *_final_check(platform, connection)]
     google_settings = platform.google
@@ -325,7 +325,7 @@ def destroy(
         KUBECTL.step(),
         cluster.api_server_step(connection),
         cluster.running_workloads(connection),
-        report_step(connection, platform, manifest_parts, "; destroy deletes it too"),
+        report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
         _confirmation(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss}."),
         cluster.drain_step(connection, _queue_names(platform)),
         *cluster.empty_namespace_steps(connection, namespaces(manifest_parts)),
@@ -364,7 +364,7 @@ def _google_destroy_steps(
         google.credentials(platform, google_settings, connection.kubeconfig, connection.ready_command),
         cluster.api_server_step(connection),
         cluster.running_workloads(connection),
-        report_step(connection, platform, manifest_parts, "; destroy deletes it too"),
+        report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
     ]
     cleanup_steps = [
         cluster.drain_step(connection, _queue_names(platform)),
@@ -389,7 +389,7 @@ def _google_destroy_steps(
 
 def _confirmation(question: str) -> model.PlatformStep:
     """Return a step that only asks for confirmation, each time that `destroy` runs."""
-    return model.PlatformStep("confirm", "ask whether to delete it", consent=model.Consent(question, destroys=True))
+    return model.PlatformStep("confirm", "ask for confirmation", consent=model.Consent(question, destroys=True))
 
 
 def _permanent_pools(platform: PlatformModel) -> list[str]:

@@ -287,7 +287,7 @@ def apply_step() -> model.PlatformStep:
         retry=model.Retry(3, 60, _TRANSIENT_ERRORS),
         is_checked=False,
         remedy=(
-            "fix it and run the same command again: Terraform continues from its state. If the state is still locked "
+            "fix the error and run the command again: Terraform continues from its state. If the state is still locked "
             "after a crash: terraform -chdir=terraform force-unlock ID"
         ),
     )
@@ -359,7 +359,7 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
             "unprotected",
             "the cluster is not protected from deletion",
             protection_probe,
-            "use --unprotect; or set deletionProtection: false in spec.google, run create, then this again",
+            "use --unprotect; or set deletionProtection: false in spec.google, run create, then destroy again",
         )
     options = ("-auto-approve", "-target=module.cluster", "-var=deletion_protection=false")
     arguments = ("apply", *_QUIET_OPTIONS, _LOCK_OPTION, *options)
@@ -388,7 +388,7 @@ def destroy_step(google: Google) -> model.PlatformStep:
             ),
         ),
         retry=model.Retry(3, 60, (*_TRANSIENT_ERRORS, "resourceInUseByAnotherResource")),
-        remedy="delete the resources it names (often a firewall rule or address of a load balancer), run this again",
+        remedy="delete the resources in the error (such as a load balancer's firewall rule), then run destroy again",
     )
 
 
