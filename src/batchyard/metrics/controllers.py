@@ -51,10 +51,10 @@ class ControllerMetrics:
         for name, value in _CONSTANT_GAUGES:
             yield gauge_text(metric(name), (((load.name,), value) for load in loads))
         yield from self._group.texts()
-        failing: dict[str, int] = {}
+        failing_key_counts: dict[str, int] = {}
         for controller, _, _ in runner.failing_keys():
-            failing[controller] = failing.get(controller, 0) + 1
-        samples = (((load.name,), failing.get(load.name, 0)) for load in loads)
+            failing_key_counts[controller] = failing_key_counts.get(controller, 0) + 1
+        samples = (((load.name,), failing_key_counts.get(load.name, 0)) for load in loads)
         yield gauge_text(metric("batchyard_failing_keys"), samples)
 
 
@@ -63,7 +63,7 @@ class ControllerMetrics:
 
 _REQUESTS_TOTAL: Final = "apiserver_request_total"
 _REQUESTS_TIME: Final = "apiserver_request_duration_seconds"
-_APPLY: Final = "application/apply-patch+yaml"
+_APPLY_MEDIA_TYPE: Final = "application/apply-patch+yaml"
 _VERB_LABELS: Final = {
     **{verb: verb.upper() for verb in ("get", "list", "watch", "patch", "delete", "deletecollection", "head")},
     "create": "POST",
@@ -112,7 +112,7 @@ def _request_labels(audited_request: AuditedRequest) -> Labels:
     request, path = audited_request.effective_request, audited_request.path
     verb = verb_of(request, path)
     verb_label = _VERB_LABELS.get(verb, "OTHER")
-    if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:
+    if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY_MEDIA_TYPE:
         verb_label = "APPLY"
     dry_run = "All" if request.query.get("dryRun") == "All" else ""
     if not path or (path.subresource and path.handlers is None and path.subresource not in path.resource.subresources):

@@ -28,11 +28,11 @@ class Exposition:
 
     def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
         """Yield the text of these metric groups (default: all) in chunks; raise ValueError for an unknown group."""
-        unknown = [group for group in groups if group not in GROUPS]
-        if unknown:
-            raise ValueError(f"{GROUPS_PARAMETER} must be one of {', '.join(GROUPS)}, not {unknown[0]}")
-        sources = [texts for group, texts in self._sources if not groups or group in groups]
-        return _join_chunks(sources)
+        unknown_groups = [group for group in groups if group not in GROUPS]
+        if unknown_groups:
+            raise ValueError(f"{GROUPS_PARAMETER} must be one of {', '.join(GROUPS)}, not {unknown_groups[0]}")
+        selected_sources = [texts for group, texts in self._sources if not groups or group in groups]
+        return _join_chunks(selected_sources)
 
 
 def _join_chunks(sources: Sequence[TextSource]) -> Iterator[str]:
@@ -88,9 +88,9 @@ class Scrape:
         self.on_new_data()
 
 
-def selected_groups(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> list[str]:
+def selected_groups(query: Mapping[str, str], query_items: Sequence[tuple[str, str]]) -> list[str]:
     """Return the metric groups that the query parameter `collect[]` names; empty if the parameter is missing."""
-    return [value for name, value in pairs if name == GROUPS_PARAMETER] or (
+    return [value for name, value in query_items if name == GROUPS_PARAMETER] or (
         [query[GROUPS_PARAMETER]] if GROUPS_PARAMETER in query else []
     )
 
@@ -102,10 +102,10 @@ def _do_nothing() -> None:
 class MetricGroup:
     """The series of several counters, gauges and histograms; `constant` are fixed values of their last labels."""
 
-    def __init__(self, names: Iterable[str], *constant: str) -> None:
+    def __init__(self, names: Iterable[str], *constant_values: str) -> None:
         metrics = [metric(name) for name in names]
-        self._histograms = {m.name: Histograms(m, *constant) for m in metrics if m.kind == HISTOGRAM}
-        self._counters = {m.name: Counters(m, *constant) for m in metrics if m.kind != HISTOGRAM}
+        self._histograms = {m.name: Histograms(m, *constant_values) for m in metrics if m.kind == HISTOGRAM}
+        self._counters = {m.name: Counters(m, *constant_values) for m in metrics if m.kind != HISTOGRAM}
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
 
     def counters(self, name: str) -> Counters:

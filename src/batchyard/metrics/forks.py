@@ -41,12 +41,12 @@ class ForkMetrics:
         """Record the start time of the forked process that answers a query."""
         self._started_at = self._clock()
 
-    def end(self, result: str, cpu_seconds: float, memory: int) -> None:
+    def end(self, result: str, cpu_seconds: float, peak_memory_bytes: int) -> None:
         """Record the end of a forked process: the query's result, the CPU time, and the peak memory in bytes."""
         self._group.add(_QUESTIONS_TOTAL, (result,))
         self._group.add(_FORK_CPU, (), cpu_seconds)
         self._group.observe(_FORK_DURATION, (), self._clock() - self._started_at)
-        self._memory = memory
+        self._memory = peak_memory_bytes
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of forked query processes."""
@@ -92,7 +92,7 @@ class ShadowMetrics:
 
 _WEBHOOKS_TOTAL: Final = "controller_runtime_webhook_requests_total"
 _WEBHOOKS_TIME: Final = "controller_runtime_webhook_latency_seconds"
-_IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
+_WEBHOOKS_IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
 #: Status codes whose counters start at zero, as in controller-runtime, so that the first increase shows in a rate.
 _LIKELY_CODES: Final = ("200", "500")
 _FAILED_CODE: Final = "500"
@@ -104,25 +104,25 @@ class WebhookMetrics:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._group = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
+        self._group = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _WEBHOOKS_IN_FLIGHT))
 
     def expect(self, paths: Iterable[str]) -> None:
         """Initialize the series of these webhook URL paths to 0, so that the first request shows in a rate."""
         for path in paths:
-            self._group.set(_IN_FLIGHT, (path,), 0)
+            self._group.set(_WEBHOOKS_IN_FLIGHT, (path,), 0)
             for code in _LIKELY_CODES:
                 self._group.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
-    async def count_response(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
+    async def count_response(self, path: str, future: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
         """Await the response of a webhook, count it, and return it; an exception is counted with status 500."""
-        started_at, code = self._clock(), _FAILED_CODE
-        self._group.add(_IN_FLIGHT, (path,))
+        started_at, status_code = self._clock(), _FAILED_CODE
+        self._group.add(_WEBHOOKS_IN_FLIGHT, (path,))
         try:
-            response = await answer
-            code = str(code_of(response))
+            response = await future
+            status_code = str(code_of(response))
         finally:
-            self._group.add(_IN_FLIGHT, (path,), -1)
-            self._group.add(_WEBHOOKS_TOTAL, (path, code))
+            self._group.add(_WEBHOOKS_IN_FLIGHT, (path,), -1)
+            self._group.add(_WEBHOOKS_TOTAL, (path, status_code))
             self._group.observe(_WEBHOOKS_TIME, (path,), self._clock() - started_at)
         return response
 

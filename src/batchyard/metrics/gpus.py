@@ -73,7 +73,7 @@ def _draw_between(bounds: tuple[int, int], *names: str) -> int:
 MEASURED: Final = "nvml"
 SIMULATED: Final = "simulated"
 #: The memory of a GPU in MiB, by the accelerator's type. Source: NVIDIA's data sheets.
-_MEMORY: Final = {
+_MEMORY_BY_MODEL: Final = {
     "nvidia-tesla-p4": 8192,
     "nvidia-tesla-p100": 16384,
     "nvidia-tesla-v100": 16384,
@@ -116,7 +116,7 @@ class GpuState(NamedTuple):
         return name, self.uuid, f"nvidia{name}", self.model, self.node, *self.holder, self.source
 
 
-_FAMILIES: Final = {
+_FIELD_BY_METRIC: Final = {
     "DCGM_FI_DEV_GPU_UTIL": "busy_percent",
     "DCGM_FI_DEV_MEM_COPY_UTIL": "memory_busy_percent",
     "DCGM_FI_DEV_FB_USED": "used_mib",
@@ -128,7 +128,7 @@ _FAMILIES: Final = {
 
 def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
     """Yield the exposition text of each GPU metric, with a sample for each GPU whose value is known."""
-    for name, field in _FAMILIES.items():
+    for name, field in _FIELD_BY_METRIC.items():
         samples = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
         yield gauge_text(metric(name), samples)
 
@@ -146,14 +146,14 @@ class SimulatedGpus:
         for pod in pods:
             if bound_node(pod) and not is_terminal(pod) and _requested_gpus(pod):
                 pods_by_node.setdefault(bound_node(pod), {})[pod["metadata"]["uid"]] = pod
-        counts = {node["metadata"]["name"]: (node, _gpu_count(node)) for node in nodes}
+        nodes_with_gpu_counts = {node["metadata"]["name"]: (node, _gpu_count(node)) for node in nodes}
         self._holders = {
             name: self._assign_gpus(name, count, pods_by_node.get(name, {}))
-            for name, (_, count) in counts.items()
+            for name, (_, count) in nodes_with_gpu_counts.items()
             if count
         }
         return [
-            _gpu_state(counts[name][0], number, pods_by_node.get(name, {}).get(uid), now)
+            _gpu_state(nodes_with_gpu_counts[name][0], number, pods_by_node.get(name, {}).get(uid), now)
             for name, uids in self._holders.items()
             for number, uid in enumerate(uids)
         ]
@@ -186,13 +186,13 @@ def _container_gpus(container: Obj) -> int:
 
 def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
-    holder, load, memory = GpuHolder(), IDLE, _MEMORY.get(model)
+    holder, load, memory = GpuHolder(), IDLE, _MEMORY_BY_MODEL.get(model)
     if pod is not None:
         container = next((c["name"] for c in pod["spec"]["containers"] if _container_gpus(c)), "")
         holder = GpuHolder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if phase(pod) == RUNNING:
             load = simulated_load(pod["metadata"]["uid"], number, _run_time(pod, now))
-    used = None if memory is None else memory * load.memory // 100
+    used_memory = None if memory is None else memory * load.memory // 100
     return GpuState(
         number,
         f"GPU-{SIMULATED}-{name}-{number}",
@@ -201,8 +201,8 @@ def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuStat
         holder,
         SIMULATED,
         busy_percent=load.busy,
-        used_mib=used,
-        free_mib=None if memory is None or used is None else memory - used,
+        used_mib=used_memory,
+        free_mib=None if memory is None or used_memory is None else memory - used_memory,
     )
 
 
@@ -210,6 +210,6 @@ def _run_time(pod: Obj, now: Instant) -> Duration:
     """Return the time since the pod's first running container started; 0 if the pod's status has no start time."""
     status = pod["status"]
     states = [container_status.get("state") or {} for container_status in status.get("containerStatuses") or ()]
-    times = [state["running"].get("startedAt") for state in states if "running" in state]
-    started_at = next(filter(None, times), None) or status.get("startTime")
+    start_times = [state["running"].get("startedAt") for state in states if "running" in state]
+    started_at = next(filter(None, start_times), None) or status.get("startTime")
     return now - parse_time(started_at) if started_at else 0

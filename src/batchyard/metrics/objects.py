@@ -23,18 +23,18 @@ ObjectSamples: TypeAlias = Iterable[tuple[Labels, float]]
 
 #: The number of objects that are formatted before the server may do other work.
 _OBJECTS_PER_PAUSE: Final = 200
-_STATUSES: Final = ("true", "false", "unknown")
-_PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
+_CONDITION_STATUSES: Final = ("true", "false", "unknown")
+_POD_PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
 _JOB_FAILURE_REASONS: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "Evicted")
-_UNITS: Final = {"cpu": "core", "memory": "byte", "storage": "byte", "ephemeral-storage": "byte", "pods": "integer"}
-_EMPTY: Final[Obj] = {}
+_UNIT_OF: Final = {"cpu": "core", "memory": "byte", "storage": "byte", "ephemeral-storage": "byte", "pods": "integer"}
+_NO_FIELDS: Final[Obj] = {}
 
 
 class ObjectMetrics:
     """kube-state-metrics' metrics of Nodes, Pods and Jobs; the sample lines of unchanged objects are cached."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _FAMILIES}
+        self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _METRICS_BY_KIND}
         #: Each object with its formatted sample lines, one string for each metric family.
         self._texts: dict[Key, tuple[Obj, tuple[str, ...]]] = {}
 
@@ -55,7 +55,7 @@ class ObjectMetrics:
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of each metric; an empty string marks a point where other work may be done."""
-        for kind, families in _FAMILIES.items():
+        for kind, families in _METRICS_BY_KIND.items():
             lines_per_object: list[tuple[str, ...]] = []
             for position, (key, obj) in enumerate(list(self._objects[kind].items())):
                 cached_texts = self._texts.get(key)
@@ -97,8 +97,8 @@ def _node_labels(obj: Obj) -> Labels:
 
 
 def _node_info(obj: Obj) -> ObjectSamples:
-    status, spec = obj.get("status") or _EMPTY, obj.get("spec") or _EMPTY
-    info = status.get("nodeInfo") or _EMPTY
+    status, spec = obj.get("status") or _NO_FIELDS, obj.get("spec") or _NO_FIELDS
+    info = status.get("nodeInfo") or _NO_FIELDS
     fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
     ips = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
     other_labels = (spec.get("providerID", ""), spec.get("podCIDR", ""), info.get("systemUUID", ""), "".join(ips[:1]))
@@ -106,19 +106,19 @@ def _node_info(obj: Obj) -> ObjectSamples:
 
 
 def _node_taints(obj: Obj) -> ObjectSamples:
-    for taint in (obj.get("spec") or _EMPTY).get("taints") or ():
+    for taint in (obj.get("spec") or _NO_FIELDS).get("taints") or ():
         yield (*_node_labels(obj), taint["key"], taint.get("value", ""), taint["effect"]), 1
 
 
 def _node_conditions(obj: Obj) -> ObjectSamples:
-    for condition in (obj.get("status") or _EMPTY).get("conditions") or ():
-        for status in _STATUSES:
+    for condition in (obj.get("status") or _NO_FIELDS).get("conditions") or ():
+        for status in _CONDITION_STATUSES:
             yield (*_node_labels(obj), condition["type"], status), float(condition["status"].lower() == status)
 
 
 def _node_resources(field: str) -> Callable[[Obj], ObjectSamples]:
     def samples(obj: Obj) -> ObjectSamples:
-        for labels, value in _resource_samples((obj.get("status") or _EMPTY).get(field)):
+        for labels, value in _resource_samples((obj.get("status") or _NO_FIELDS).get(field)):
             yield (*_node_labels(obj), *labels), value
 
     return samples
@@ -130,23 +130,23 @@ def _pod_labels(obj: Obj) -> Labels:
 
 
 def _pod_info(obj: Obj) -> ObjectSamples:
-    status, spec, owner = obj.get("status") or _EMPTY, obj["spec"], controller_of(obj) or _EMPTY
+    status, spec, owner = obj.get("status") or _NO_FIELDS, obj["spec"], controller_of(obj) or _NO_FIELDS
     address_labels = status.get("hostIP", ""), status.get("podIP", ""), spec.get("nodeName", "")
     owner_labels = owner.get("kind", ""), owner.get("name", "")
-    network = "true" if spec.get("hostNetwork") else "false"
-    yield (*_pod_labels(obj), *address_labels, *owner_labels, spec.get("priorityClassName", ""), network), 1
+    host_network_label = "true" if spec.get("hostNetwork") else "false"
+    yield (*_pod_labels(obj), *address_labels, *owner_labels, spec.get("priorityClassName", ""), host_network_label), 1
 
 
 def _pod_phases(obj: Obj) -> ObjectSamples:
-    phase = (obj.get("status") or _EMPTY).get("phase") or "Pending"
-    return (((*_pod_labels(obj), candidate), float(candidate == phase)) for candidate in _PHASES)
+    phase = (obj.get("status") or _NO_FIELDS).get("phase") or "Pending"
+    return (((*_pod_labels(obj), candidate), float(candidate == phase)) for candidate in _POD_PHASES)
 
 
 def _container_resources(field: str) -> Callable[[Obj], ObjectSamples]:
     def samples(obj: Obj) -> ObjectSamples:
         node = obj["spec"].get("nodeName", "")
         for container in obj["spec"].get("containers") or ():
-            for labels, value in _resource_samples((container.get("resources") or _EMPTY).get(field)):
+            for labels, value in _resource_samples((container.get("resources") or _NO_FIELDS).get(field)):
                 yield (*_pod_labels(obj), container["name"], node, *labels), value
 
     return samples
@@ -157,16 +157,16 @@ def _job_labels(obj: Obj) -> Labels:
 
 
 def _job_count(field: str) -> Callable[[Obj], ObjectSamples]:
-    return _single_sample(lambda obj: (obj.get("status") or _EMPTY).get(field) or 0, _job_labels)
+    return _single_sample(lambda obj: (obj.get("status") or _NO_FIELDS).get(field) or 0, _job_labels)
 
 
 def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
-    return _single_sample(lambda obj: _epoch_seconds((obj.get("status") or _EMPTY).get(field)), _job_labels)
+    return _single_sample(lambda obj: _epoch_seconds((obj.get("status") or _NO_FIELDS).get(field)), _job_labels)
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
     """Yield the number of failed pods of a Job; if it failed for a known reason, a 0/1 sample per known reason."""
-    failed_count = (obj.get("status") or _EMPTY).get("failed") or 0
+    failed_count = (obj.get("status") or _NO_FIELDS).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed_count and reasons:
         for reason in _JOB_FAILURE_REASONS:
@@ -176,13 +176,13 @@ def _job_failed(obj: Obj) -> ObjectSamples:
 
 
 def _job_conditions(obj: Obj, type: str) -> list[Mapping[str, Any]]:  # noqa: A002 - the field's name
-    return [c for c in (obj.get("status") or _EMPTY).get("conditions") or () if c["type"] == type]
+    return [c for c in (obj.get("status") or _NO_FIELDS).get("conditions") or () if c["type"] == type]
 
 
 def _job_condition(type: str) -> Callable[[Obj], ObjectSamples]:  # noqa: A002 - the field's name
     def samples(obj: Obj) -> ObjectSamples:
         for condition in _job_conditions(obj, type):
-            for status in _STATUSES:
+            for status in _CONDITION_STATUSES:
                 yield (*_job_labels(obj), status), float(condition["status"].lower() == status)
 
     return samples
@@ -192,10 +192,10 @@ def _job_suspended(obj: Obj) -> ObjectSamples:
     return ((_job_labels(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
 
 
-def _resource_samples(amounts: Mapping[str, Any] | None) -> ObjectSamples:
+def _resource_samples(quantities: Mapping[str, Any] | None) -> ObjectSamples:
     """Yield resource quantities with the labels `resource` (special characters become underscores) and `unit`."""
-    for name, value in (amounts or {}).items():
-        unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
+    for name, value in (quantities or {}).items():
+        unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNIT_OF.get(name, "integer")
         label_value = "".join(char if char.isalnum() else "_" for char in name)
         yield (label_value, unit), to_metric_unit(name, meta.amount(name, value))
 
@@ -205,14 +205,14 @@ def _epoch_seconds(text: str | None) -> float | None:
 
 
 #: By kind and metric name, the function that returns the samples of an object.
-_FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
+_METRICS_BY_KIND: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
     scheme.NODE: {
         "kube_node_info": _node_info,
         "kube_node_created": _single_sample(
             lambda obj: _epoch_seconds(obj["metadata"].get("creationTimestamp")), _node_labels
         ),
         "kube_node_spec_unschedulable": _single_sample(
-            lambda obj: float(bool((obj.get("spec") or _EMPTY).get("unschedulable"))), _node_labels
+            lambda obj: float(bool((obj.get("spec") or _NO_FIELDS).get("unschedulable"))), _node_labels
         ),
         "kube_node_spec_taint": _node_taints,
         "kube_node_status_condition": _node_conditions,
@@ -241,7 +241,7 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
 # batchyard's own metrics: nodes by pool, cloud machines by phase, failed machines, and unschedulable pods.
 
 
-_UNSCHEDULABLE: Final = "Unschedulable"
+_UNSCHEDULABLE_REASON: Final = "Unschedulable"
 _UNSCHEDULABLE_PODS: Final = "batchyard_pods_unschedulable"
 
 
@@ -282,10 +282,10 @@ class MachineMetrics:
         old = self._counted.get(event.key)
         if new == old:
             return
-        for entry, sign in ((old, -1), (new, 1)):
-            if entry is not None:
-                counts = self._counts.setdefault(entry[0], {})
-                counts[entry[1]] = counts.get(entry[1], 0) + sign
+        for metric_and_labels, sign in ((old, -1), (new, 1)):
+            if metric_and_labels is not None:
+                counts = self._counts.setdefault(metric_and_labels[0], {})
+                counts[metric_and_labels[1]] = counts.get(metric_and_labels[1], 0) + sign
         if new is None:
             del self._counted[event.key]
         else:
@@ -304,7 +304,7 @@ def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
     if obj["spec"].get("nodeName"):
         return None
     scheduled_condition = find_condition(obj, SCHEDULED)
-    is_stuck = scheduled_condition is not None and scheduled_condition.get("reason") == _UNSCHEDULABLE
+    is_stuck = scheduled_condition is not None and scheduled_condition.get("reason") == _UNSCHEDULABLE_REASON
     return (_UNSCHEDULABLE_PODS, (key.namespace,)) if is_stuck else None
 
 
@@ -352,10 +352,10 @@ class CostMetrics:
             yield gauge_text(metric(f"batchyard_budget_{name}"), budget_samples)
 
     def _count(self, totals: CostTotals) -> None:
-        sums: dict[tuple[str, Labels], float] = {}
+        cost_sums: dict[tuple[str, Labels], float] = {}
 
         def add(name: str, labels: Labels, amount: float) -> None:
-            sums[name, labels] = sums.get((name, labels), 0.0) + amount
+            cost_sums[name, labels] = cost_sums.get((name, labels), 0.0) + amount
 
         for charge_key, account in totals.accounts.items():
             if charge_key.use in {IDLE, BOOT}:
@@ -369,6 +369,6 @@ class CostMetrics:
                 if charge_key.use in {DONE, LOST}:
                     labels_with_use = charge_key.team, charge_key.cluster_queue, charge_key.local_queue, charge_key.use
                     add("outcome_dollars", labels_with_use, account.cost / _COST_UNITS_PER_DOLLAR)
-        for (name, labels), amount in sums.items():  #  a counter must not decrease when a charge is dated back
+        for (name, labels), amount in cost_sums.items():  #  a counter must not decrease when a charge is dated back
             published_amount = self._published[name, labels] = max(amount, self._published.get((name, labels), 0.0))
             self._counters[name].set(labels, published_amount)

@@ -22,9 +22,9 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 QueueSamples: TypeAlias = Iterator[tuple[Labels, float]]
 
-_STATUSES: Final = ("pending", "active", "terminating")
+_QUEUE_STATUSES: Final = ("pending", "active", "terminating")
 _CONDITION_STATUSES: Final = ("True", "False", "Unknown")
-_ACTIVE, _INADMISSIBLE = "active", "inadmissible"
+_ACTIVE_STATUS, _INADMISSIBLE_STATUS = "active", "inadmissible"
 
 
 class _PendingWorkloads:
@@ -114,29 +114,29 @@ class QueueMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of each gauge; an empty string marks a point where the server may do other work."""
         self._index.snapshot.settle()
-        figures = {}
+        pending_counts = {}
         for name in list(self._index.queue_manager.pending):
             queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
             if queue is not None and cluster_queue is not None:
                 is_active = cluster_queue.active
-                figures[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
+                pending_counts[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
                 yield ""
         self._request_cache.drop_unused()
-        yield from self._pending_texts(figures)
+        yield from self._pending_texts(pending_counts)
         yield from self._cluster_queue_texts()
         yield from self._usage_texts()
-        yield from self._local_queue_texts(figures)
+        yield from self._local_queue_texts(pending_counts)
         yield from self._cohort_texts()
 
     def _gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
         return gauge_text_chunks(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in samples))
 
     def _pending_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
-        counts = (
+        workload_counts = (
             (name, queue_pending.in_line, queue_pending.all - queue_pending.in_line)
             for name, queue_pending in pending_workloads.items()
         )
-        yield from self._gauge("pending_workloads", _active_and_inadmissible(counts))
+        yield from self._gauge("pending_workloads", _active_and_inadmissible(workload_counts))
         yield from self._gauge(
             "pending_scheduling_hashes",
             _active_and_inadmissible((name, *w.shapes) for name, w in pending_workloads.items()),
@@ -150,8 +150,8 @@ class QueueMetrics:
         names = self._index.snapshot.names
         for name, queue_pending in pending_workloads.items():
             queue = self._index.snapshot.queues.get(name)
-            quotas = () if queue is None else queue.node.nominal
-            for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **queue_pending.resources}.items():
+            nominal_quotas = () if queue is None else queue.node.nominal
+            for resource, amount in {**{names[fr][1]: 0 for fr in nominal_quotas}, **queue_pending.resources}.items():
                 yield (name, resource), to_metric_unit(resource, amount)
 
     def _unadmitted_samples(self) -> QueueSamples:
@@ -178,12 +178,12 @@ class QueueMetrics:
         yield from self._gauge("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
         yield from self._gauge("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
         statuses = [(q.name, self._status(q)) for q in queues]
-        samples = (((name, state), float(state == status)) for name, status in statuses for state in _STATUSES)
+        samples = (((name, state), float(state == status)) for name, status in statuses for state in _QUEUE_STATUSES)
         yield from self._gauge("cluster_queue_status", samples)
         yield from self._gauge("cluster_queue_info", (((q.name, *_cohort_labels(q.node)), 1) for q in queues))
         if self._fair_sharing:
-            shares = (((q.name, q.view.cohort), self._weighted_share(q.node)) for q in queues)
-            yield from self._gauge("cluster_queue_weighted_share", shares)
+            share_samples = (((q.name, q.view.cohort), self._weighted_share(q.node)) for q in queues)
+            yield from self._gauge("cluster_queue_weighted_share", share_samples)
 
     def _status(self, queue: ClusterQueue) -> str:
         if self._index.is_terminating(queue.name):
@@ -193,16 +193,16 @@ class QueueMetrics:
     def _usage_texts(self) -> Iterator[str]:
         """Yield the exposition text of the ClusterQueue gauges of quota, limits and usage, by flavor and resource."""
         queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
-        used = {q.name: tally.get(q.name) for q in queues}
-        tables = (
+        usage_by_queue = {q.name: tally.get(q.name) for q in queues}
+        gauge_tables = (
             ("cluster_queue_nominal_quota", [(q, q.node.nominal, 0.0) for q in queues]),
             ("cluster_queue_borrowing_limit", [(q, q.node.borrowing_limit, math.inf) for q in queues]),
             ("cluster_queue_lending_limit", [(q, q.node.lending_limit, math.inf) for q in queues]),
-            ("cluster_queue_resource_reservation", [(q, used[q.name].reserved_usage, 0.0) for q in queues]),
-            ("cluster_queue_resource_usage", [(q, used[q.name].admitted_usage, 0.0) for q in queues]),
+            ("cluster_queue_resource_reservation", [(q, usage_by_queue[q.name].reserved_usage, 0.0) for q in queues]),
+            ("cluster_queue_resource_usage", [(q, usage_by_queue[q.name].admitted_usage, 0.0) for q in queues]),
         )
         names = self._index.snapshot.names
-        for name, table in tables:
+        for name, table in gauge_tables:
             samples = (
                 ((queue.view.cohort, queue.name, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, default)))
                 for queue, amounts, default in table
@@ -251,16 +251,16 @@ class QueueMetrics:
                 yield labels, float(condition is not None and condition["status"] == status_value)
 
     def _cohort_texts(self) -> Iterator[str]:
-        cohorts, sums = self._index.snapshot.cohorts, _CohortSums(self._index)
+        cohorts, cohort_sums = self._index.snapshot.cohorts, _CohortSums(self._index)
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
         names = self._index.snapshot.names
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
-        quotas = {node: enumerate(node.subtree) for node in nodes}
-        yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, quotas))
-        reservations = {node: sums.sums_of(node)[1].items() for node in nodes}
+        subtree_quotas = {node: enumerate(node.subtree) for node in nodes}
+        yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, subtree_quotas))
+        reservations = {node: cohort_sums.sums_of(node)[1].items() for node in nodes}
         yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reservations))
         yield from self._gauge(
-            "cohort_subtree_admitted_active_workloads", (((node.name,), sums.sums_of(node)[0]) for node in nodes)
+            "cohort_subtree_admitted_active_workloads", (((node.name,), cohort_sums.sums_of(node)[0]) for node in nodes)
         )
         if self._fair_sharing:
             yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
@@ -283,14 +283,14 @@ class _CohortSums:
             return self._cached[node]
         queue = self._index.snapshot.queue_of.get(node)
         if queue is not None:
-            count = self._index.workload_cache.cluster_queue_counters.get(queue.name)
-            subtree_sums: tuple[int, Mapping[int, int]] = (count.admitted, count.reserved_usage)
+            queue_counters = self._index.workload_cache.cluster_queue_counters.get(queue.name)
+            subtree_sums: tuple[int, Mapping[int, int]] = (queue_counters.admitted, queue_counters.reserved_usage)
         else:
             admitted_count, reserved_amounts = 0, dict[int, int]()
             for child in list(node.children.values()):
-                child_admitted, amounts = self.sums_of(child)
+                child_admitted, child_amounts = self.sums_of(child)
                 admitted_count += child_admitted
-                for fr, amount in amounts.items():
+                for fr, amount in child_amounts.items():
                     reserved_amounts[fr] = reserved_amounts.get(fr, 0) + amount
             subtree_sums = admitted_count, reserved_amounts
         self._cached[node] = subtree_sums
@@ -305,8 +305,8 @@ def to_metric_unit(resource: str, amount: float) -> float:
 def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> QueueSamples:
     """Yield two samples per ClusterQueue: with status `active` and with status `inadmissible`."""
     for name, active, inadmissible in samples:
-        yield (name, _ACTIVE), active
-        yield (name, _INADMISSIBLE), inadmissible
+        yield (name, _ACTIVE_STATUS), active
+        yield (name, _INADMISSIBLE_STATUS), inadmissible
 
 
 def _local_queue_pending(
@@ -316,8 +316,8 @@ def _local_queue_pending(
     for key, view in labelled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
         active_count, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
-        yield (*key, _ACTIVE), active_count
-        yield (*key, _INADMISSIBLE), count - active_count
+        yield (*key, _ACTIVE_STATUS), active_count
+        yield (*key, _INADMISSIBLE_STATUS), count - active_count
 
 
 def _cohort_amounts(

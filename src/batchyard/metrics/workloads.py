@@ -46,10 +46,10 @@ class _LifecycleStage:
 
     __slots__ = ("_counts", "_times")
 
-    def __init__(self, group: MetricGroup, count: str, time: str) -> None:
+    def __init__(self, group: MetricGroup, count_metric: str, duration_metric: str) -> None:
         prefixes = ("kueue", "kueue_local_queue")
-        self._counts = [group.counters(f"{prefix}_{count}") for prefix in prefixes if count]
-        self._times = [group.histograms(f"{prefix}_{time}") for prefix in prefixes]
+        self._counts = [group.counters(f"{prefix}_{count_metric}") for prefix in prefixes if count_metric]
+        self._times = [group.histograms(f"{prefix}_{duration_metric}") for prefix in prefixes]
 
     def reach(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
         """Count a Workload that reached the stage, and record the duration until then in microseconds."""
@@ -172,8 +172,8 @@ class WorkloadMetrics:
             return
         job = self._objects.get(Key(info.constant, view.namespace, owner["name"]))
         if job is not None and job["metadata"].get("generation", 1) == 1:
-            latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
-            self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), latency / SECOND)
+            creation_latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
+            self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), creation_latency / SECOND)
 
     def _observe_admission(self, obj: Obj, view: WorkloadView, *, is_at_once: bool) -> None:
         self._admission.reach(obj, view, self._now() - view.waiting_since)

@@ -23,10 +23,10 @@ from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES
 # start, so a digest in the pods' annotations restarts them when it changes.
 
 
-_NAMESPACE: Final = "kueue-system"
+_KUEUE_NAMESPACE: Final = "kueue-system"
 _CONFIGURATION_FILE: Final = "controller_manager_config.yaml"
-_DIGEST: Final = "platform.batchyard.dev/configuration"
-_FRAMEWORKS: Final = (
+_DIGEST_ANNOTATION: Final = "platform.batchyard.dev/configuration"
+_KUEUE_FRAMEWORKS: Final = (
     "batch/job",
     "kubeflow.org/mpijob",
     "ray.io/rayjob",
@@ -59,14 +59,14 @@ _RELEASE_CONFIGURATION: Final[Mapping[str, Any]] = {
         }
     },
     "clientConnection": {"qps": 300, "burst": 500},
-    "integrations": {"frameworks": list(_FRAMEWORKS)},
+    "integrations": {"frameworks": list(_KUEUE_FRAMEWORKS)},
 }
 #: Kueue's default strategies, which the Configuration must list when fair sharing is enabled.
 _FAIR_SHARING_STRATEGIES: Final = tuple(each.value for each in BOTH_STRATEGIES)
 
 
 _TYPE_FIELDS: Final[Mapping[str, Any]] = {field: _RELEASE_CONFIGURATION[field] for field in ("apiVersion", "kind")}
-_PATH: Final = "spec.kueue"
+_KUEUE_PATH: Final = "spec.kueue"
 _KUEUE_REMEDY: Final = "choose engine: kueue"
 
 
@@ -88,14 +88,14 @@ def configuration_faults(platform: PlatformModel) -> Iterator[FieldError]:
         return
     decoding = decode({**_TYPE_FIELDS, **platform.kueue})
     for fault in decoding.faults:
-        yield fault._replace(path=f"{_PATH}.{fault.path}")
+        yield fault._replace(path=f"{_KUEUE_PATH}.{fault.path}")
     if decoding.obj is None or platform.engine is PlatformEngine.KUEUE:
         return
     for fault in unsupported_field_errors(decoding.obj):
-        yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE_REMEDY}")
+        yield fault._replace(path=f"{_KUEUE_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE_REMEDY}")
     for feature in ignored_settings(decoding.obj):
         problem = f"the batchyard operator does not support {feature}"
-        yield FieldError(_PATH, problem, f"remove the setting, or {_KUEUE_REMEDY}")
+        yield FieldError(_KUEUE_PATH, problem, f"remove the setting, or {_KUEUE_REMEDY}")
 
 
 def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
@@ -112,26 +112,26 @@ def patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
         return []
     text = dump_yaml(config)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    config_map = _object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_CONFIGURATION_FILE: text}}
-    pod_template = {"template": {"metadata": {"annotations": {_DIGEST: digest}}}}
-    manager = _object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": pod_template}
-    return [{"patch": dump_yaml(each)} for each in (config_map, manager)]
+    config_map_patch = _kueue_object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_CONFIGURATION_FILE: text}}
+    pod_template = {"template": {"metadata": {"annotations": {_DIGEST_ANNOTATION: digest}}}}
+    manager_patch = _kueue_object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": pod_template}
+    return [{"patch": dump_yaml(each)} for each in (config_map_patch, manager_patch)]
 
 
-def _object(version: str, kind: str, name: str) -> dict[str, Any]:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": _NAMESPACE}}
+def _kueue_object(version: str, kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": _KUEUE_NAMESPACE}}
 
 
 #: The default releases, which the tests use: this Kueue serves and stores v1beta2.
 KUEUE_VERSION: Final = "v0.19.2"
 JOB_SET_VERSION: Final = "v0.12.0"
-_RELEASE: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
-_SCRAPING: Final[Mapping[MetricsCollector, Scraping]] = {
+_RELEASE_URL: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
+_SCRAPING_BY_COLLECTOR: Final[Mapping[MetricsCollector, Scraping]] = {
     MetricsCollector.POD_MONITORING: Scraping.POD_MONITORING,
     MetricsCollector.SERVICE_MONITOR: Scraping.SERVICE_MONITOR,
     MetricsCollector.NONE: Scraping.NONE,
 }
-_ACCESS: Final = "monitoring-access.yaml"
+_ACCESS_FILE: Final = "monitoring-access.yaml"
 #: Webhook port of the released Kueue and JobSet.
 KUEUE_WEBHOOK_PORT: Final = 9443
 NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngine.KUEUE: "kueue-system"}
@@ -146,7 +146,7 @@ class EngineDeployment(NamedTuple):
 
 def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, str]:
     """Return the files of the engine's kustomization by name; `access` are RBAC objects for Prometheus."""
-    manifest_files = {_ACCESS: yaml_text(access)} if access else {}
+    manifest_files = {_ACCESS_FILE: yaml_text(access)} if access else {}
     if platform.engine is PlatformEngine.KUEUE:
         kueue_patches = patches(platform)
         index = kustomization(
@@ -168,7 +168,7 @@ def settings_of(platform: PlatformModel) -> InstallSettings:
         namespace=NAMESPACES[PlatformEngine.BATCHYARD],
         replicas=platform.operator.replicas,
         controllers=(*KUBERNETES_GROUPS, COSTS) if has_budget else KUBERNETES_GROUPS,
-        scraping=_SCRAPING[platform.monitoring.collector],
+        scraping=_SCRAPING_BY_COLLECTOR[platform.monitoring.collector],
         fair_sharing=platform.fair_sharing and not platform.kueue,
         configuration=dump_yaml(kueue_settings) if kueue_settings is not None and platform.kueue else "",
     )
@@ -204,6 +204,6 @@ def kustomization(resources: list[str], **fields: object) -> Mapping[str, object
 def _release_manifests(platform: PlatformModel) -> list[str]:
     """Return the URLs of the manifests of JobSet's and Kueue's releases, JobSet first because Kueue needs its kinds."""
     return [
-        _RELEASE.format("jobset", platform.job_set_version or JOB_SET_VERSION),
-        _RELEASE.format("kueue", platform.kueue_version or KUEUE_VERSION),
+        _RELEASE_URL.format("jobset", platform.job_set_version or JOB_SET_VERSION),
+        _RELEASE_URL.format("kueue", platform.kueue_version or KUEUE_VERSION),
     ]

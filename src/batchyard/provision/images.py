@@ -85,8 +85,8 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
             f'"$engine" push {reference}',
         ]
         return ImageRecipe(reference, f"copy {image.copy_from} to {reference}", lines)
-    build = f"\"$engine\" build {_NODE_PLATFORM} --tag {reference} '{image.build_from}'"
-    lines = [build, f'"$engine" push {reference}']
+    build_command = f"\"$engine\" build {_NODE_PLATFORM} --tag {reference} '{image.build_from}'"
+    lines = [build_command, f'"$engine" push {reference}']
     return ImageRecipe(reference, f"build {reference} from {image.build_from}, and push it", lines)
 
 
@@ -96,8 +96,8 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
 # it (see `shipped`).
 
 
-_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
-_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
+_ARCHIVED_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
+_ARCHIVED_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
 #: Suffixes of compiled files, which can be for another machine.
 _EXCLUDED_SUFFIXES: Final = frozenset({".pyc", ".so", ".pyd"})
 
@@ -122,10 +122,10 @@ def source_archive() -> bytes:
 
 def _archive_members() -> Iterator[tuple[str, Path]]:
     """Yield each file of the operator's source archive: its name in the archive and its path."""
-    for name in _FILES:
+    for name in _ARCHIVED_FILES:
         yield name, _require_path(name, find_file(name))
     yield from _files_below("src/batchyard", Path(__file__).parents[1])
-    for name in _FOLDERS:
+    for name in _ARCHIVED_FOLDERS:
         yield from _files_below(name, _require_path(name, find_folder(name)))
 
 

@@ -30,15 +30,15 @@ from batchyard.provision.yaml_output import labels_of, yaml_text
 # label of Grafana's sidecar.
 
 
-_RULES: Final = "deploy/monitoring/prometheus"
+_RULES_FOLDER: Final = "deploy/monitoring/prometheus"
 _RULES_SUFFIX: Final = ".rules.yml"
-_DASHBOARDS: Final = "deploy/monitoring/grafana/dashboards"
+_DASHBOARDS_FOLDER: Final = "deploy/monitoring/grafana/dashboards"
 #: Evaluation interval of rules; managed Prometheus requires one.
 _INTERVAL: Final = "30s"
 #: The ServiceAccount that reads Kueue's metrics, and the Secret of its token.
 _METRICS_READER: Final = "kueue-metrics-collector"
 _KUEUE_METRICS_PORT: Final = 8443
-_SIDECAR: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
+_SIDECAR_LABELS: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
 def files(platform: PlatformModel) -> Mapping[str, str]:
@@ -50,7 +50,7 @@ def files(platform: PlatformModel) -> Mapping[str, str]:
         objects += _kueue_scraping(platform)
     if platform.monitoring.rules:
         objects.append(_rules(platform))
-    dashboards = read_folder(_DASHBOARDS, ".json") if platform.monitoring.dashboards else {}
+    dashboards = read_folder(_DASHBOARDS_FOLDER, ".json") if platform.monitoring.dashboards else {}
     texts_by_name = {"monitoring.yaml": yaml_text(objects)} if objects else {}
     texts_by_name |= {f"dashboards/{name}": text for name, text in dashboards.items()}
     if not texts_by_name:
@@ -59,14 +59,14 @@ def files(platform: PlatformModel) -> Mapping[str, str]:
     if dashboards:
         config_maps = [{"name": name.removesuffix(".json"), "files": [f"dashboards/{name}"]} for name in dashboards]
         fields["configMapGenerator"] = config_maps
-        labels = {**labels_of(platform.name), **_SIDECAR}
+        labels = {**labels_of(platform.name), **_SIDECAR_LABELS}
         fields["generatorOptions"] = {"disableNameSuffixHash": True, "labels": labels}
     resources = ["monitoring.yaml"] if objects else []
     return {"kustomization.yaml": yaml_text([kustomization(resources, **fields)]), **texts_by_name}
 
 
 def _rules(platform: PlatformModel) -> Mapping[str, Any]:
-    rule_texts = read_folder(_RULES, _RULES_SUFFIX).values()
+    rule_texts = read_folder(_RULES_FOLDER, _RULES_SUFFIX).values()
     groups = [group for text in rule_texts for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]]
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         type_fields = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
@@ -94,7 +94,7 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
     metadata = {"name": _METRICS_READER, "namespace": namespace, "labels": labels_of(platform.name)}
     rbac_group, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
     token_annotation = {"kubernetes.io/service-account.name": _METRICS_READER}
-    secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
+    secret_rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
         {
@@ -114,7 +114,7 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
             "apiVersion": f"{rbac_group}/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": [{**secrets, "resourceNames": [_METRICS_READER]}],
+            "rules": [{**secret_rule, "resourceNames": [_METRICS_READER]}],
         },
         {
             "apiVersion": f"{rbac_group}/v1",
@@ -172,7 +172,7 @@ def _kueue_service_monitor(platform: PlatformModel) -> Mapping[str, Any]:
 # GPU drivers: GKE installs them by default. If gpuDriver is `disabled`, a pinned version of Google's DaemonSet does.
 
 
-_INSTALLER: Final = (
+_INSTALLER_URL: Final = (
     "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/"
     "feb27ef33e5fdf1b8ec7dafbf4cf527ee400278a/nvidia-driver-installer/cos/daemonset-preloaded.yaml"
 )
@@ -181,7 +181,7 @@ _INSTALLER: Final = (
 def driver_resources(platform: PlatformModel) -> list[str]:
     """Return the URL of the GPU driver installer as a kustomization resource, if the platform needs it."""
     google = platform.google
-    return [_INSTALLER] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
+    return [_INSTALLER_URL] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
 
 
 def has_gpus(platform: PlatformModel) -> bool:

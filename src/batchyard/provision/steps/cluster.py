@@ -80,8 +80,8 @@ def _objects(text: str) -> Sequence[Mapping[str, Any]]:
 
 
 #: The field manager of server-side apply.
-MANAGER: Final = "batchyard-platform"
-_SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={MANAGER}")
+FIELD_MANAGER: Final = "batchyard-platform"
+_SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
 #: Timeouts of changes in the cluster, in seconds.
 API_PATIENCE: Final = 600
 KINDS_PATIENCE: Final = 120
@@ -90,12 +90,12 @@ QUEUES_PATIENCE: Final = 300
 NODES_PATIENCE: Final = 1200
 DELETE_LIMIT: Final = 900
 DELETE_PATIENCE: Final = 300
-_FINALIZERS: Final = "finalizers need a running controller: check the pods of the engine"
-_QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
+_FINALIZERS_REMEDY: Final = "finalizers need a running controller: check the pods of the engine"
+_CLUSTER_QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
 WORKLOADS: Final = "workloads.kueue.x-k8s.io"
 #: Annotation of a ClusterQueue that `destroy` has stopped.
-_STOPPED: Final = "platform.batchyard.dev/stopped-by"
+_STOPPED_ANNOTATION: Final = "platform.batchyard.dev/stopped-by"
 #: Transient errors of an API server or webhook that is starting, and of kinds that are not served yet.
 _TRANSIENT_ERRORS: Final = (
     "connection refused",
@@ -230,7 +230,7 @@ def resume_queues_step(
     `stopped_queues` are the ones that the platform file itself stops.
     """
     resumed_queues = [name for name in cluster_queues if name not in stopped_queues]
-    annotation_patch = {"metadata": {"annotations": {_STOPPED: None}}}
+    annotation_patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: None}}}
     patches = (
         (resumed_queues, {**annotation_patch, "spec": {"stopPolicy": "None"}}),
         (stopped_queues, annotation_patch),
@@ -239,7 +239,7 @@ def resume_queues_step(
         "resume-queues",
         "resume queues that an earlier destroy has stopped",
         commands=tuple(
-            connection.kubectl("patch", _QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
+            connection.kubectl("patch", _CLUSTER_QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
             for names, patch in patches
             if names
         ),
@@ -249,11 +249,11 @@ def resume_queues_step(
 
 
 def _get_queues(connection: ClusterConnection, names: Sequence[str]) -> StepCommand:
-    return connection.kubectl("get", _QUEUES, *names, "--ignore-not-found", "--output=json")
+    return connection.kubectl("get", _CLUSTER_QUEUES, *names, "--ignore-not-found", "--output=json")
 
 
 def _is_stopped_by_us(queue: Mapping[str, Any]) -> bool:
-    return _STOPPED in (queue["metadata"].get("annotations") or {})
+    return _STOPPED_ANNOTATION in (queue["metadata"].get("annotations") or {})
 
 
 def _is_not_drained(queue: Mapping[str, Any]) -> bool:
@@ -321,8 +321,8 @@ def _job(namespace: str, local_queue: str) -> dict[str, Any]:
 
 def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> PlatformStep:
     """Return a step that stops all ClusterQueues: admission stops, and admitted Workloads are evicted."""
-    patch = {"metadata": {"annotations": {_STOPPED: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
-    arguments = ("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
+    patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
+    arguments = ("patch", _CLUSTER_QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
     return PlatformStep(
         "stop-queues",
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
@@ -340,16 +340,16 @@ def empty_namespace_steps(
     for namespace in namespaces:
         namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
         options = ("--all", *namespace_options)
-        deletes = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
+        delete_commands = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
         get_commands = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
         yield PlatformStep(
             f"empty-{namespace}",
             f"delete jobs and pods in {namespace}",
-            commands=tuple(replace(delete, tolerated_errors=probe_parsers.NOT_THERE) for delete in deletes),
+            commands=tuple(replace(delete, tolerated_errors=probe_parsers.NOT_THERE) for delete in delete_commands),
             probes=tuple(Probe(get_command, probe_parsers.prints_nothing("left")) for get_command in get_commands),
             retry=_RETRY,
             patience_seconds=DELETE_PATIENCE,
-            remedy=_FINALIZERS,
+            remedy=_FINALIZERS_REMEDY,
         )
 
 
@@ -368,13 +368,13 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
         ),
         retry=_RETRY,
         patience_seconds=DELETE_PATIENCE,
-        remedy=_FINALIZERS,
+        remedy=_FINALIZERS_REMEDY,
     )
 
 
 def no_other_platforms(connection: ClusterConnection) -> Probe:
     """Return a probe that succeeds if the cluster has no queue and no JobSet, which removing the CRDs would delete."""
-    kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
+    kinds = f"{_CLUSTER_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
     get_command = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
     return Probe(get_command, probe_parsers.prints_nothing("objects of other platforms"))
 

@@ -21,9 +21,9 @@ from batchyard.provision.yaml_output import MANAGED_BY, PART_OF
 # A deleted namespace includes its objects. RBAC objects are pruned too, so that removed members lose their rights.
 
 
-NAME: Final = "no-longer-said"
+STEP_NAME: Final = "no-longer-said"
 #: The kinds of a platform's objects with any engine, queues first to stop admission.
-_KINDS: Final = (
+_PRUNED_KINDS: Final = (
     "localqueues.kueue.x-k8s.io",
     "clusterqueues.kueue.x-k8s.io",
     "namespaces",
@@ -44,8 +44,8 @@ _KINDS: Final = (
     "networkpolicies.networking.k8s.io",
 )
 #: Budgets, a kind that is served only if batchyard's operator manages costs.
-_BUDGETS: Final = "budgets.cost.batchyard.dev"
-_NAMESPACE: Final = "Namespace"
+_BUDGETS_RESOURCE: Final = "budgets.cost.batchyard.dev"
+_NAMESPACE_KIND: Final = "Namespace"
 _SHOWN_MAX: Final = 8
 _DELETE_LIMIT: Final = 900
 _PURPOSE: Final = "find objects that an earlier version of the file defined"
@@ -62,8 +62,8 @@ def report_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
 ) -> model.PlatformStep:
     """Return a step that only reports obsolete objects, which the platform file no longer defines."""
-    probes = _probes(connection, platform, manifest_parts, remedy)
-    return model.PlatformStep(NAME, _PURPOSE, probes=probes, is_optional=True)
+    probes = _obsolete_probes(connection, platform, manifest_parts, remedy)
+    return model.PlatformStep(STEP_NAME, _PURPOSE, probes=probes, is_optional=True)
 
 
 def prune_step(
@@ -71,10 +71,10 @@ def prune_step(
 ) -> model.PlatformStep:
     """Return a step that asks whether to delete objects which the platform file no longer defines, and deletes them."""
     return model.PlatformStep(
-        NAME,
+        STEP_NAME,
         "remove objects that an earlier version of the file defined",
-        commands=(_delete(connection, "--wait=false"),),
-        probes=_probes(connection, platform, manifest_parts, ""),
+        commands=(_delete_command(connection, "--wait=false"),),
+        probes=_obsolete_probes(connection, platform, manifest_parts, ""),
         consent=model.Consent(
             "The file no longer defines:",
             destroys=True,
@@ -94,10 +94,10 @@ def delete_obsolete_step(
     It comes before the deletion of flavors and kinds, which these objects would block.
     """
     return model.PlatformStep(
-        f"delete-{NAME}",
+        f"delete-{STEP_NAME}",
         "delete objects that an earlier version of the file defined",
-        commands=(_delete(connection, "--wait"),),
-        probes=_probes(connection, platform, manifest_parts, ""),
+        commands=(_delete_command(connection, "--wait"),),
+        probes=_obsolete_probes(connection, platform, manifest_parts, ""),
         stdin_from_probes=_delete_input(manifest_parts),
         retry=model.Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
         is_checked=False,
@@ -105,17 +105,17 @@ def delete_obsolete_step(
     )
 
 
-def _delete(connection: ClusterConnection, wait_option: str) -> model.StepCommand:
+def _delete_command(connection: ClusterConnection, wait_option: str) -> model.StepCommand:
     command = connection.kubectl(
         "delete", "--ignore-not-found", wait_option, "--filename=-", limit_seconds=_DELETE_LIMIT
     )
     return command.with_tolerated_errors(probe_parsers.NOT_THERE)
 
 
-def _probes(
+def _obsolete_probes(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
 ) -> tuple[model.Probe, ...]:
-    kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is PlatformEngine.BATCHYARD else [])
+    kinds = [",".join(_PRUNED_KINDS)] + ([_BUDGETS_RESOURCE] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
     parser = _obsolete_objects_parser(manifest_parts, remedy)
     options = ("--all-namespaces", selector, "--output=json")
@@ -132,8 +132,8 @@ def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str
     def parse(output: model.CommandOutput) -> model.ProbeResult:
         if output.code:
             return probe_parsers.observe_failure(output)
-        obsolete = list(_obsolete_objects(output, manifest_parts))
-        return model.ProbeResult(not obsolete, f"{_describe_objects(obsolete)}{remedy}" if obsolete else "")
+        objects = list(_obsolete_objects(output, manifest_parts))
+        return model.ProbeResult(not objects, f"{_describe_objects(objects)}{remedy}" if objects else "")
 
     return parse
 
@@ -141,15 +141,15 @@ def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str
 def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
     """Return a function that computes kubectl's input: a List of the obsolete objects to delete."""
 
-    def send(command_outputs: Sequence[model.CommandOutput]) -> str:
-        obsolete = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
-        entries = [
+    def compute_input(command_outputs: Sequence[model.CommandOutput]) -> str:
+        obsolete_objects = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
+        object_references = [
             {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": _name_fields(obj["metadata"])}
-            for obj in obsolete
+            for obj in obsolete_objects
         ]
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": entries})
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": object_references})
 
-    return send
+    return compute_input
 
 
 def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
@@ -162,7 +162,7 @@ def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[Mani
     objects = [
         obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys
     ]
-    deleted_namespaces = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE}
+    deleted_namespaces = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE_KIND}
     for obj in objects:
         metadata = obj["metadata"]
         if metadata.get("namespace") not in deleted_namespaces and "deletionTimestamp" not in metadata:
@@ -182,7 +182,7 @@ def _describe_objects(objects: Sequence[Obj]) -> str:
 
 
 def _describe_kind(kind: str, names: Sequence[str]) -> str:
-    if kind == _NAMESPACE:
+    if kind == _NAMESPACE_KIND:
         return f"{kind} {', '.join(names)} with all its objects"
     more_text = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     return f"{kind} {', '.join(names[:_SHOWN_MAX])}{more_text}"
@@ -200,7 +200,7 @@ def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
         )
     workloads = probe_parsers.items_of(output.document() or {"items": []})
     admitted_workloads = [workload for workload in workloads if probe_parsers.has_quota(workload)]
-    namespaces, queues = _names_of_kind(_NAMESPACE, objects), _names_of_kind("ClusterQueue", objects)
+    namespaces, queues = _names_of_kind(_NAMESPACE_KIND, objects), _names_of_kind("ClusterQueue", objects)
     ending_workloads = [
         probe_parsers.name_of(obj) for obj in admitted_workloads if obj["metadata"]["namespace"] in namespaces
     ]
@@ -238,12 +238,12 @@ def create(
     Objects that the file no longer defines are reported, and removed if `is_pruning` is set.
     """
     manifest_parts = parts(platform, files)
-    old = (
+    obsolete_step = (
         prune_step(connection, platform, manifest_parts)
         if is_pruning
         else report_step(connection, platform, manifest_parts, "; --prune removes these objects")
     )
-    steps = [*_cluster_steps(platform, manifest_parts, connection), old, *_final_check(platform, connection)]
+    steps = [*_cluster_steps(platform, manifest_parts, connection), obsolete_step, *_final_check(platform, connection)]
     google_settings = platform.google
     if google_settings is None:
         consent = model.Consent(f"This applies {platform.name} to {describe_cluster(connection)}.")
@@ -271,8 +271,8 @@ def _cluster_steps(
     flavor = next((each for each in flavors if each), None)
     for part in manifest_parts:
         if part.path == ENGINE:
-            engine = cluster.install_steps(connection, part, platform, flavor)
-            yield from engine if platform.google else _unless_embedded(platform, engine, connection)
+            engine_steps = cluster.install_steps(connection, part, platform, flavor)
+            yield from engine_steps if platform.google else _unless_embedded(platform, engine_steps, connection)
         else:
             yield cluster.apply_step(connection, part)
     yield from cluster.queues_active_steps(connection, platform.queues)
@@ -296,8 +296,8 @@ def _unless_embedded(
 
 def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
     """Return the steps; the first one with commands first asks the user for consent."""
-    first_of_kind = next(index for index, step in enumerate(steps) if step.commands)
-    return [replace(step, consent=consent) if index == first_of_kind else step for index, step in enumerate(steps)]
+    first_index = next(index for index, step in enumerate(steps) if step.commands)
+    return [replace(step, consent=consent) if index == first_index else step for index, step in enumerate(steps)]
 
 
 def describe_cluster(connection: ClusterConnection) -> str:
@@ -320,13 +320,13 @@ def destroy(
     if platform.google is not None:
         return _google_destroy_steps(platform, connection, parts(platform, files), google.protection(is_unprotecting))
     manifest_parts = parts(platform, files)
-    loss = _describe_loss(platform, manifest_parts)
+    loss_text = _describe_loss(platform, manifest_parts)
     steps = [
         KUBECTL.step(),
         cluster.api_server_step(connection),
         cluster.running_workloads(connection),
         report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
-        _confirmation(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss}."),
+        _confirmation_step(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss_text}."),
         cluster.drain_step(connection, _queue_names(platform)),
         *cluster.empty_namespace_steps(connection, namespaces(manifest_parts)),
         delete_obsolete_step(connection, platform, manifest_parts),
@@ -380,14 +380,14 @@ def _google_destroy_steps(
         google.init_step(),
         *([] if protection.commands else [protection]),
         *(replace(step, only_if=cluster_exists) for step in lookup_steps),
-        _confirmation(f"This deletes {platform.name} in {google_settings.project}, and {deleted_text}."),
+        _confirmation_step(f"This deletes {platform.name} in {google_settings.project}, and {deleted_text}."),
         *(replace(step, only_if=cluster_exists) for step in cleanup_steps),
         *([protection] if protection.commands else []),
         google.destroy_step(google_settings),
     ]
 
 
-def _confirmation(question: str) -> model.PlatformStep:
+def _confirmation_step(question: str) -> model.PlatformStep:
     """Return a step that only asks for confirmation, each time that `destroy` runs."""
     return model.PlatformStep("confirm", "ask for confirmation", consent=model.Consent(question, destroys=True))
 
@@ -425,7 +425,7 @@ def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPar
 # Resources that remain after destroy: the reason, the cost, and the command that removes them.
 
 
-_RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
+_RETAINED_VOLUMES = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
 
 
 def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: str) -> Iterator[model.Leftover]:
@@ -434,7 +434,7 @@ def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: st
         yield model.Leftover(
             "volumes",
             "PersistentVolumes that outlive their claims (reclaim policy Retain), and their disks",
-            connection.kubectl("get", "persistentvolumes", f"--output=jsonpath={_RETAINED}"),
+            connection.kubectl("get", "persistentvolumes", f"--output=jsonpath={_RETAINED_VOLUMES}"),
             connection.kubectl("delete", "persistentvolume", "NAME").argv,
         )
     else:

@@ -86,7 +86,7 @@ APPLY_LIMIT: Final = 2 * 3600
 #: The time limit to build or copy an image: one with PyTorch has about 10 GB.
 _IMAGE_LIMIT: Final = 2 * 3600
 #: The shell line that chooses the container engine of this machine.
-_ENGINE: Final = """\
+_ENGINE_SCRIPT: Final = """\
 engine=$(command -v podman || command -v docker) || {
   echo "error: neither podman nor docker is installed" >&2
   exit 1
@@ -310,12 +310,12 @@ def images(platform: PlatformModel, google: Google, all_parts: Sequence[Manifest
 
 def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
     """Return a step that builds or copies an image with podman or docker, unless its repository has the image."""
-    registry = model.run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
-    script = "\n".join([_ENGINE, *recipe.lines])
+    login_command = model.run("gcloud", "auth", "configure-docker", recipe.login_command, "--quiet")
+    script = "\n".join([_ENGINE_SCRIPT, *recipe.lines])
     return model.PlatformStep(
         f"image-{recipe.short_name}",
         recipe.summary,
-        commands=(registry, model.run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
+        commands=(login_command, model.run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
         probes=(_has_image(recipe.reference),),
         retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy=(
@@ -374,14 +374,14 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
 
 def destroy_step(google: Google) -> model.PlatformStep:
     """Return a step that runs `terraform destroy` for the platform's resources."""
-    targets = destroy_targets(google)
-    options = (*_QUIET_OPTIONS, _LOCK_OPTION, *targets, f"-out={DESTROY_PLAN}")
-    plan = terraform("plan", "-destroy", *options, limit_seconds=1800)
-    kept_prefixes = ("module.registry.", "module.services.") if targets else ()
+    target_arguments = destroy_targets(google)
+    options = (*_QUIET_OPTIONS, _LOCK_OPTION, *target_arguments, f"-out={DESTROY_PLAN}")
+    run_plan = terraform("plan", "-destroy", *options, limit_seconds=1800)
+    kept_prefixes = ("module.registry.", "module.services.") if target_arguments else ()
     return model.PlatformStep(
         "terraform-destroy",
         f"let Terraform destroy its resources in {google.project}",
-        commands=(plan, terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
+        commands=(run_plan, terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
         probes=(
             model.Probe(
                 terraform("state", "list"), probe_parsers.prints_nothing("resources left in the state", kept_prefixes)
@@ -404,7 +404,7 @@ def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResu
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return all resources of a module in `terraform show -json`, including those of child modules."""
-    entries = list(module.get("resources", ()))
+    resources = list(module.get("resources", ()))
     for child in module.get("child_modules", ()):
-        entries += _resources(child)
-    return entries
+        resources += _resources(child)
+    return resources

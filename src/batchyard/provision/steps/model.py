@@ -33,8 +33,8 @@ class StepCommand:
     @property
     def full_argv(self) -> tuple[str, ...]:
         """The complete command line; if there are environment variables, env(1) sets them."""
-        pairs = [f"{name}={value}" for name, value in self.environment]
-        return ("env", *pairs, *self.argv) if pairs else self.argv
+        variable_texts = [f"{name}={value}" for name, value in self.environment]
+        return ("env", *variable_texts, *self.argv) if variable_texts else self.argv
 
     def with_tolerated_errors(self, errors: tuple[str, ...]) -> "StepCommand":
         """Return a copy of the command that may also fail if stderr contains one of these texts."""

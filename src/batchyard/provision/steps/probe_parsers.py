@@ -113,8 +113,8 @@ def _compare_version(text: str, minimum: tuple[int, ...]) -> ProbeResult:
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
     if match is None:
         return ProbeResult(False, "the program reports no version")
-    numbers = tuple(int(part) for part in match[1].split("."))
-    if numbers < minimum:
+    version_numbers = tuple(int(part) for part in match[1].split("."))
+    if version_numbers < minimum:
         return ProbeResult(False, f"version {match[1]} is too old: install at least {'.'.join(map(str, minimum))}")
     return ProbeResult(True, match[1])
 
@@ -188,14 +188,14 @@ def items_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def name_of(obj: Mapping[str, Any]) -> str:
     """Return the object's NAME or NAMESPACE/NAME."""
-    meta = obj["metadata"]
-    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+    metadata = obj["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else str(metadata["name"])
 
 
-def _unmet_reason(obj: Mapping[str, Any], kind: str) -> str:
+def _unmet_reason(obj: Mapping[str, Any], expected: str) -> str:
     """Return why the condition `kind` of an object is not True; '' if it is True."""
     for condition in obj.get("status", {}).get("conditions", ()):
-        if condition["type"] == kind:
+        if condition["type"] == expected:
             is_satisfied = condition["status"] == "True"
-            return "" if is_satisfied else condition.get("message") or condition.get("reason") or f"not {kind}"
-    return f"not {kind} yet"
+            return "" if is_satisfied else condition.get("message") or condition.get("reason") or f"not {expected}"
+    return f"not {expected} yet"

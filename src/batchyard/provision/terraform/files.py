@@ -18,8 +18,8 @@ from batchyard.provision.terraform.pools import future_reservations, node_pools,
 
 
 #: The container images of the build steps.
-_TERRAFORM: Final = "hashicorp/terraform:1.11.4"
-_DOCKER: Final = "gcr.io/cloud-builders/docker"
+_TERRAFORM_IMAGE: Final = "hashicorp/terraform:1.11.4"
+_DOCKER_IMAGE: Final = "gcr.io/cloud-builders/docker"
 _CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
 #: The Terraform modules that the root configuration uses.
 MODULES: Final = (
@@ -50,7 +50,7 @@ options:
 steps:
 """
 
-_CREATE: Final = """\
+_CREATE_TEMPLATE: Final = """\
   # It continues from the state: run it again after a failure, or after a change of platform.yaml.
   - id: terraform
     name: {terraform}
@@ -76,7 +76,7 @@ _CREATE: Final = """\
         $$apply --kustomize=manifests
 {active}"""
 
-_IMAGE: Final = """\
+_IMAGE_TEMPLATE: Final = """\
   # An image that is already in its repository is not built again.
   - id: image-{name}
     name: {docker}
@@ -90,11 +90,11 @@ _IMAGE: Final = """\
 
 """
 
-_WAIT: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
+_WAIT_AVAILABLE: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
 
-_ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
+_WAIT_ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
 
-_DESTROY: Final = """\
+_DESTROY_TEMPLATE: Final = """\
   # Prevents accidental destruction.
   - id: consent
     name: {terraform}
@@ -133,7 +133,7 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
         "project": google.project or "PROJECT",
         "account": build_account(platform),
         "bucket": bucket,
-        "terraform": _TERRAFORM,
+        "terraform": _TERRAFORM_IMAGE,
         "sdk": _CLOUD_SDK,
         "cluster": platform.name,
         "region": platform.region,
@@ -141,17 +141,17 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
         "registry": "The repositories stay too." if google.keep_repository else "Images in the repositories go.",
         "targets": "".join(f" {each}" for each in destroy_targets(google)),
         "waits": "\n".join(
-            _WAIT.format(namespace=each.namespace, name=each.name) for each in engine_deployments(platform)
+            _WAIT_AVAILABLE.format(namespace=each.namespace, name=each.name) for each in engine_deployments(platform)
         ),
     }
     names = " ".join(queue.name for queue in platform.queues if not queue.is_stopped)
-    substitutions["active"] = _ACTIVE.format(names=names) if names else ""
+    substitutions["active"] = _WAIT_ACTIVE.format(names=names) if names else ""
     consent = f" \\\n#       --substitutions=_NAME={platform.name}"
     create = _FILE_HEADER.format(
         what=f"Creates {platform.name}", name="create", more="", **substitutions
-    ) + _CREATE.format(**substitutions)
+    ) + _CREATE_TEMPLATE.format(**substitutions)
     destroy = _FILE_HEADER.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **substitutions)
-    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY.format(**substitutions)}
+    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY_TEMPLATE.format(**substitutions)}
 
 
 def destroy_targets(google: Google) -> list[str]:
@@ -166,13 +166,13 @@ def destroy_targets(google: Google) -> list[str]:
 def _image_step(recipe: ImageRecipe) -> str:
     """Return the Cloud Build step that builds an image; `$` is doubled, as Cloud Build substitutes a single `$`."""
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
-    return _IMAGE.format(name=recipe.short_name, docker=_DOCKER, reference=recipe.reference, lines=lines)
+    return _IMAGE_TEMPLATE.format(name=recipe.short_name, docker=_DOCKER_IMAGE, reference=recipe.reference, lines=lines)
 
 
 _ROOT_FILES: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
-_DASHBOARD: Final = "modules/monitoring/gpu-dashboard.json"
-_PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
-_DRIVERS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
+_DASHBOARD_FILE: Final = "modules/monitoring/gpu-dashboard.json"
+_AUTOSCALING_PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
+_DRIVER_VERSIONS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
 #: The label for the platform's costs in Cloud Billing, and for finding leftovers.
 _PLATFORM_LABEL: Final = "platform"
 
@@ -182,7 +182,7 @@ _GITIGNORE: Final = """\
 *.tfplan
 *.tfstate*
 """
-_BACKEND: Final = """\
+_BACKEND_TEMPLATE: Final = """\
 # Terraform's state. Create the bucket, with versioning, before `terraform init`:
 #
 #     gcloud storage buckets create gs://{bucket} --project={project} --location={region} \\
@@ -211,7 +211,7 @@ def files(platform: PlatformModel) -> dict[str, str]:
     texts_by_path |= {f"terraform/{path}": _read_static_file(path) for path in _module_paths()}
     texts_by_path[".gitignore"] = _GITIGNORE
     texts_by_path["terraform/backend.tf"] = _backend(platform, google, bucket, google.state_prefix)
-    texts_by_path["terraform/terraform.tfvars"] = _variables(platform, google, cluster)
+    texts_by_path["terraform/terraform.tfvars"] = _variables_file(platform, google, cluster)
     if google.build:
         texts_by_path |= {f"terraform/build/{name}": _read_static_file(f"cloud_build/{name}") for name in _ROOT_FILES}
         texts_by_path["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
@@ -222,7 +222,7 @@ def files(platform: PlatformModel) -> dict[str, str]:
 
 def _module_paths() -> Iterable[str]:
     yield from (f"modules/{module}/{name}" for module in MODULES for name in _ROOT_FILES)
-    yield _DASHBOARD
+    yield _DASHBOARD_FILE
 
 
 def _read_static_file(path: str) -> str:
@@ -232,7 +232,7 @@ def _read_static_file(path: str) -> str:
 
 
 def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) -> str:
-    return _BACKEND.format(
+    return _BACKEND_TEMPLATE.format(
         bucket=bucket,
         project=google.project or "PROJECT",
         region=platform.region,
@@ -241,7 +241,7 @@ def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) 
     )
 
 
-def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
+def _variables_file(platform: PlatformModel, google: Google, cluster: Part) -> str:
     """Return the text of the variables file terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _VARIABLES_HEADER.format(name=platform.name),
@@ -313,17 +313,17 @@ def security_group(platform: PlatformModel) -> str:
 
 def _autoscaling_variables(cluster: Part) -> Iterable[str]:
     autoscaling = cluster["spec"].get("autoscaling") or {}
-    profile = _PROFILES[autoscaling.get("profile", "balanced")]
-    values: dict[str, pools.Value] = {"autoscaling_profile": profile}
+    profile = _AUTOSCALING_PROFILES[autoscaling.get("profile", "balanced")]
+    variables: dict[str, pools.Value] = {"autoscaling_profile": profile}
     limits = (autoscaling.get("autoProvisioning") or {}).get("limits") or ()
     if limits:
         fields = ("resource", "min", "max")
-        values["auto_provisioning"] = [{field: row[field] for field in fields if field in row} for row in limits]
-    return [pools.assignments(values)]
+        variables["auto_provisioning"] = [{field: row[field] for field in fields if field in row} for row in limits]
+    return [pools.assignments(variables)]
 
 
 def _driver_variable(google: Google) -> dict[str, pools.Value]:
-    return {"gpu_driver": _DRIVERS[google.gpu_driver]}
+    return {"gpu_driver": _DRIVER_VERSIONS[google.gpu_driver]}
 
 
 def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
@@ -334,15 +334,15 @@ def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pool
 
 def _teams_variable(platform: PlatformModel) -> dict[str, pools.Value]:
     """Return the Terraform variable `teams`: each team's namespace, service account, roles and buckets."""
-    entries: dict[str, pools.Value] = {}
+    rows_by_team: dict[str, pools.Value] = {}
     for team in platform.teams:
         identity = team.identity
         row: dict[str, pools.Value] = {"namespace": team.namespace, "service_account": identity.name}
         row["account"] = identity.google_name
         row |= {"roles": list(identity.roles)} if identity.roles else {}
         row |= {"buckets": list(identity.buckets)} if identity.buckets else {}
-        entries[team.name] = row
-    return entries
+        rows_by_team[team.name] = row
+    return rows_by_team
 
 
 def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> str:

@@ -23,14 +23,14 @@ Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value]"
 
 _INDENT = "  "
 #: Maximum line width; longer values are split over several lines.
-_WIDTH = 110
+_LINE_WIDTH_MAX = 110
 #: Escapes in quoted strings; `${` and `%{` begin expressions.
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
     """Return lines of the form NAME = VALUE in HCL, aligned as `terraform fmt` does."""
-    lines = [(_name(name), _value(value, depth)) for name, value in values.items()]
+    lines = [(_format_name(name), _format_value(value, depth)) for name, value in values.items()]
     return "".join(
         f"{_INDENT * depth}{name.ljust(width)} = {text}\n"
         for width, entries in _group_by_width(lines)
@@ -48,24 +48,24 @@ def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, lis
             yield max(len(name) for name, _ in entries), entries
 
 
-def _value(value: Value, depth: int) -> str:
+def _format_value(value: Value, depth: int) -> str:
     """Format a value as HCL, over several lines if it does not fit on one."""
-    one_line = _on_one_line(value)
+    one_line = _format_on_one_line(value)
     if not isinstance(value, (Mapping, Sequence)) or isinstance(value, str) or not value:
         return one_line
     if isinstance(value, Mapping):
         has_nested = any(isinstance(each, Mapping) and each for each in value.values())
-        if not has_nested and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _WIDTH:
+        if not has_nested and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
             return one_line
         return f"{{\n{assignments(value, depth + 1)}{_INDENT * depth}}}"
-    if all(not isinstance(each, Mapping) for each in value) and len(one_line) + len(_INDENT) * depth < _WIDTH:
+    if all(not isinstance(each, Mapping) for each in value) and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
         return one_line
-    inner = _INDENT * (depth + 1)
-    entries = "".join(f"{inner}{_value(each, depth + 1)},\n" for each in value)
-    return f"[\n{entries}{_INDENT * depth}]"
+    item_indent = _INDENT * (depth + 1)
+    item_lines = "".join(f"{item_indent}{_format_value(each, depth + 1)},\n" for each in value)
+    return f"[\n{item_lines}{_INDENT * depth}]"
 
 
-def _on_one_line(value: Value) -> str:
+def _format_on_one_line(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -73,9 +73,9 @@ def _on_one_line(value: Value) -> str:
     if isinstance(value, str):
         return hcl_string(value)
     if isinstance(value, Mapping):
-        entries = ", ".join(f"{_name(name)} = {_on_one_line(each)}" for name, each in value.items())
-        return f"{{ {entries} }}" if entries else "{}"
-    return f"[{', '.join(map(_on_one_line, value))}]"
+        field_texts = ", ".join(f"{_format_name(name)} = {_format_on_one_line(each)}" for name, each in value.items())
+        return f"{{ {field_texts} }}" if field_texts else "{}"
+    return f"[{', '.join(map(_format_on_one_line, value))}]"
 
 
 def hcl_string(text: str) -> str:
@@ -84,26 +84,26 @@ def hcl_string(text: str) -> str:
     return f'"{escaped_text.replace("${", "$${").replace("%{", "%%{")}"'
 
 
-def _name(name: str) -> str:
+def _format_name(name: str) -> str:
     """Format the name of an HCL assignment: quoted if it is not an identifier (with dots or slashes)."""
-    letters = name.replace("_", "a").replace("-", "a")
-    return name if letters.isascii() and letters.isalnum() and letters[0].isalpha() else hcl_string(name)
+    plain_name = name.replace("_", "a").replace("-", "a")
+    return name if plain_name.isascii() and plain_name.isalnum() and plain_name[0].isalpha() else hcl_string(name)
 
 
 #: Machine families without Persistent Disks.
 _HYPERDISK_FAMILIES: Final = ("a4", "a4x", "c4", "c4a", "c4d", "ct6e", "g4", "h4d", "n4", "tpu7x", "x4")
 HYPERDISK: Final = "hyperdisk-balanced"
-_SCHEDULED: Final = ("queued", "flex-start")
-_EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
+_SCHEDULED_PROVISIONING: Final = ("queued", "flex-start")
+_GKE_EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 #: The fields of a reservation that define a time window.
-_WINDOW: Final = frozenset({"start", "end", "duration"})
+_WINDOW_FIELDS: Final = frozenset({"start", "end", "duration"})
 #: The fields of autoscaling bounds, and their names in Terraform.
-_BOUNDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
+_BOUND_FIELDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
 
 
 def node_pools(cluster: Part) -> dict[str, Value]:
     """Return the Terraform variable `node_pools`; fields with default values are omitted."""
-    return {pool["name"]: _pool(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
+    return {pool["name"]: _pool_row(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
 
 
 def reservations(cluster: Part) -> dict[str, Value]:
@@ -112,9 +112,9 @@ def reservations(cluster: Part) -> dict[str, Value]:
     TPU reservations are booked with Google. Pools can use them, but Terraform does not create them.
     """
     return {
-        reservation["name"]: _reservation(reservation, machine)
+        reservation["name"]: _reservation_row(reservation, machine)
         for reservation, machine in _reservations_without_chips(cluster)
-        if _WINDOW.isdisjoint(reservation)
+        if _WINDOW_FIELDS.isdisjoint(reservation)
     }
 
 
@@ -124,17 +124,17 @@ def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) ->
     A window relative to the start of a simulation has no date and applies only there. The reservations in
     `submitted_names` are submitted to Google; all others are drafts.
     """
-    entries: dict[str, Value] = {}
+    rows_by_name: dict[str, Value] = {}
     for reservation, machine in _reservations_without_chips(cluster):
         if not is_time(reservation.get("start", "")) or {"end", "duration"}.isdisjoint(reservation):
             continue
         window = reservation_window(reservation, 0)
         assert window.end is not None, "a reservation with a start has an end or a duration"
-        row = dict(_reservation(reservation, machine))
+        row = dict(_reservation_row(reservation, machine))
         row |= {"start_time": format_time(window.start), "end_time": format_time(window.end)}
         row |= {"planning_status": "SUBMITTED"} if reservation["name"] in submitted_names else {}
-        entries[reservation["name"]] = row
-    return entries
+        rows_by_name[reservation["name"]] = row
+    return rows_by_name
 
 
 def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
@@ -145,12 +145,12 @@ def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineTy
             yield reservation, machine
 
 
-def _reservation(reservation: Part, machine: MachineType) -> Mapping[str, Value]:
+def _reservation_row(reservation: Part, machine: MachineType) -> Mapping[str, Value]:
     row: dict[str, Value] = {field: reservation[field] for field in ("zone", "count")}
     return {"machine_type": machine.name, **row, **_accelerator(machine.accelerator)}
 
 
-def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
+def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
     catalog = catalog_of(cluster)
     machine = machine_of({"spec": pool}, catalog)
     row: dict[str, Value] = {"machine_type": pool["machineType"]}
@@ -198,8 +198,8 @@ def _autoscaling(pool: Part) -> dict[str, Value]:
     bounds = pool.get("autoscaling")
     if bounds is None:
         return {}
-    row: dict[str, Value] = {name: bounds[field] for field, name in _BOUNDS if field in bounds}
-    default_policy = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED} else "BALANCED"
+    row: dict[str, Value] = {name: bounds[field] for field, name in _BOUND_FIELDS if field in bounds}
+    default_policy = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED_PROVISIONING} else "BALANCED"
     policy = bounds.get("locationPolicy", default_policy)
     return {"autoscaling": {**row, "location_policy": policy} if policy != "BALANCED" else row}
 
@@ -232,7 +232,8 @@ def needs_hyperdisk(machine: MachineType) -> bool:
 
 def _taints(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
     """Return the Terraform field `taints` of a node pool; GKE itself adds taints of GPUs, TPUs and queued machines."""
-    entries = [
-        {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]} for taint in taints
+    taint_rows = [
+        {"key": taint["key"], "value": taint.get("value", ""), "effect": _GKE_EFFECTS[taint["effect"]]}
+        for taint in taints
     ]
-    return {"taints": entries} if entries else {}
+    return {"taints": taint_rows} if taint_rows else {}
