@@ -92,8 +92,8 @@ def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
 def _up_arguments(options: UpOptions) -> list[str]:
     """Return the command line arguments that make `batchyard up` run with these options in the foreground."""
     platform_options = options.platform_options
-    location = ("--data-dir", str(platform_options.folder), "--port", str(platform_options.port))
-    arguments = ["up", *location, "--speed", f"{options.speed}x"]
+    location_options = ("--data-dir", str(platform_options.folder), "--port", str(platform_options.port))
+    arguments = ["up", *location_options, "--speed", f"{options.speed}x"]
     arguments += ["--sync", str(platform_options.sync)]
     arguments += [] if options.cluster is None else ["--cluster", str(options.cluster)]
     arguments += [] if options.config is None else ["--config", str(options.config)]

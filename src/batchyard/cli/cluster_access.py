@@ -55,12 +55,12 @@ def request_kubeconfig_cluster(
         access = await read_access()
         transport = HttpTransport(access, read_access)
         try:
-            answer = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
+            response = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
         finally:
             await transport.close()
-        if not answer.code:
-            raise OSError(f"{access.url}: {answer.trouble or 'the server does not respond'}")
-        return access.url, answer.code, answer.body
+        if not response.code:
+            raise OSError(f"{access.url}: {response.trouble or 'the server does not respond'}")
+        return access.url, response.code, response.body
 
     return asyncio.run(send_request())
 
@@ -189,10 +189,10 @@ def print_unread_kinds(state: State) -> None:
 
 def with_explicit_runtimes(state: State, assumption: str = "they run to the end") -> State:
     """Return the cluster state with a run time for each job; print which running jobs have an unknown run time."""
-    completed_state, unknown = with_runtimes(state)
-    if unknown:
-        names = ", ".join(unknown[:_NAMES_SHOWN_MAX]) + (
-            f" and {omitted_count} more" if (omitted_count := len(unknown) - _NAMES_SHOWN_MAX) > 0 else ""
+    completed_state, unknown_names = with_runtimes(state)
+    if unknown_names:
+        names = ", ".join(unknown_names[:_NAMES_SHOWN_MAX]) + (
+            f" and {omitted_count} more" if (omitted_count := len(unknown_names) - _NAMES_SHOWN_MAX) > 0 else ""
         )
         output.report_line(f"batchyard: run time of {names} is unknown: {assumption}")
     return completed_state

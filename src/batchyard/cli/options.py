@@ -101,15 +101,15 @@ class ProgressFormat(StrEnum):
 def speed(text: str | float) -> float:
     """Parse the speed of virtual time, such as 60x or 60; raise BadParameter if the text is malformed."""
     try:
-        factor = float(str(text).removesuffix("x"))
+        speed_factor = float(str(text).removesuffix("x"))
     except ValueError:
-        factor = 0.0
+        speed_factor = 0.0
     if text == "max":
         message = "a platform needs a fixed speed, not 'max'"
         raise typer.BadParameter(f"{message}: give at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can")
-    if not 0 < factor <= SPEED_MAX:
+    if not 0 < speed_factor <= SPEED_MAX:
         raise typer.BadParameter(f"{text!r} is not a speed; use 1x or 60x, at most {SPEED_MAX}x")
-    return factor
+    return speed_factor
 
 
 def duration(text: str | int) -> Duration:
@@ -158,11 +158,11 @@ def parse_operator_controllers(text: str) -> tuple[str, ...]:
     return _parse_controllers(text, REMOTE_GROUPS) if text else KUBERNETES_GROUPS
 
 
-def _parse_controllers(text: str, available: tuple[str, ...]) -> tuple[str, ...]:
+def _parse_controllers(text: str, available_groups: tuple[str, ...]) -> tuple[str, ...]:
     from batchyard.controller_groups import select_groups  # noqa: PLC0415 - loads the platform
 
     try:
-        return select_groups(text, available)
+        return select_groups(text, available_groups)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

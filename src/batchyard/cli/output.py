@@ -109,8 +109,8 @@ def render_yaml(value: object) -> str:
 
 
 def _kubernetes_list(listing: Listing) -> dict[str, Any]:
-    items = [obj for objs in listing.values() for obj in objs]
-    return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
+    objects = [obj for objs in listing.values() for obj in objs]
+    return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": objects}
 
 
 class _Dumper(yaml.SafeDumper):

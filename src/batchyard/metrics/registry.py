@@ -178,7 +178,7 @@ def _yield_chunks(
     """Yield a metric's HELP and TYPE lines and its series in chunks, so that the caller may pause between chunks."""
     if series:
         yield metric.head()
-    series_items = list(series.series_items())
+    series_items = list(series.items())
     for start in range(0, len(series_items), _SERIES_PER_CHUNK):
         yield "".join([format_series(labels, item) for labels, item in series_items[start : start + _SERIES_PER_CHUNK]])
 

@@ -54,10 +54,10 @@ class CompareRequest:
 def run(request: CompareRequest) -> None:
     """Simulate both configurations and print the comparison; exit with 1 on failure."""
     names = _display_names(request)
-    pair = _read_variants(request, names)
-    print_warnings(pair.warnings)
+    configurations = _read_variants(request, names)
+    print_warnings(configurations.warnings)
     try:
-        comparison = compare_configurations(names, pair, request.settings, run_with_progress)
+        comparison = compare_configurations(names, configurations, request.settings, run_with_progress)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
     output.write(format_comparison(comparison, request.output_format))
@@ -105,19 +105,19 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
     try:
         return read_pair(variants[0], variants[1], _read_loads(request, variants), request.settings.until)
     except InvalidScenario as invalid:
-        faults = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
 
 
 def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
     """Return the workloads that both simulations get: manifest files, and cluster traces converted to Jobs."""
-    loads: list[Source] = []
-    traces = [path for path in request.loads if is_trace(Path(path))]
-    if request.factor is not None and not traces:
+    sources: list[Source] = []
+    trace_paths = [path for path in request.loads if is_trace(Path(path))]
+    if request.factor is not None and not trace_paths:
         output.fail("batchyard: --load scales a trace: set the folder of a trace with --trace")
     for path in request.loads:
-        loads += as_jobs(Path(path), request.factor or Fraction(1), variants) if path in traces else [path]
-    return loads
+        sources += as_jobs(Path(path), request.factor or Fraction(1), variants) if path in trace_paths else [path]
+    return sources
 
 
 def _overall_table(names: tuple[str, str], section: Section) -> Table:
@@ -181,13 +181,13 @@ def _repeat_row(comparison: RepeatedFigure) -> list[str]:
         comparison.difference + comparison.margin,
     )
     bounds = [f"{'-' if bound < 0 else ''}{format_figure(unit, abs(bound))}" for bound in (lower, upper)]
-    change = format_change(comparison.figure, comparison.means) or "none"
+    change_text = format_change(comparison.figure, comparison.means) or "none"
     return [
         *(
             comparison.figure.title,
             format_figure(unit, comparison.means[0]),
             format_figure(unit, comparison.means[1]),
-            change,
+            change_text,
         ),
         *(f"{bounds[0]} to {bounds[1]}", "" if comparison.is_certain or not comparison.margin else "may be chance"),
     ]
@@ -201,10 +201,10 @@ def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
         lines += [f"{name}: rejected: {refusal}" for refusal in rejections[:REJECTIONS_SHOWN_MAX]]
         if len(rejections) > REJECTIONS_SHOWN_MAX:
             lines.append(f"{name}: rejected: and {len(rejections) - REJECTIONS_SHOWN_MAX} more")
-        loops = dict.fromkeys(loop.message for loop in side.result.loops)
-        lines += [f"{name}: loop: {message}" for message in loops]
-    overall = next(section for section in comparison.sections if section.name == "overall")
-    never_admitted = overall.rows[0].figures["neverAdmitted"]
+        loop_messages = dict.fromkeys(loop.message for loop in side.result.loops)
+        lines += [f"{name}: loop: {message}" for message in loop_messages]
+    overall_section = next(section for section in comparison.sections if section.name == "overall")
+    never_admitted = overall_section.rows[0].figures["neverAdmitted"]
     if any(never_admitted):
         duration = format_figure(Unit.SECONDS, comparison.lasts)
         lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {duration}")

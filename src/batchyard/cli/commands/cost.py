@@ -97,21 +97,21 @@ def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[
     if namespace:
         return _cost_records_in(target, namespace), ""
     try:
-        items: Sequence[Obj] = request_document(target, lambda _: f"{_COST_API}/costrecords")["items"]
+        cost_records: Sequence[Obj] = request_document(target, lambda _: f"{_COST_API}/costrecords")["items"]
     except UnreachableError as error:
         if error.code != _FORBIDDEN:
             raise
-        note = "limited to your own namespace: no permission to list CostRecords in other namespaces"
-        return _cost_records_in(target, ""), note
-    return items, ""
+        remark = "limited to your own namespace: no permission to list CostRecords in other namespaces"
+        return _cost_records_in(target, ""), remark
+    return cost_records, ""
 
 
 def _cost_records_in(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
     def path(default_namespace: str) -> str:
         return f"{_COST_API}/namespaces/{quote(namespace or default_namespace)}/costrecords"
 
-    items: Sequence[Obj] = request_document(target, path)["items"]
-    return items
+    cost_records: Sequence[Obj] = request_document(target, path)["items"]
+    return cost_records
 
 
 def _platform_time(target: ClusterTarget) -> Instant:
@@ -142,8 +142,8 @@ def _report_remarks(cost_report: CostReport) -> Sequence[str]:
     """Return remarks on a cost report: the period that it covers, and machines without a known price."""
     if cost_report.begin is None or cost_report.through is None:
         return ()
-    through = format_time(cost_report.through // SECOND * SECOND)
-    remarks = [f"from {format_time(cost_report.begin)} until {through}; records cover whole hours, days and months"]
+    end_text = format_time(cost_report.through // SECOND * SECOND)
+    remarks = [f"from {format_time(cost_report.begin)} until {end_text}; records cover whole hours, days and months"]
     if cost_report.unpriced_pools:
         names = ", ".join(cost_report.unpriced_pools)
         remarks.append(f"no price is known for machines of {names}: they count as free")

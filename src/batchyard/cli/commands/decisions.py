@@ -73,14 +73,14 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
     except ValueError:
         pass
     try:
-        ago = parse_duration(text)
+        time_before_now = parse_duration(text)
     except ValueError:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
     try:
         now: Instant = request_document(target, lambda _: REPORT)["instant"]
     except UnreachableError:
         now = wall_clock()  # no permission to read the platform's time
-    return now - ago
+    return now - time_before_now
 
 
 def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
@@ -91,23 +91,23 @@ def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> s
         (_format_decision_time(decision), _format_object(decision), decision["reason"], decision["message"])
         for decision in items
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    column_widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
     for row, item in zip(rows, items, strict=True):
-        padded_cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        padded_cells = [cell.ljust(width) for cell, width in zip(row, column_widths, strict=False)]
         lines.append("  ".join([*padded_cells, row[3]]).rstrip())
         if is_wide:
             lines += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
     return "\n".join(lines) + "\n"
 
 
-def _format_decision_time(item: Mapping[str, Any]) -> str:
-    seconds_part, _, fraction = item["time"].rstrip("Z").partition(".")
+def _format_decision_time(decision: Mapping[str, Any]) -> str:
+    seconds_part, _, fraction = decision["time"].rstrip("Z").partition(".")
     return f"{seconds_part}.{(fraction or '0')[:3]:0<3}Z"
 
 
-def _format_object(item: Mapping[str, Any]) -> str:
-    reference = item["regarding"]
+def _format_object(decision: Mapping[str, Any]) -> str:
+    reference = decision["regarding"]
     namespace_prefix = f"{reference['namespace']}/" if reference.get("namespace") else ""
     return f"{reference['kind'].lower()} {namespace_prefix}{reference['name']}"
 

@@ -23,7 +23,7 @@ from batchyard.sim.state import State
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
 #: The status codes of a server that serves forecasts but is overloaded.
-_OVERLOADED: Final = (429, 503)
+_OVERLOADED_CODES: Final = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 
 def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
     """Return the keys of the pending Workloads in the requested namespace and queue, in order of creation."""
-    views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
+    workload_views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
     selected_views = [
         view
-        for view in views
+        for view in workload_views
         if not view.finished
         and not view.admitted
         and (not request.namespace or view.namespace == request.namespace)
@@ -137,13 +137,13 @@ async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, A
     info = kind_info(subject.kind)
     path = object_path(info, info.storage_version, subject.namespace, subject.name, "eta")
     try:
-        answer = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
+        reply = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
     finally:
         await transport.close()
-    if answer.code == 200:
-        return decode_object(answer.body)
-    if answer.code in _OVERLOADED:
-        output.report_line(f"batchyard: the server is overloaded ({failure_reason(answer)}): forecasting locally")
+    if reply.code == 200:
+        return decode_object(reply.body)
+    if reply.code in _OVERLOADED_CODES:
+        output.report_line(f"batchyard: the server is overloaded ({failure_reason(reply)}): forecasting locally")
     return None
 
 

@@ -46,14 +46,14 @@ class _OwnerClient:
             return None
         return _check_status(code, document)
 
-    def patch(self, path: str, change: Mapping[str, Any]) -> None:
+    def patch(self, path: str, patch_document: Mapping[str, Any]) -> None:
         """Apply a JSON merge patch to the object at an API path."""
-        _check_status(*self._send("PATCH", path, change, _MERGE_PATCH_TYPE))
+        _check_status(*self._send("PATCH", path, patch_document, _MERGE_PATCH_TYPE))
 
     def post(self, path: str, document: Mapping[str, Any]) -> str:
         """Create an object; return the platform's error message, or '' on success."""
-        code, answer = self._send("POST", path, document, "application/json")
-        return "" if code < http.client.BAD_REQUEST else str(answer.get("message") or code)
+        code, response_document = self._send("POST", path, document, "application/json")
+        return "" if code < http.client.BAD_REQUEST else str(response_document.get("message") or code)
 
     def now(self) -> Instant:
         """Return the current time of the platform."""
@@ -94,11 +94,11 @@ def drain_node(folder: Path, name: str) -> None:
         owner.patch(f"{_NODES_PATH}/{quote(name)}", {"spec": {"unschedulable": True}})
         pod_list = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
         pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
-        rejections = {_pod_key(pod): message for pod in pods if (message := _evict(owner, pod))}
-    for pod, message in rejections.items():
+        rejection_by_pod = {_pod_key(pod): message for pod in pods if (message := _evict(owner, pod))}
+    for pod, message in rejection_by_pod.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")
-    message = f"node {name} is cordoned, {len(pods) - len(rejections)} of {len(pods)} pods were evicted"
-    if rejections:
+    message = f"node {name} is cordoned, {len(pods) - len(rejection_by_pod)} of {len(pods)} pods were evicted"
+    if rejection_by_pod:
         output.fail(f"batchyard: {message}; run the command again once the other pods can be evicted")
     output.report_line(f"batchyard: {message}; kubectl uncordon {name} makes it schedulable again")
 

@@ -73,11 +73,11 @@ def queue_rows(cluster_queues: Sequence[Obj], now: Instant) -> Mapping[str, str]
 
 def node_rows(nodes: Sequence[Obj], now: Instant) -> Mapping[str, str]:
     """Count the nodes with the same pool, status, roles and version; return texts such as `4 nodes` by these fields."""
-    counts = Counter(_kind_of_node(node, now) for node in nodes)
-    return {kind: f"{count} nodes" for kind, count in counts.items()}
+    node_counts = Counter(_describe_node(node, now) for node in nodes)
+    return {kind: f"{count} nodes" for kind, count in node_counts.items()}
 
 
-def _kind_of_node(node: Obj, now: Instant) -> str:
+def _describe_node(node: Obj, now: Instant) -> str:
     _, status, roles, _, version, *_ = printing.row(node, now=now, wide=False)
     return f"{pool_of(node)} {status} {roles} {version}"
 
@@ -157,8 +157,8 @@ def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequen
     equal_count = row_count - len(different_rows)
     output.report_line(f"batchyard: {equal_count} of {row_count} table rows equal those of the simulation")
     if live_guide.timings.missed_timings:
-        slower = live_guide.timings.speed_for(speed)
-        output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
+        slower_speed = live_guide.timings.speed_for(speed)
+        output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower_speed:g}x")
 
 
 def _format_guide(
@@ -242,7 +242,7 @@ def _document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> d
             }
             for observation in observations
         ],
-        "jobs": [_job(job, now) for job in _jobs(guide)],
+        "jobs": [_job_document(job, now) for job in _jobs(guide)],
     }
 
 
@@ -251,7 +251,7 @@ def _live_document(live_guide: LiveGuide, different_rows: Sequence[DifferentRow]
     return {"missedTimings": missed_timings, "differentRows": [row._asdict() for row in different_rows]}
 
 
-def _job(job: Obj, now: Instant) -> dict[str, str]:
+def _job_document(job: Obj, now: Instant) -> dict[str, str]:
     _, _, completions, duration, age = printing.row(job, now=now, wide=False)
     metadata = job["metadata"]
     key = {"namespace": metadata["namespace"], "name": metadata["name"]}

@@ -44,7 +44,7 @@ def run(request: LintRequest) -> None:
     if request.output.is_table:
         output.write("".join(f"{text}\n" for text in map(_format_finding, shown_findings)))
     else:
-        output.write(render_document(_document(shown_findings, report), request.output))
+        output.write(render_document(_report_document(shown_findings, report), request.output))
     output.report_line(summary(report))
     failing_findings = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
     if failing_findings:
@@ -56,8 +56,8 @@ def summary(report: LintReport) -> str:
     document_count = _format_count(report.documents, "document")
     if not report.findings:
         return f"batchyard: no findings in {document_count}"
-    counts = ", ".join(_format_count(report.count(severity), severity.value) for severity in Severity)
-    return f"batchyard: {counts} in {document_count}"
+    count_texts = ", ".join(_format_count(report.count(severity), severity.value) for severity in Severity)
+    return f"batchyard: {count_texts} in {document_count}"
 
 
 def _format_finding(finding: LintFinding) -> str:
@@ -76,18 +76,18 @@ def _finding_lines(finding: LintFinding) -> Iterator[str]:
     yield f"    see: {finding.link}"
 
 
-def _document(findings: Sequence[LintFinding], report: LintReport) -> dict[str, Any]:
+def _report_document(findings: Sequence[LintFinding], report: LintReport) -> dict[str, Any]:
     """Return the lint report as a JSON document."""
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
         "kind": "LintReport",
         "documents": report.documents,
         "counts": {severity.value: report.count(severity) for severity in Severity},
-        "findings": [_row(finding) for finding in findings],
+        "findings": [_finding_fields(finding) for finding in findings],
     }
 
 
-def _row(finding: LintFinding) -> Mapping[str, Any]:
+def _finding_fields(finding: LintFinding) -> Mapping[str, Any]:
     row = {**asdict(finding), "severity": finding.severity.value, "patches": list(finding.patches)}
     return {**{field: value for field, value in row.items() if value not in ("", 0, [])}, "link": finding.link}
 

@@ -372,8 +372,8 @@ class LiveGuide:
         creation_times = (self._create_with_stopped_clock if self._stops_clock else self._create_with_running_clock)(
             step, due_jobs, kubectl_stream
         )
-        pairs = zip(due_jobs, creation_times, strict=True)
-        lateness = {document["metadata"]["name"]: instant - due_at for (due_at, document), instant in pairs}
+        jobs_and_times = zip(due_jobs, creation_times, strict=True)
+        lateness = {document["metadata"]["name"]: instant - due_at for (due_at, document), instant in jobs_and_times}
         for name, duration in lateness.items():
             self.timings.note(Timing(step.name, "Job", name, duration))
         return max(due_jobs[-1][0], *creation_times)
@@ -399,7 +399,7 @@ class LiveGuide:
         """Create each Job at its due time without stopping the clock; return the creation times."""
         started_at, wall_started_at = self._wait_for_moment(self.began + step.starts_at).now, wall_clock()
         for due_at, document in due_jobs:
-            self._wait(due_at - started_at - int((wall_clock() - wall_started_at) * self._platform.speed))
+            self._wait_for_duration(due_at - started_at - int((wall_clock() - wall_started_at) * self._platform.speed))
             kubectl_stream.write_document(_with_run_time(document, step.runtime, self._cluster))
         return [parse_time(text) for text in kubectl_stream.end().split()][
             -len(due_jobs) :
@@ -434,9 +434,9 @@ class LiveGuide:
         if self._stops_clock:
             self._request(CLOCK, {"until": instant})
         while (moment := self._current_moment()).now < instant:
-            self._wait(instant - moment.now)
+            self._wait_for_duration(instant - moment.now)
         while self._stops_clock and not self._request(CLOCK)["hasStopped"]:
-            self._wait(int(_CLOCK_POLL_INTERVAL * SECOND * self._platform.speed))
+            self._wait_for_duration(int(_CLOCK_POLL_INTERVAL * SECOND * self._platform.speed))
         return self._current_moment() if self._stops_clock else moment
 
     def _current_moment(self) -> GuideMoment:
@@ -449,11 +449,11 @@ class LiveGuide:
         try:
             return request_as_owner(connection, path, put)
         except (OSError, http.client.HTTPException):
-            self._wait(0)  # ends the command if the platform has ended
+            self._wait_for_duration(0)  # ends the command if the platform has ended
             connection.close()
             return request_as_owner(connection, path, put)
 
-    def _wait(self, duration: Duration) -> None:
+    def _wait_for_duration(self, duration: Duration) -> None:
         """Wait for a duration in virtual time; the command exits if the platform ends meanwhile."""
         try:
             self._platform.process.wait(duration / SECOND / self._platform.speed)

@@ -208,8 +208,8 @@ def free_port(port: int, option: str) -> int:
     """Return `port`, or any free port if it is 0; raise ProgramError if the port is in use. `option` sets the port."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
-            port_in_use: int = server_socket.getsockname()[1]
-            return port_in_use
+            bound_port: int = server_socket.getsockname()[1]
+            return bound_port
     except OSError as error:
         problem = f"cannot use port {port} of {LOOPBACK}: {error.strerror}"
         raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any free port") from error
@@ -427,7 +427,7 @@ def _run_programs(
                     for started_program, running in processes
                 },
             )
-        _print_result(_document(processes, folder, platform), request)
+        _print_result(_monitoring_document(processes, folder, platform), request)
         if not request.detach:
             _wait_until_one_ends(processes)
 
@@ -481,7 +481,7 @@ def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
             raise ended_error(program, process.returncode)
 
 
-def _document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
+def _monitoring_document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
     """Return the JSON document that the command prints: URLs, pids and files of Prometheus and Grafana."""
     by_name = {program.name: (program, process.pid) for program, process in processes}
     prometheus, pid = by_name[_PROMETHEUS]

@@ -135,8 +135,8 @@ def run_shadow(
     form: ProgressFormat | None,
 ) -> None:
     """Compare a running Kueue's decisions with batchyard's; `kueue` is its Configuration file and fair sharing flag."""
-    default = ShadowSettings()
-    settings = default if patience is None else ShadowSettings(min(default.settle, patience // 2), patience)
+    defaults = ShadowSettings()
+    settings = defaults if patience is None else ShadowSettings(min(defaults.settle, patience // 2), patience)
     config, fair_sharing = kueue
     kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(

@@ -41,7 +41,7 @@ from batchyard.sim.world import EPOCH, ignore_record
 
 _COST_COLUMNS: Final = ("MACHINE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in USES), "COST")
 #: The decimal places of hours, which make them exact to a hundredth of a second.
-_HOUR_DIGITS: Final = 6
+_HOUR_DECIMAL_PLACES: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
@@ -62,8 +62,8 @@ def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
 
 def unplaced_table(pods: Iterable[Obj]) -> str:
     """Return a table of the pods that have no node, with the reasons; empty if all pods have a node."""
-    views = [pod_view(pod) for pod in pods]
-    rows = [[pod.namespace, pod.name, pod.unplaced] for pod in views if pod.awaits_node and pod.unplaced]
+    pod_views = [pod_view(pod) for pod in pods]
+    rows = [[pod.namespace, pod.name, pod.unplaced] for pod in pod_views if pod.awaits_node and pod.unplaced]
     return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
 
 
@@ -85,8 +85,8 @@ def accounting_document(result: Result) -> dict[str, Any]:
 def _use_fields(line: StatementLine) -> dict[str, Any]:
     return {
         "use": line.use,
-        "machineHours": round(line.machine_hours, _HOUR_DIGITS),
-        "acceleratorHours": round(line.accelerator_hours, _HOUR_DIGITS),
+        "machineHours": round(line.machine_hours, _HOUR_DECIMAL_PLACES),
+        "acceleratorHours": round(line.accelerator_hours, _HOUR_DECIMAL_PLACES),
         "cost": _exact_dollars(line.cents),
     }
 
@@ -164,8 +164,8 @@ def run(request: SimulateRequest) -> None:
     scenario, state = read_scenario_and_state(request)
     with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
-        shown_before = () if state is None else state.added_events()
-        reporter = None if request.report is None else Reporter(simulation.world, shown_before)
+        earlier_events = () if state is None else state.added_events()
+        reporter = None if request.report is None else Reporter(simulation.world, earlier_events)
         result = run_to_end(simulation)
     if reporter is not None and request.report is not None:
         write_report(request.report, reporter.html(result.now, result.costs))
@@ -218,9 +218,9 @@ def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State |
 @contextmanager
 def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
     """Yield the options of a simulation run; the run's event log is open until the end of the `with` block."""
-    length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
+    run_length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield SimulationOptions(length, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
+        yield SimulationOptions(run_length, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
 
 
 def report_remarks(result: Result) -> None:
@@ -236,8 +236,8 @@ def read_scenario_or_exit(paths: Sequence[str]) -> Scenario:
     try:
         scenario, warnings = read_scenario(paths)
     except InvalidScenario as invalid:
-        faults = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
     print_warnings(warnings)
     return scenario
 
@@ -284,14 +284,14 @@ def run_remarks(result: Result) -> Iterator[str]:
 
 def format_go_duration(seconds: float) -> str:
     """Format a duration in Go's notation: 1h2m3.5s, 250ms."""
-    total = round(seconds * SECOND)
+    microseconds = round(seconds * SECOND)
     for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
-        if 0 < total < unit * 1000:
-            return f"{total / unit:g}{name}"
-    hours, remainder = divmod(total, HOUR)
+        if 0 < microseconds < unit * 1000:
+            return f"{microseconds / unit:g}{name}"
+    hours, remainder = divmod(microseconds, HOUR)
     minutes, remainder = divmod(remainder, MINUTE)
-    units = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder / SECOND:.9g}s": remainder}
-    return "".join(text for text, amount in units.items() if amount) or "0s"
+    amount_by_text = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder / SECOND:.9g}s": remainder}
+    return "".join(text for text, amount in amount_by_text.items() if amount) or "0s"
 
 
 def run_to_end(simulation: Simulation) -> Result:
@@ -329,10 +329,10 @@ def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
 
 def _loop_messages(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
     """Yield the message of each distinct preemption loop once, with the number of times that it was detected."""
-    detections: dict[str, int] = {}
+    detection_counts: dict[str, int] = {}
     for loop in loops:
-        detections[loop.message] = detections.get(loop.message, 0) + 1
-    for message, count in detections.items():
+        detection_counts[loop.message] = detection_counts.get(loop.message, 0) + 1
+    for message, count in detection_counts.items():
         yield f"{message}{f' (found {count} times)' if count > 1 else ''}"
 
 
@@ -357,8 +357,8 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
         replay = TraceRun(trace, options, scenario)
         result = run_to_end(replay.simulation)
     if request.events != "-":
-        rest = _without_trace(result) if has_manifests else None
-        output.write(_format_trace_report(replay.report(), rest, request.output))
+        manifests_result = _without_trace(result) if has_manifests else None
+        output.write(_format_trace_report(replay.report(), manifests_result, request.output))
     report_remarks(result)
 
 
@@ -382,8 +382,8 @@ def _read_trace_or_exit(folder: Path, load: Fraction) -> Trace:
         lines = [str(fault) for fault in invalid.faults[:REMARKS_SHOWN_MAX]]
         if len(invalid.faults) > REMARKS_SHOWN_MAX:
             lines.append(f"and {len(invalid.faults) - REMARKS_SHOWN_MAX} more")
-        faults = len(invalid.faults)
-        lines.append(f"batchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        lines.append(f"batchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
         output.fail("\n".join(lines))
 
 
@@ -410,8 +410,8 @@ _USAGE_HEADER: Final = ["NODES WITH", "NODES", "RESOURCE", "MEAN", "PEAK", "PEAK
 def _pods_table(report: TraceReport) -> Table:
     pods = report.pods
     header = ["PODS", "PLACED HERE", "PLACED THERE", "IN BOTH", "WAITING", "NOT CREATED"]
-    numbers = pods.total, pods.placed_here, pods.placed_there, pods.placed_in_both, pods.waiting, pods.not_created
-    return [header, list(map(str, numbers))]
+    pod_counts = pods.total, pods.placed_here, pods.placed_there, pods.placed_in_both, pods.waiting, pods.not_created
+    return [header, list(map(str, pod_counts))]
 
 
 def _waits_table(report: TraceReport) -> Table:

@@ -70,19 +70,19 @@ def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iter
     if snapshot.loose:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot.loose))
         yield f"kinds read at a later revision, because the server no longer had the first revision: {names}"
-    plurals = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
-    if plurals:
-        yield f"kinds that the server does not serve: {', '.join(plurals)}"
+    kinds = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
+    if kinds:
+        yield f"kinds that the server does not serve: {', '.join(kinds)}"
     if snapshot.configuration_message:
         yield snapshot.configuration_message
     yield from snapshot.beside
-    counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
+    summary = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
     redaction_note = "names are hashed, " if request.redacts else ""
     file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
     yield (
         f"{sum(snapshot.counts.values())} objects as of {format_time(snapshot.at)}, revision"
         f" {snapshot.revision}{file_note}: "
-        f"{counts}; {redaction_note}environment variables and Secrets are omitted"
+        f"{summary}; {redaction_note}environment variables and Secrets are omitted"
     )
 
 

@@ -113,9 +113,9 @@ def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
     rows["not enforced"] = "NetworkPolicy: pods reach all other pods"
     rows["images"] = _describe_images(node_status)
     for number, gpu in enumerate(node_status["gpus"]):
-        used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
-        memory = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
-        rows[f"GPU {number}"] = f"{gpu['model']} {gpu['uuid']}, {memory}{used}, {gpu['pod'] or 'free'}"
+        usage_text = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
+        memory_text = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
+        rows[f"GPU {number}"] = f"{gpu['model']} {gpu['uuid']}, {memory_text}{usage_text}, {gpu['pod'] or 'free'}"
     for row in node_status["missing"]:
         rows[f"no {row['what']}"] = f"{row['means']}; {row['remedy']}"
     return rows

@@ -31,7 +31,7 @@ from batchyard.sim.whatif import (
 )
 from batchyard.sim.world import EPOCH
 
-_NEVER: Final = "-"
+_NEVER_CELL: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def run(request: WhatifRequest) -> None:
         deleted_keys = [_parse_object_key(text) for text in request.deleted]
         change, warnings = read_change(request.changes, deleted_keys, start)
     except InvalidScenario as invalid:
-        faults = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
     print_warnings(warnings)
     started_at = EPOCH + request.at if start.state is None else start.state.at
     run_length = DEFAULT_RUN_LENGTH if request.until is None and start.state is not None else request.until
@@ -145,12 +145,12 @@ def _workload_row(row: WorkloadDifference) -> list[str]:
 
 def _format_start(timeline: WorkloadTimeline | None) -> str:
     if timeline is None or timeline.starts is None:
-        return _NEVER
+        return _NEVER_CELL
     return "running" if timeline.starts < 0 else format_go_duration(timeline.starts) if timeline.starts else "at once"
 
 
 def _format_end(timeline: WorkloadTimeline | None) -> str:
-    return _NEVER if timeline is None or timeline.ends is None else format_go_duration(timeline.ends)
+    return _NEVER_CELL if timeline is None or timeline.ends is None else format_go_duration(timeline.ends)
 
 
 def _queue_row(row: QueueDifference) -> list[str]:

@@ -146,10 +146,10 @@ def _level_rows(prefix: Sequence[str], levels: Sequence[Document], *, is_ruled_o
         yield *prefix, *[""] * 6
         return
     for number, level in enumerate(levels):
-        amounts = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
+        cells = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
         level_start = prefix if number == 0 else ("", prefix[1], "", "", "", "")
-        yield *level_start, name, *amounts
+        yield *level_start, name, *cells
 
 
 def _holder_lines(document: Document) -> Iterator[str]:
@@ -160,10 +160,8 @@ def _holder_lines(document: Document) -> Iterator[str]:
     for holder in holders:
         amounts = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
         reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
-        borrows = " (borrows)" if holder["borrows"] else ""
-        rows.append(
-            (holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), amounts, reason)
-        )
+        note = " (borrows)" if holder["borrows"] else ""
+        rows.append((holder["workload"], f"{holder['clusterQueue']}{note}", str(holder["priority"]), amounts, reason))
     yield from _table_lines(rows, last_is_free=True)
     if document.get("holdersMore"):
         yield f"... and {document['holdersMore']} more"
@@ -195,9 +193,9 @@ def _table_lines(rows: Sequence[Sequence[str]], *, last_is_free: bool = False) -
         ]
         for row in rows
     ]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+    column_widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
     for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, column_widths, strict=True)).rstrip()
 
 
 def _truncate_cell(text: str) -> str:
@@ -349,8 +347,8 @@ def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
 def _similar_names_hint(name: str, names: Sequence[str]) -> str:
     """Return a hint with the existing names that are most similar to a missing name."""
     matches = [candidate for candidate in names if name in candidate]
-    similar = list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
-    return f"; similar names: {', '.join(similar)}" if similar else ""
+    similar_names = list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
+    return f"; similar names: {', '.join(similar_names)}" if similar_names else ""
 
 
 def _full_name(metadata: Mapping[str, Any]) -> str:

@@ -233,7 +233,7 @@ class TerminalConfirmation:
             raise KeyboardInterrupt from None
 
 
-INTERRUPTED: Final = 130
+INTERRUPTED_EXIT_CODE: Final = 130
 _DISK_FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -411,9 +411,9 @@ def _run_steps(
 ) -> dict[ProgressKind, int]:
     """Run the steps and return how many ended in each way; the command exits if a step is not completed."""
     lock, journal, display = resources
-    unknown = sorted(request.settings.skipped - {step.name for step in steps})
-    if unknown:
-        output.fail(f"batchyard: unknown step {', '.join(unknown)} in --skip; --dry-run lists all steps")
+    unknown_steps = sorted(request.settings.skipped - {step.name for step in steps})
+    if unknown_steps:
+        output.fail(f"batchyard: unknown step {', '.join(unknown_steps)} in --skip; --dry-run lists all steps")
     unfinished_command = _unfinished_command(journal)
     if unfinished_command:
         display.report(f"the previous {unfinished_command} did not finish: its completed steps are skipped")
@@ -427,19 +427,19 @@ def _run_steps(
         request.settings,
     )
     try:
-        counts = runner.run(steps)
+        outcome_counts = runner.run(steps)
     except RunStoppedError as stopped:
         _exit_stopped(stopped, verb, display)
     finally:
         display.clear_status()
     journal.note(event="finished", verb=verb)
-    return counts
+    return outcome_counts
 
 
 def _exit_stopped(error: RunStoppedError, verb: str, display: Display) -> NoReturn:
     display.clear_status()
     display.report(f"batchyard: {verb} stopped at step {error.step}; run the same command again to resume")
-    raise SystemExit(INTERRUPTED if error.kind is ProgressKind.INTERRUPTED else 1)
+    raise SystemExit(INTERRUPTED_EXIT_CODE if error.kind is ProgressKind.INTERRUPTED else 1)
 
 
 def _unfinished_command(journal: StepJournal) -> str:
@@ -465,14 +465,14 @@ def _queue_commands(rendered_platform: RenderedPlatform, connection: ClusterConn
 
 
 def _found_leftovers(
-    rendered_platform: RenderedPlatform, connection: ClusterConnection, processes: CommandRunner, display: Display
+    rendered_platform: RenderedPlatform, connection: ClusterConnection, command_runner: CommandRunner, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
     """Yield the resources that `destroy` keeps, with the output of the command that lists them; skip empty lists."""
     for leftover in leftovers(rendered_platform.platform, connection, str(rendered_platform.folder)):
         if leftover.list_command is None:
             yield leftover, []
             continue
-        command_output = processes.run_probe(leftover.list_command, display.show_progress)
+        command_output = command_runner.run_probe(leftover.list_command, display.show_progress)
         found_lines = [line.strip() for line in command_output.stdout.splitlines() if line.strip()]
         if found_lines:
             yield leftover, found_lines
@@ -515,6 +515,6 @@ def _dry_run_row(step: PlatformStep) -> dict[str, object]:
 
 def _format_shell_command(command: StepCommand) -> str:
     """Format a step's command as a line that a shell can run."""
-    variables = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
+    assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
     input_text = f" <<< {shlex.quote(command.stdin_text)}" if command.stdin_text else ""
-    return f"{variables}{shlex.join(command.argv)}{input_text}"
+    return f"{assignments}{shlex.join(command.argv)}{input_text}"

@@ -90,8 +90,8 @@ def _is_idle(rendered_object: RenderedObject) -> bool:
 
 def _object_of_finding(finding: LintFinding, objects: Sequence[RenderedObject]) -> RenderedObject | None:
     """Return the rendered object that a lint finding is for; the finding's source has the object's number, from 1."""
-    number = finding.source.removeprefix("<object ").removesuffix(">")
-    return objects[int(number) - 1] if number.isdecimal() else None
+    object_number = finding.source.removeprefix("<object ").removesuffix(">")
+    return objects[int(object_number) - 1] if object_number.isdecimal() else None
 
 
 def _line_of_finding(
@@ -146,7 +146,7 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
     if output_format.is_table:
         output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
     else:
-        output.write(render_document(_document(plan), output_format))
+        output.write(render_document(_plan_document(plan), output_format))
     severities = [merged_finding.finding.severity for merged_finding in plan.findings]
     counts = {severity: severities.count(severity) for severity in Severity}
     count_texts = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
@@ -163,8 +163,8 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(rendered_object.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
-    names, supplies = google_resource_names(platform), machine_supplies(platform)
-    return _Plan(platform, names, objects, supplies, quotas(platform), merged_findings, source.name)
+    resource_names, supplies = google_resource_names(platform), machine_supplies(platform)
+    return _Plan(platform, resource_names, objects, supplies, quotas(platform), merged_findings, source.name)
 
 
 def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
     if plan.supplies:
         yield "\n# Machines and dollars per hour: idle (minimum nodes) and full (maximum nodes)\n"
         yield format_table(_supplies_table(plan.supplies))
-        idle, full = _totals(plan.supplies)
+        idle, full = _total_prices(plan.supplies)
         yield f"{_dollars_per_month(idle)} dollars per month idle, {_dollars_per_month(full)} full. {_UNPRICED_NOTE}\n"
     if plan.quotas:
         yield "\n# Compute Engine quotas required for all nodes\n"
@@ -197,14 +197,14 @@ def _names_table(header: str, names_by_kind: Mapping[str, Sequence[str]], format
 
 
 def _supplies_table(rows: Sequence[MachineSupply]) -> Table:
-    idle, full = _totals(rows)
+    idle, full = _total_prices(rows)
     header = ["POOL", "MACHINE", "TERMS", "ACCELERATORS", "NODES", "EACH", "IDLE", "FULL"]
     cells = [
         [
             row.name,
             row.machine.name,
             "reserved" if row.reserved else row.provisioning,
-            _accelerators(row),
+            _accelerators_cell(row),
             str(row.maximum) if row.minimum == row.maximum else f"{row.minimum}-{row.maximum}",
             *map(_format_dollars, (row.price, row.idle, row.full)),
         ]
@@ -213,7 +213,7 @@ def _supplies_table(rows: Sequence[MachineSupply]) -> Table:
     return [header, *cells, ["all", "", "", "", "", "", _format_dollars(idle), _format_dollars(full)]]
 
 
-def _accelerators(row: MachineSupply) -> str:
+def _accelerators_cell(row: MachineSupply) -> str:
     accelerator = row.machine.accelerator
     return f"{accelerator.count} {accelerator.type}" if accelerator else ""
 
@@ -242,7 +242,7 @@ def _fit_names(names: Sequence[str]) -> str:
     return ", ".join(fitting_names)
 
 
-def _totals(rows: Sequence[MachineSupply]) -> tuple[MicroDollars, MicroDollars]:
+def _total_prices(rows: Sequence[MachineSupply]) -> tuple[MicroDollars, MicroDollars]:
     return sum(row.idle for row in rows), sum(row.full for row in rows)
 
 
@@ -254,9 +254,9 @@ def _dollars_per_month(amount: MicroDollars) -> str:
     return str((amount * _HOURS_PER_MONTH + 500_000) // 1_000_000)
 
 
-def _document(plan: _Plan) -> dict[str, Any]:
+def _plan_document(plan: _Plan) -> dict[str, Any]:
     """Return the plan as a JSON document, with costs in dollars per hour."""
-    idle, full = _totals(plan.supplies)
+    idle, full = _total_prices(plan.supplies)
     platform = plan.platform
     return {
         "apiVersion": "batchyard.dev/v1alpha1",

@@ -65,7 +65,7 @@ class CommandRunner:
         except (FileNotFoundError, PermissionError):
             return NO_SUCH_PROGRAM
         self._lock.record_command(process.pid, command.argv)
-        interrupts = 0
+        interrupt_count = 0
         is_late = False
         while True:
             try:
@@ -75,10 +75,10 @@ class CommandRunner:
                 show_progress(_last_line(stderr), waited_seconds)
                 is_late = self._enforce_time_limit(process, command, waited_seconds, is_late)
             except KeyboardInterrupt:
-                interrupts += 1
-                self._interrupt(process, command, interrupts)
+                interrupt_count += 1
+                self._interrupt(process, command, interrupt_count)
             else:
-                return _final_exit_code(code, interrupts, is_late)
+                return _final_exit_code(code, interrupt_count, is_late)
 
     def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "Popen[bytes]":
         with tempfile.TemporaryFile() as stdin_file:
@@ -103,19 +103,19 @@ class CommandRunner:
             return True
         return is_late
 
-    def _interrupt(self, process: "Popen[bytes]", command: StepCommand, interrupts: int) -> None:
-        """Forward Ctrl-C number `interrupts` to the command: the first as SIGINT, then SIGTERM, then SIGKILL."""
+    def _interrupt(self, process: "Popen[bytes]", command: StepCommand, interrupt_count: int) -> None:
+        """Forward Ctrl-C number `interrupt_count` to the command: the first as SIGINT, then SIGTERM, then SIGKILL."""
         name = command.argv[0]
-        if interrupts == 1:
+        if interrupt_count == 1:
             self._report(f"interrupted {name}, waiting until it ends (Ctrl-C again kills it, which can lose its state)")
             _signal_process_group(process, signal.SIGINT)
         else:
-            _signal_process_group(process, signal.SIGTERM if interrupts == 2 else signal.SIGKILL)
+            _signal_process_group(process, signal.SIGTERM if interrupt_count == 2 else signal.SIGKILL)
 
 
-def _final_exit_code(code: int, interrupts: int, is_late: bool) -> int:
+def _final_exit_code(code: int, interrupt_count: int, is_late: bool) -> int:
     """Return the exit code of an ended command; raise InterruptedCommandError if the user interrupted it."""
-    if interrupts:
+    if interrupt_count:
         raise InterruptedCommandError
     return TOO_LONG if is_late else code
 
@@ -129,10 +129,10 @@ def _failure_message(code: int, command: StepCommand) -> str:
     return ""
 
 
-def _signal_process_group(process: "Popen[bytes]", number: signal.Signals) -> None:
+def _signal_process_group(process: "Popen[bytes]", signal_number: signal.Signals) -> None:
     """Send a signal to the process group of a command."""
     try:
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal_number)
     except ProcessLookupError:
         return
 

@@ -48,8 +48,8 @@ def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
     Raises FileNotFoundError if this installation lacks the sources.
     """
-    sources = {SOURCES: source_archive()} if builds_operator(platform) else {}
-    return {**render(platform), **sources}
+    source_files = {SOURCES: source_archive()} if builds_operator(platform) else {}
+    return {**render(platform), **source_files}
 
 
 def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
@@ -60,7 +60,7 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
     old_digests = _read_record(out)
-    obsolete = [path for path in old_digests if path not in contents]
+    obsolete_paths = [path for path in old_digests if path not in contents]
     conflicts = [path for path in contents if _is_foreign(out / path, contents[path], old_digests.get(path, []))]
     if conflicts and not overwrite:
         return conflicts, 0
@@ -71,7 +71,7 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_atomically(target, content)
-    removed_count = sum(_remove_unchanged(out, path, old_digests[path]) for path in obsolete)
+    removed_count = sum(_remove_unchanged(out, path, old_digests[path]) for path in obsolete_paths)
     _write_record(out, new_digests)
     return [], removed_count
 
@@ -92,12 +92,12 @@ def _write_record(out: Path, record: Mapping[str, list[str]]) -> None:
 
 def _write_atomically(target: Path, content: bytes) -> None:
     """Write a file atomically: a partial file, for example on a full disk, would later count as the user's."""
-    temporary = target.with_name(f".{target.name}.new")
+    temporary_path = target.with_name(f".{target.name}.new")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(target)
+        temporary_path.write_bytes(content)
+        temporary_path.replace(target)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
 
 

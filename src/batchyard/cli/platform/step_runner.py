@@ -127,7 +127,7 @@ class StepRunner:
     """Runs steps in a locked rendered folder; the outputs of probes in `only_if` are cached for the whole run."""
 
     folder: Path
-    processes: CommandRunner
+    runner: CommandRunner
     journal: StepJournal
     display: Display
     confirmation: Confirmation
@@ -136,10 +136,10 @@ class StepRunner:
 
     def run(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
         """Run all steps; return how many ended in each way. Raise RunStoppedError if a step is not completed."""
-        counts = dict.fromkeys(ProgressKind, 0)
+        outcome_counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
-            counts[self._complete_step(step, number, len(steps))] += 1
-        return counts
+            outcome_counts[self._complete_step(step, number, len(steps))] += 1
+        return outcome_counts
 
     def _complete_step(self, step: PlatformStep, number: int, total: int) -> ProgressKind:
         started_at = monotonic_seconds()
@@ -196,7 +196,7 @@ class StepRunner:
             return step, ""
         show_progress = self.display.show_progress
         input_text = step.stdin_from_probes(
-            [self.processes.run_probe(probe.command, show_progress) for probe in step.probes]
+            [self.runner.run_probe(probe.command, show_progress) for probe in step.probes]
         )
         return replace(
             step, commands=tuple(replace(command, stdin_text=input_text) for command in step.commands)
@@ -207,7 +207,7 @@ class StepRunner:
         assert consent is not None, "_ask_consent is called only for steps that require consent"
         question = consent.question.replace("{seen}", detail)
         if consent.details is not None:
-            probe_output = self.processes.run_probe(consent.details.command, self.display.show_progress)
+            probe_output = self.runner.run_probe(consent.details.command, self.display.show_progress)
             question += consent.details.format_details(probe_output, input_text)
         self.display.clear_status()
         return self.confirmation.confirm(question, consent.is_grave(detail))
@@ -216,10 +216,10 @@ class StepRunner:
         """Run a step's commands with retries; before each retry, probe whether the step is already done."""
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        attempts = 0
+        attempt_count = 0
         while (command_output := self._first_failure(step, log)) is not None:
-            attempts += 1
-            if not step.retry.should_retry(command_output.stderr, attempts):
+            attempt_count += 1
+            if not step.retry.should_retry(command_output.stderr, attempt_count):
                 lines = [line.rstrip() for line in command_output.stderr.splitlines() if line.strip()]
                 raise StepFailedError(command_output.main_error, tuple(lines[-_TAIL_LINES:]), str(log))
             report_event(ProgressKind.RETRIED, f"{command_output.main_error}; again in {step.retry.pause_seconds} s")
@@ -230,7 +230,7 @@ class StepRunner:
     def _first_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
         """Run a step's commands until one fails; return the output of the failed command, or None if all succeed."""
         for command in step.commands:
-            command_output = self.processes.run_logged(command, log, self.display.show_progress)
+            command_output = self.runner.run_logged(command, log, self.display.show_progress)
             if command_output.code and not any(text in command_output.stderr for text in command.tolerated_errors):
                 return command_output
         return None
@@ -238,15 +238,15 @@ class StepRunner:
     def _wait_until_done(self, step: PlatformStep, result: ProbeResult) -> ProbeResult:
         """Run the probes repeatedly until the step is done; raise StepFailedError after the step's timeout."""
         started_at = monotonic_seconds()
-        pause = _PROBE_INTERVALS[0]
+        pause_seconds = _PROBE_INTERVALS[0]
         while not result.is_satisfied:
             waited_seconds = monotonic_seconds() - started_at
             if waited_seconds >= step.patience_seconds:
                 timeout_note = f", after waiting {step.patience_seconds} s" if step.patience_seconds else ""
                 raise StepFailedError(f"{result.description}{timeout_note}")
             self.display.show_progress(result.description, waited_seconds)
-            Event().wait(pause * self.settings.pace)
-            pause = min(2 * pause, _PROBE_INTERVALS[1])
+            Event().wait(pause_seconds * self.settings.pace)
+            pause_seconds = min(2 * pause_seconds, _PROBE_INTERVALS[1])
             result = self._probe(step)
         return result
 
@@ -254,7 +254,7 @@ class StepRunner:
         """Run a step's probes until one is not satisfied; return the result of the last one run."""
         result = ProbeResult(not step.probes)
         for probe in step.probes:
-            result = probe.parser(self.processes.run_probe(probe.command, self.display.show_progress))
+            result = probe.parser(self.runner.run_probe(probe.command, self.display.show_progress))
             if not result.is_satisfied:
                 return result
         return result
@@ -262,12 +262,12 @@ class StepRunner:
     def _probe_once(self, probe: Probe) -> ProbeResult:
         """Return the result of a probe; its command runs at most once for all steps."""
         if probe.command not in self._probe_outputs:
-            self._probe_outputs[probe.command] = self.processes.run_probe(probe.command, self.display.show_progress)
+            self._probe_outputs[probe.command] = self.runner.run_probe(probe.command, self.display.show_progress)
         return probe.parser(self._probe_outputs[probe.command])
 
 
 def probe_steps(
-    processes: CommandRunner, display: Display, steps: Sequence[PlatformStep]
+    runner: CommandRunner, display: Display, steps: Sequence[PlatformStep]
 ) -> list[tuple[PlatformStep, ProbeResult | None]]:
     """Run the probes of all steps; return each step's result, or None for steps after a missing prerequisite."""
     results: list[tuple[PlatformStep, ProbeResult | None]] = []
@@ -280,7 +280,7 @@ def probe_steps(
             continue
         result = ProbeResult(True)
         for probe in step.probes:
-            result = probe.parser(processes.run_probe(probe.command, display.show_progress))
+            result = probe.parser(runner.run_probe(probe.command, display.show_progress))
             if not result.is_satisfied:
                 break
         results.append((step, result))

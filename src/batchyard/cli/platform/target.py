@@ -51,12 +51,12 @@ def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal
     recorded_target = journal.target()
     if recorded_target is not None and not options.context and not options.kubeconfig:
         connection = ClusterConnection(recorded_target.get("kubeconfig", ""), recorded_target.get("context", ""))
-    view = _kubeconfig_view(connection)
-    context = str(view.get("current-context") or "")
-    servers = [row["cluster"].get("server", "") for row in view.get("clusters") or ()]
-    if not context or not servers:
+    kubeconfig_view = _kubeconfig_view(connection)
+    context = str(kubeconfig_view.get("current-context") or "")
+    server_urls = [row["cluster"].get("server", "") for row in kubeconfig_view.get("clusters") or ()]
+    if not context or not server_urls:
         raise TargetError("kubectl has no current cluster: select one with --kubeconfig FILE or --context NAME")
-    _record_target(journal, platform.name, f"{servers[0]}", kubeconfig=connection.kubeconfig, context=context)
+    _record_target(journal, platform.name, f"{server_urls[0]}", kubeconfig=connection.kubeconfig, context=context)
     return ClusterConnection(connection.kubeconfig, context)
 
 
@@ -84,8 +84,8 @@ def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
         raise TargetError(f"kubectl reported no cluster within {_KUBECTL_TIMEOUT} s: check your kubeconfig") from None
     if result.returncode:
         raise TargetError(f"{result.stderr.strip()}: select a cluster with --kubeconfig FILE or --context NAME")
-    view: dict[str, Any] = json.loads(result.stdout)
-    return view
+    kubeconfig_view: dict[str, Any] = json.loads(result.stdout)
+    return kubeconfig_view
 
 
 STANDARD_INPUT = "-"

@@ -31,18 +31,18 @@ class Cluster:
     def __init__(self, transport: HttpTransport, url: str) -> None:
         self.transport = transport
         self.url = url
-        self._visibility: Sequence[str] = _VISIBILITY_VERSIONS
+        self._versions: Sequence[str] = _VISIBILITY_VERSIONS
 
     async def check(self, job_request: JobRequest) -> None:
         """Raise SubmitError if the LocalQueue or priority class is missing; skip checks that the user may not do."""
-        queues = await self._list_names(scheme.LOCAL_QUEUE, job_request.namespace)
-        if queues is not None and job_request.queue not in queues:
+        queue_names = await self._list_names(scheme.LOCAL_QUEUE, job_request.namespace)
+        if queue_names is not None and job_request.queue not in queue_names:
             all_queues = await self._list_items(scheme.LOCAL_QUEUE) or ()
-            raise SubmitError(_missing_queue_message(job_request, queues, all_queues))
+            raise SubmitError(_missing_queue_message(job_request, queue_names, all_queues))
         if job_request.priority:
-            classes = await self._list_names(scheme.WORKLOAD_PRIORITY_CLASS)
-            if classes is not None and job_request.priority not in classes:
-                available = ", ".join(classes) or "none"
+            class_names = await self._list_names(scheme.WORKLOAD_PRIORITY_CLASS)
+            if class_names is not None and job_request.priority not in class_names:
+                available = ", ".join(class_names) or "none"
                 raise SubmitError(f"WorkloadPriorityClass {job_request.priority} not found; available: {available}")
 
     async def create(self, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
@@ -60,14 +60,14 @@ class Cluster:
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
         """Return the number of Workloads before the Job in its LocalQueue, and of all pending ones; None if unknown."""
-        if not self._visibility:
+        if not self._versions:
             return None
         queue_path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}/pendingworkloads"
-        answer = await self.transport.ask(HttpRequest("GET", f"{_VISIBILITY_PATH}/{self._visibility[0]}/{queue_path}"))
-        if answer.code in {_NOT_FOUND, _FORBIDDEN}:  # not served in this version, or no permission
-            self._visibility = self._visibility[1:]
+        response = await self.transport.ask(HttpRequest("GET", f"{_VISIBILITY_PATH}/{self._versions[0]}/{queue_path}"))
+        if response.code in {_NOT_FOUND, _FORBIDDEN}:  # not served in this version, or no permission
+            self._versions = self._versions[1:]
             return None
-        items = _items_in(answer)
+        items = _items_in(response)
         for item in items:
             owners = item["metadata"].get("ownerReferences") or ()
             if any(owner["uid"] == uid for owner in owners):
@@ -77,16 +77,16 @@ class Cluster:
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
         """Request the pods that match a label selector from the API server."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
-        answer = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
-        return _items_in(answer)
+        response = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
+        return _items_in(response)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
         """Return the reason and message of a pod's latest warning Event; None if it has none or they are forbidden."""
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
-        answer = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
-        events = [(event_last_time(event), event) for event in _items_in(answer)]
+        response = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
+        events = [(event_last_time(event), event) for event in _items_in(response)]
         if not events:
             return None
         _, latest_event = max(events, key=lambda event: event[0])
@@ -105,19 +105,19 @@ class Cluster:
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
         """Delete a Job whose ConfigMaps could not be created; raise SubmitError if the deletion fails."""
-        answer = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
-        if not 200 <= answer.code < 300 and answer.code != _NOT_FOUND:
+        response = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
+        if not 200 <= response.code < 300 and response.code != _NOT_FOUND:
             name = job["metadata"]["name"]
             raise SubmitError(
-                f"Job {name} was created without its files and cannot be deleted: {failure_reason(answer)}"
+                f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
             )
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
-        answer = await self.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
-        if not 200 <= answer.code < 300:
-            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(answer)}")
-        return decode_object(answer.body)
+        response = await self.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
+        if not 200 <= response.code < 300:
+            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(response)}")
+        return decode_object(response.body)
 
     async def _list_names(self, kind: str, namespace: str = "") -> Sequence[str] | None:
         items = await self._list_items(kind, namespace)
@@ -128,18 +128,18 @@ class Cluster:
         info = kind_info(kind)
         for version in reversed(info.versions):
             path = object_path(info, version, namespace) if namespace else kind_path(info, version)
-            answer = await self.transport.ask(HttpRequest("GET", path))
-            if answer.code == 200:
-                return _items_in(answer)
-            if answer.code == _FORBIDDEN:
+            response = await self.transport.ask(HttpRequest("GET", path))
+            if response.code == 200:
+                return _items_in(response)
+            if response.code == _FORBIDDEN:
                 return None
-            if answer.code != _NOT_FOUND:
-                raise SubmitError(f"{self.url}: {failure_reason(answer)}")
+            if response.code != _NOT_FOUND:
+                raise SubmitError(f"{self.url}: {failure_reason(response)}")
         raise SubmitError(f"{self.url} does not serve {info.plural}.{info.group}: install Kueue first")
 
 
-def _items_in(answer: HttpResponse) -> Sequence[Obj]:
-    items: Sequence[Obj] = decode_object(answer.body).get("items") or ()
+def _items_in(response: HttpResponse) -> Sequence[Obj]:
+    items: Sequence[Obj] = decode_object(response.body).get("items") or ()
     return items
 
 

@@ -219,15 +219,15 @@ class JobFollower:
     async def _watch(self, informer: Informer) -> None:
         """List and watch the objects of an informer until the task is cancelled."""
         while True:
-            step = informer.plan_request()
-            if step.wait:
-                await sleep_for(step.wait)
-            if step.is_watch:
+            plan = informer.plan_request()
+            if plan.wait:
+                await sleep_for(plan.wait)
+            if plan.is_watch:
                 process_lines = partial(self._on_watch_lines, informer)
-                answer = await self._cluster.transport.stream(step.request, process_lines)
-                informer.process_watch_end(answer)
+                response = await self._cluster.transport.stream(plan.request, process_lines)
+                informer.process_watch_end(response)
             else:
-                self._process_events(informer.process_list_page(await self._cluster.transport.ask(step.request)))
+                self._process_events(informer.process_list_page(await self._cluster.transport.ask(plan.request)))
             self._report_informer_problem(informer)
 
     def _on_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
@@ -281,16 +281,16 @@ class JobFollower:
         log = LogReader(pod, self._log)
         while True:
             namespace = self._job_request.namespace
-            answer = await self._cluster.follow_log(namespace, pod, CONTAINER, log.since, log.process_lines)
-            is_complete = answer.code == 200 and not answer.trouble
+            response = await self._cluster.follow_log(namespace, pod, CONTAINER, log.since, log.process_lines)
+            is_complete = response.code == 200 and not response.trouble
             pods_by_key = self._cache.of_kind(scheme.POD)
             current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
-            if answer.code == _NOT_FOUND or (
+            if response.code == _NOT_FOUND or (
                 is_complete and (current_pod is None or progress.terminated_state_of(current_pod) is not None)
             ):
                 return
-            if answer.code >= 400:
-                self._report_once(f"the log of pod {pod}: {failure_reason(answer)}")
+            if response.code >= 400:
+                self._report_once(f"the log of pod {pod}: {failure_reason(response)}")
             log.restart_reading()
             await sleep_for(_LOG_RETRY_DELAY)
 
@@ -322,14 +322,14 @@ class LogReader:
     def process_lines(self, lines: Sequence[bytes]) -> None:
         """Report the new lines of the log; skip lines that were reported before reading restarted."""
         for line in lines:
-            time, _, text = line.decode("utf-8", "replace").partition(" ")
-            if time == self.since and self._lines_to_skip:
+            timestamp, _, text = line.decode("utf-8", "replace").partition(" ")
+            if timestamp == self.since and self._lines_to_skip:
                 self._lines_to_skip -= 1
                 continue
-            if time < self.since:
+            if timestamp < self.since:
                 continue
-            self._reported_count = self._reported_count + 1 if time == self.since else 1
-            self.since = time
+            self._reported_count = self._reported_count + 1 if timestamp == self.since else 1
+            self.since = timestamp
             self._notify(self._pod, text)
 
     def restart_reading(self) -> None:

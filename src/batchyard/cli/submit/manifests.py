@@ -173,9 +173,9 @@ def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
 
 
 def _resources(job_request: JobRequest) -> dict[str, str]:
-    plain = {"cpu": job_request.cpu, "memory": job_request.memory}
+    cpu_and_memory = {"cpu": job_request.cpu, "memory": job_request.memory}
     devices = {resource: str(count) for resource, count in job_request.devices.items() if count}
-    return {**{resource: amount for resource, amount in plain.items() if amount}, **devices}
+    return {**{resource: amount for resource, amount in cpu_and_memory.items() if amount}, **devices}
 
 
 def _volume_sources(job_request: JobRequest, archive: bytes) -> list[dict[str, Any]]:
@@ -250,17 +250,17 @@ def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Itera
     """Yield the files, folders and links to pack below a folder, sorted by name; add others to `excluded_paths`."""
     for path in sorted(folder.iterdir()):
         name = path.relative_to(root).as_posix()
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode):
+        file_mode = path.lstat().st_mode
+        if stat.S_ISLNK(file_mode):
             _check_link(path, root)
             yield _FolderEntry(name, path, 0)
-        elif stat.S_ISDIR(mode):
+        elif stat.S_ISDIR(file_mode):
             if path.name in EXCLUDED_FOLDERS or any((path / mark).exists() for mark in _EXCLUDING_FILES):
                 excluded_paths.append(f"{name}/")
                 continue
             yield _FolderEntry(name, path, 0)
             yield from _entries_below(path, root, excluded_paths)
-        elif stat.S_ISREG(mode):
+        elif stat.S_ISREG(file_mode):
             yield _FolderEntry(name, path, path.lstat().st_size)
         else:  # a socket, a pipe, a device
             excluded_paths.append(name)
@@ -279,14 +279,14 @@ def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for entry in entries:
-            mode = entry.path.lstat().st_mode
+            file_mode = entry.path.lstat().st_mode
             member = tarfile.TarInfo(entry.name)
             member.mtime = _MODIFICATION_TIME
-            member.mode = 0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644
+            member.mode = 0o755 if stat.S_ISDIR(file_mode) or file_mode & stat.S_IXUSR else 0o644
             content = b""
-            if stat.S_ISLNK(mode):
+            if stat.S_ISLNK(file_mode):
                 member.type, member.linkname = tarfile.SYMTYPE, os.fspath(entry.path.readlink())
-            elif stat.S_ISDIR(mode):
+            elif stat.S_ISDIR(file_mode):
                 member.type = tarfile.DIRTYPE
             else:
                 content = entry.path.read_bytes()
@@ -296,8 +296,8 @@ def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
 
 
 def _too_large_message(folder: Path, size: int, limit: int, size_kind: str, entries: Sequence[_FolderEntry]) -> str:
-    largest = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_FILES_SHOWN_MAX]
-    largest_names = ", ".join(f"{entry.name} ({format_megabytes(entry.size)})" for entry in largest)
+    largest_entries = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_FILES_SHOWN_MAX]
+    largest_names = ", ".join(f"{entry.name} ({format_megabytes(entry.size)})" for entry in largest_entries)
     message = (
         f"{folder}: {format_megabytes(size)}{size_kind}, more than the limit of {format_megabytes(limit)}; "
         f"the largest files: {largest_names}"

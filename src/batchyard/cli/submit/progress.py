@@ -129,8 +129,8 @@ class JobProgress:
             yield ProgressMessage("Deleted", "the Job was deleted", {"exitCode": _FAILURE_EXIT_CODE})
 
     def _report_early_messages(self) -> Iterator[ProgressMessage]:
-        early, self._early_messages = self._early_messages, []
-        yield from early
+        early_messages, self._early_messages = self._early_messages, []
+        yield from early_messages
 
     def _pending_message(self, reason: str) -> Iterator[ProgressMessage]:
         if reason and reason != self._pending_reason:
@@ -138,8 +138,8 @@ class JobProgress:
             yield ProgressMessage("Pending", f"waits: {reason}", {"message": reason})
 
     def _exit_code(self, reason: str) -> int:
-        codes = list(self._exit_codes.values())
-        return codes[-1] if codes and reason in _CONTAINER_FAILURE_REASONS else _FAILURE_EXIT_CODE
+        exit_codes = list(self._exit_codes.values())
+        return exit_codes[-1] if exit_codes and reason in _CONTAINER_FAILURE_REASONS else _FAILURE_EXIT_CODE
 
 
 def terminated_state_of(pod: Obj) -> Mapping[str, Any] | None:
@@ -154,8 +154,8 @@ def terminated_state_of(pod: Obj) -> Mapping[str, Any] | None:
 def has_container_started(pod: Obj) -> bool:
     """Return whether the main container of a pod has started, so that its log exists."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
-    return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in states)
+    container_states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
+    return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in container_states)
 
 
 def _admitted_message(workload: Obj) -> ProgressMessage:
@@ -197,9 +197,9 @@ def _pod_message(pod: Obj) -> ProgressMessage | None:
         if waiting_state.get("message"):
             text = f"{waiting_state.get('reason', '')}: {waiting_state['message']}"
             return ProgressMessage("PodWaiting", f"pod {name} waits: {text}", {"pod": name, "message": text})
-    scheduling = find_condition(pod, "PodScheduled")
-    if scheduling is not None and scheduling["status"] == "False":
-        message = scheduling.get("message") or scheduling.get("reason") or ""
+    scheduling_condition = find_condition(pod, "PodScheduled")
+    if scheduling_condition is not None and scheduling_condition["status"] == "False":
+        message = scheduling_condition.get("message") or scheduling_condition.get("reason") or ""
         return ProgressMessage("PodWaiting", f"pod {name} waits: {message}", {"pod": name, "message": message})
     return None
 

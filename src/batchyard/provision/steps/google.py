@@ -310,7 +310,7 @@ def images(platform: PlatformModel, google: Google, all_parts: Sequence[Manifest
 
 def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
     """Return a step that builds or copies an image with podman or docker, unless its repository has the image."""
-    login_command = model.run("gcloud", "auth", "configure-docker", recipe.login_command, "--quiet")
+    login_command = model.run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE_SCRIPT, *recipe.lines])
     return model.PlatformStep(
         f"image-{recipe.short_name}",
