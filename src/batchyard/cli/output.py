@@ -75,11 +75,11 @@ NOTHING_FOUND: Final = "No resources found\n"
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
-def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[str, Any] = _NO_FIELDS) -> str:
-    """Format objects as a table, JSON or YAML; JSON and YAML also contain the fields of `besides`."""
+def render(listing: Listing, output: Output, *, now: Instant, extra_fields: Mapping[str, Any] = _NO_FIELDS) -> str:
+    """Format objects as a table, JSON or YAML; JSON and YAML also contain the fields of `extra_fields`."""
     if output.is_table:
         return render_tables(listing, now=now, wide=output is Output.WIDE)
-    return render_document({**_kubernetes_list(listing), **besides}, output)
+    return render_document({**_kubernetes_list(listing), **extra_fields}, output)
 
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:

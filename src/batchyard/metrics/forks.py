@@ -56,7 +56,7 @@ class ForkMetrics:
 
 
 #: The kinds of decisions for which shadow mode compares Kueue with batchyard.
-DECISIONS: Final = ("admission", "preemption", "eviction")
+DECISION_KINDS: Final = ("admission", "preemption", "eviction")
 
 
 class ShadowMetrics:
@@ -75,7 +75,7 @@ class ShadowMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of shadow mode."""
         counts = self._counts()
-        agreed_samples = [((kind,), counts.agreements.get(kind, 0)) for kind in DECISIONS]
+        agreed_samples = [((kind,), counts.agreements.get(kind, 0)) for kind in DECISION_KINDS]
         kinds = [kind for kind in DivergenceType if kind is not DivergenceType.LATE]
         parted_samples = [((kind.value,), counts.divergences.get(kind.value, 0)) for kind in kinds]
         yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed_samples)

@@ -47,7 +47,7 @@ class SimulatedLoad(NamedTuple):
     memory: int
 
 
-IDLE: Final = SimulatedLoad(0, 0)
+IDLE_LOAD: Final = SimulatedLoad(0, 0)
 
 
 def simulated_load(uid: str, gpu: int, elapsed_time: Duration) -> SimulatedLoad:
@@ -71,7 +71,7 @@ def _draw_between(bounds: tuple[int, int], *names: str) -> int:
 
 
 MEASURED: Final = "nvml"
-SIMULATED: Final = "simulated"
+SIMULATED_SOURCE: Final = "simulated"
 #: The memory of a GPU in MiB, by the accelerator's type. Source: NVIDIA's data sheets.
 _MEMORY_BY_MODEL: Final = {
     "nvidia-tesla-p4": 8192,
@@ -186,7 +186,7 @@ def _container_gpus(container: Obj) -> int:
 
 def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
-    holder, load, memory = GpuHolder(), IDLE, _MEMORY_BY_MODEL.get(model)
+    holder, load, memory = GpuHolder(), IDLE_LOAD, _MEMORY_BY_MODEL.get(model)
     if pod is not None:
         container = next((c["name"] for c in pod["spec"]["containers"] if _container_gpus(c)), "")
         holder = GpuHolder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
@@ -195,11 +195,11 @@ def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuStat
     used_memory = None if memory is None else memory * load.memory // 100
     return GpuState(
         number,
-        f"GPU-{SIMULATED}-{name}-{number}",
+        f"GPU-{SIMULATED_SOURCE}-{name}-{number}",
         model,
         name,
         holder,
-        SIMULATED,
+        SIMULATED_SOURCE,
         busy_percent=load.busy,
         used_mib=used_memory,
         free_mib=None if memory is None or used_memory is None else memory - used_memory,

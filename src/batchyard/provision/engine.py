@@ -134,7 +134,7 @@ _SCRAPING_BY_COLLECTOR: Final[Mapping[MetricsCollector, Scraping]] = {
 _ACCESS_FILE: Final = "monitoring-access.yaml"
 #: Webhook port of the released Kueue and JobSet.
 KUEUE_WEBHOOK_PORT: Final = 9443
-NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngine.KUEUE: "kueue-system"}
+ENGINE_NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngine.KUEUE: "kueue-system"}
 
 
 class EngineDeployment(NamedTuple):
@@ -165,7 +165,7 @@ def settings_of(platform: PlatformModel) -> InstallSettings:
     has_budget = any(team.budget is not None for team in platform.teams)
     return InstallSettings(
         image=image_of(platform),
-        namespace=NAMESPACES[PlatformEngine.BATCHYARD],
+        namespace=ENGINE_NAMESPACES[PlatformEngine.BATCHYARD],
         replicas=platform.operator.replicas,
         controllers=(*KUBERNETES_GROUPS, COSTS) if has_budget else KUBERNETES_GROUPS,
         scraping=_SCRAPING_BY_COLLECTOR[platform.monitoring.collector],
@@ -190,7 +190,7 @@ def engine_deployments(platform: PlatformModel) -> list[EngineDeployment]:
     if platform.engine is PlatformEngine.KUEUE:
         return [
             EngineDeployment("jobset-system", "jobset-controller-manager"),
-            EngineDeployment(NAMESPACES[PlatformEngine.KUEUE], "kueue-controller-manager"),
+            EngineDeployment(ENGINE_NAMESPACES[PlatformEngine.KUEUE], "kueue-controller-manager"),
         ]
     settings = settings_of(platform)
     return [EngineDeployment(settings.namespace, settings.name)]

@@ -19,7 +19,7 @@ from batchyard.provision.engine import image_of
 from batchyard.provision.model import Google, PlatformEngine, PlatformModel
 
 #: The source archive, below the rendered folder.
-SOURCES: Final = "build/operator-image.tar.gz"
+SOURCES_FILE: Final = "build/operator-image.tar.gz"
 #: The folder of the unpacked archive, below the rendered folder.
 _SOURCE_FOLDER: Final = "build/.operator-image"
 #: The platform of GKE's nodes; the build machine may differ.
@@ -65,12 +65,12 @@ def _operator_recipe(reference: str) -> ImageRecipe:
     lines = [
         f"rm -rf {_SOURCE_FOLDER}",
         f"mkdir -p {_SOURCE_FOLDER}",
-        f"tar -xzf {SOURCES} -C {_SOURCE_FOLDER}",
+        f"tar -xzf {SOURCES_FILE} -C {_SOURCE_FOLDER}",
         f'"$engine" build {_NODE_PLATFORM} --file {recipe_file} --tag {reference} {_SOURCE_FOLDER}',
         f"rm -rf {_SOURCE_FOLDER}",
         f'"$engine" push {reference}',
     ]
-    return ImageRecipe(reference, f"build {reference} from {SOURCES}, and push it", lines)
+    return ImageRecipe(reference, f"build {reference} from {SOURCES_FILE}, and push it", lines)
 
 
 def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> ImageRecipe:

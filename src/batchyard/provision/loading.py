@@ -88,7 +88,7 @@ def _google_settings(name: str, row: model.Part) -> model.Google:
         repository=row.get("repository", name),
         images=[_image(each) for each in row.get("images") or ()],
         keep_repository=row["keepRepository"],
-        build=row["build"],
+        has_build_files=row["build"],
         dashboards=row["dashboards"],
         labels=row.get("labels") or {},
         submitted_reservations=row.get("submitReservations") or (),

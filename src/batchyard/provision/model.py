@@ -93,7 +93,7 @@ class Google:
     #: Whether destroy keeps the repositories with their images.
     keep_repository: bool
     #: Whether Cloud Build files for create and destroy are rendered.
-    build: bool
+    has_build_files: bool
     #: Whether Cloud Monitoring gets a GPU dashboard.
     dashboards: bool
     labels: Mapping[str, str]
@@ -248,8 +248,8 @@ class Monitoring:
     """How a platform is monitored: the collector, whether rules and dashboards are installed, the optional stack."""
 
     collector: MetricsCollector
-    rules: bool
-    dashboards: bool
+    installs_rules: bool
+    installs_dashboards: bool
     #: The monitoring stack in the cluster; None: the platform installs none.
     stack: MonitoringStack | None
 

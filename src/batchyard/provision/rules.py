@@ -10,7 +10,7 @@ from typing import Final
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import find_nearest_name, format_value
 from batchyard.provision import model
-from batchyard.provision.engine import NAMESPACES, configuration_faults
+from batchyard.provision.engine import ENGINE_NAMESPACES, configuration_faults
 from batchyard.provision.google import google_faults
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
 
@@ -20,7 +20,7 @@ _ALL_SUBJECTS: Final = frozenset(
     {"system:authenticated", "system:unauthenticated", "system:anonymous", "system:serviceaccounts"}
 )
 #: Namespaces that no platform deletes: those of Kubernetes and of the engines.
-_RESERVED_NAMESPACES: Final = frozenset({*NAMESPACES.values(), "jobset-system"})
+_RESERVED_NAMESPACES: Final = frozenset({*ENGINE_NAMESPACES.values(), "jobset-system"})
 _KUBERNETES_PREFIX: Final = "kube-"
 _SECTIONS_WITH_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
 #: Resource names without a domain. Kueue accepts others of this form too, for example custom counts.

@@ -37,19 +37,19 @@ class MachineSupply:
     machine: MachineType
     #: standard, spot, flex-start or queued.
     provisioning: str
-    reserved: bool
+    is_reserved: bool
     minimum: int
     maximum: int
     #: The hourly price of one machine.
     price: MicroDollars
 
     @property
-    def idle(self) -> MicroDollars:
+    def idle_price(self) -> MicroDollars:
         """The hourly price of the minimum number of machines, in millionths of a dollar."""
         return self.minimum * self.price
 
     @property
-    def full(self) -> MicroDollars:
+    def full_price(self) -> MicroDollars:
         """The hourly price of the maximum number of machines, in millionths of a dollar."""
         return self.maximum * self.price
 
@@ -71,7 +71,7 @@ def _pool_supply(row: Part, cluster: Part, catalog: Catalog) -> MachineSupply:
         name=row["name"],
         machine=machine_of(pool, catalog),
         provisioning=row.get("provisioning", "standard"),
-        reserved=bool(row.get("reservation")),
+        is_reserved=bool(row.get("reservation")),
         minimum=minimum,
         maximum=maximum,
         price=pool_price(pool, cluster),
@@ -283,7 +283,7 @@ def _describe_pools(platform: PlatformModel, cluster: Part) -> str:
 # flex-start.
 
 
-GLOBAL: Final = "global"
+GLOBAL_REGION: Final = "global"
 _GPU_METRICS: Final[Mapping[str, str]] = {
     "nvidia-l4": "NVIDIA_L4_GPUS",
     "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
@@ -350,7 +350,7 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
         ComputeQuota(region, metric, sum(amounts_by_pool.values()), list(amounts_by_pool))
         for (region, metric), amounts_by_pool in amounts_by_quota.items()
     ]
-    return sorted(compute_quotas, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
+    return sorted(compute_quotas, key=lambda row: (row.region == GLOBAL_REGION, row.region, row.metric))
 
 
 def _quota_needs(supply: MachineSupply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
@@ -361,7 +361,7 @@ def _quota_needs(supply: MachineSupply, platform: PlatformModel) -> Iterator[tup
         metric = _GPU_METRICS.get(accelerator.type, "")
         if metric:
             yield region, f"PREEMPTIBLE_{metric}" if is_preemptible else metric, accelerator.count
-        yield GLOBAL, "GPUS_ALL_REGIONS", accelerator.count
+        yield GLOBAL_REGION, "GPUS_ALL_REGIONS", accelerator.count
     if accelerator is not None and accelerator.type in _TPU_METRICS:
         yield region, _TPU_METRICS[accelerator.type][is_preemptible], accelerator.count
     if machine.family in _CPU_METRICS or accelerator is None:

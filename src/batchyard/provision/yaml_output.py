@@ -8,12 +8,12 @@ import yaml
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 
-HEADER: Final = "# Made by `batchyard platform render`: change the platform's file, and render again.\n"
+FILE_HEADER: Final = "# Made by `batchyard platform render`: change the platform's file, and render again.\n"
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
     """Return the documents as one YAML text; their fields keep their order."""
-    return HEADER + "---\n".join(dump_yaml(document) for document in documents)
+    return FILE_HEADER + "---\n".join(dump_yaml(document) for document in documents)
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:

@@ -134,24 +134,24 @@ class Timing(NamedTuple):
     """How late a Job was created, or queues or nodes were read, in a step of the guide (in virtual time)."""
 
     step: str
-    what: str
+    event_kind: str
     name: str
-    late: Duration
-    #: Whether the event happened; if not, `late` is how long the guide waited for it.
+    lateness: Duration
+    #: Whether the event happened; if not, `lateness` is how long the guide waited for it.
     is_reached: bool = True
 
     def __str__(self) -> str:
         """Return the step, the late event and its lateness as one sentence."""
-        subject = f"step {self.step}: {self.what} {self.name}"
+        subject = f"step {self.step}: {self.event_kind} {self.name}"
         if not self.is_reached:
-            return f"{subject} did not happen within {_format_lateness(self.late)} of its due time"
-        return f"{subject} was {_format_lateness(self.late)} late"
+            return f"{subject} did not happen within {_format_lateness(self.lateness)} of its due time"
+        return f"{subject} was {_format_lateness(self.lateness)} late"
 
     def document(self) -> Mapping[str, Any]:
         """Return the lateness of the event as a JSON object."""
-        late = self.late / SECOND
-        event = {"step": self.step, "what": self.what, "name": self.name}
-        return {**event, "lateSeconds": late, "reached": self.is_reached}
+        late_seconds = self.lateness / SECOND
+        event = {"step": self.step, "what": self.event_kind, "name": self.name}
+        return {**event, "lateSeconds": late_seconds, "reached": self.is_reached}
 
 
 class DifferentRow(NamedTuple):
@@ -181,17 +181,17 @@ class Timings:
 
     def note(self, timing: Timing) -> None:
         """Record the timing of a Job or reading; ignore those that were on time."""
-        if timing.late > 0 or not timing.is_reached:
+        if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
     @property
     def missed_timings(self) -> Sequence[Timing]:
         """The recorded timings that exceed the tolerated lateness, or whose event did not happen."""
-        return [timing for timing in self._recorded if timing.late > LATENESS_TOLERANCE or not timing.is_reached]
+        return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
         """Return the clock speed at which the same delays would be tolerated; half of `speed` if unknown."""
-        max_lateness = max((timing.late for timing in self.missed_timings if timing.is_reached), default=0)
+        max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
     def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
@@ -213,8 +213,8 @@ class Timings:
         timings = [timing for timing in self._recorded if timing.step in steps]
         if not timings:
             return UNEXPLAINED_REASON
-        latest_timing = max(timings, key=lambda timing: timing.late)
-        other_late_count = sum(timing.late > LATENESS_TOLERANCE for timing in timings) - 1
+        latest_timing = max(timings, key=lambda timing: timing.lateness)
+        other_late_count = sum(timing.lateness > LATENESS_TOLERANCE for timing in timings) - 1
         return f"{latest_timing}, and {other_late_count} more were late" if other_late_count > 0 else str(latest_timing)
 
 
@@ -331,8 +331,8 @@ class LiveGuide:
         type_fields = {"apiVersion": info.api_version, "kind": info.kind}  # list items omit these fields
         return [{**type_fields, **item} for item in self._request(path)["items"]]
 
-    def _record_reading(self, step: GuideStep, subject: str, late: Duration) -> None:
-        self.timings.note(Timing(step.name, "reading of", f"the {subject}", late))
+    def _record_reading(self, step: GuideStep, subject: str, lateness: Duration) -> None:
+        self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
         """Read the ClusterQueues from `due_at` on until they count every Workload; return the time and the queues."""

@@ -251,7 +251,7 @@ def print_warnings(warnings: Sequence[str]) -> None:
 def format_result(result: Result, output_format: Output) -> str:
     """Format a run's final objects, then tables of unplaced pods, losses and costs; ClusterQueues get all columns."""
     if output_format in (Output.JSON, Output.YAML):
-        return render(result.objects, output_format, now=result.now, besides=accounting_document(result))
+        return render(result.objects, output_format, now=result.now, extra_fields=accounting_document(result))
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
     other_objects = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
     tables = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]

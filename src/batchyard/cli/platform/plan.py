@@ -203,10 +203,10 @@ def _supplies_table(rows: Sequence[MachineSupply]) -> Table:
         [
             row.name,
             row.machine.name,
-            "reserved" if row.reserved else row.provisioning,
+            "reserved" if row.is_reserved else row.provisioning,
             _accelerators_cell(row),
             str(row.maximum) if row.minimum == row.maximum else f"{row.minimum}-{row.maximum}",
-            *map(_format_dollars, (row.price, row.idle, row.full)),
+            *map(_format_dollars, (row.price, row.idle_price, row.full_price)),
         ]
         for row in rows
     ]
@@ -243,7 +243,7 @@ def _fit_names(names: Sequence[str]) -> str:
 
 
 def _total_prices(rows: Sequence[MachineSupply]) -> tuple[MicroDollars, MicroDollars]:
-    return sum(row.idle for row in rows), sum(row.full for row in rows)
+    return sum(row.idle_price for row in rows), sum(row.full_price for row in rows)
 
 
 def _format_dollars(amount: MicroDollars) -> str:
@@ -284,12 +284,12 @@ def _supply_row(row: MachineSupply) -> dict[str, Any]:
         "name": row.name,
         "machineType": row.machine.name,
         "provisioning": row.provisioning,
-        "reserved": row.reserved,
+        "reserved": row.is_reserved,
         "nodes": {"least": row.minimum, "most": row.maximum},
         "dollarsAnHour": {
             "each": _exact_dollars(row.price),
-            "idle": _exact_dollars(row.idle),
-            "full": _exact_dollars(row.full),
+            "idle": _exact_dollars(row.idle_price),
+            "full": _exact_dollars(row.full_price),
         },
         **accelerator_field,
     }

@@ -14,7 +14,7 @@ import msgspec
 from batchyard.cli import output
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.package_data import read_folder
-from batchyard.provision.images import SOURCES, builds_operator, source_archive
+from batchyard.provision.images import SOURCES_FILE, builds_operator, source_archive
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
@@ -48,7 +48,7 @@ def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
     Raises FileNotFoundError if this installation lacks the sources.
     """
-    source_files = {SOURCES: source_archive()} if builds_operator(platform) else {}
+    source_files = {SOURCES_FILE: source_archive()} if builds_operator(platform) else {}
     return {**render(platform), **source_files}
 
 

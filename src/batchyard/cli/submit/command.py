@@ -411,13 +411,17 @@ def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
 
 
 def _shipped_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
-    line = f"{packed_folder.files} files shipped, {format_megabytes(len(packed_folder.content))}"
+    line = f"{packed_folder.file_count} files shipped, {format_megabytes(len(packed_folder.content))}"
     if packed_folder.excluded_paths:
         line += f"; left out: {', '.join(packed_folder.excluded_paths)}"
     return progress.ProgressMessage(
         "Shipped",
         line,
-        {"files": packed_folder.files, "bytes": len(packed_folder.content), "leftOut": packed_folder.excluded_paths},
+        {
+            "files": packed_folder.file_count,
+            "bytes": len(packed_folder.content),
+            "leftOut": packed_folder.excluded_paths,
+        },
     )
 
 

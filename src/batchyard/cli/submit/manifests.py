@@ -214,7 +214,7 @@ class PackedFolder(NamedTuple):
     """A packed working directory: the gzip-compressed tar archive, the number of files, and the excluded paths."""
 
     content: bytes
-    files: int
+    file_count: int
     excluded_paths: Sequence[str]
 
 
@@ -242,8 +242,8 @@ def pack(folder: Path) -> PackedFolder:
         raise PackingError(f"{error.filename or folder}: {error.strerror}") from error
     if len(content) > PACKED_MAX:
         raise PackingError(_too_large_message(folder, len(content), PACKED_MAX, " packed", entries))
-    files = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in entries)
-    return PackedFolder(content, files, excluded_paths)
+    file_count = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in entries)
+    return PackedFolder(content, file_count, excluded_paths)
 
 
 def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Iterator[_FolderEntry]:

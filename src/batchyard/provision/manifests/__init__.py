@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import decode
 from batchyard.provision.manifests.queues import (
-    checks,
-    cohorts,
-    flavors,
-    priorities,
-    queues,
+    admission_check_objects,
+    cohort_objects,
+    flavor_objects,
+    priority_objects,
+    queue_objects,
     shared_rbac_objects,
     team_objects,
 )
@@ -26,13 +26,13 @@ __all__ = ["RenderedObject", "faults", "made"]
 def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
     """Return the platform's objects, without those of the engine, by file name such as `20-teams/team-a`."""
     objects_by_file = {
-        "10-priorities": priorities(platform),
+        "10-priorities": priority_objects(platform),
         "15-readers": shared_rbac_objects(platform),
         **{f"20-teams/{team.name}": team_objects(team, platform) for team in platform.teams},
-        "30-flavors": flavors(platform),
-        "40-admission-checks": checks(platform),
-        "50-cohorts": cohorts(platform),
-        "60-queues": queues(platform),
+        "30-flavors": flavor_objects(platform),
+        "40-admission-checks": admission_check_objects(platform),
+        "50-cohorts": cohort_objects(platform),
+        "60-queues": queue_objects(platform),
         "80-monitoring-stack": stack_objects(platform),
     }
     return {name: objects for name, objects in objects_by_file.items() if objects}

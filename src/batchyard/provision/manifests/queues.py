@@ -79,7 +79,7 @@ def _template_nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
     return {pool["metadata"]["name"]: node_template(pool, zones_of(pool, cluster)[0], cluster) for pool in pools}
 
 
-def priorities(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def priority_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the PriorityClasses and WorkloadPriorityClasses of the platform."""
     classes = [_priority_class(each, platform) for each in platform.priorities]
     pod_classes = [RenderedObject(obj, f"spec.priorities[{index}]") for index, obj in enumerate(classes)]
@@ -90,7 +90,7 @@ def priorities(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     return [*pod_classes, *workload_classes]
 
 
-def flavors(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def flavor_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the Topologies and the ResourceFlavors of the platform."""
     topologies = [
         RenderedObject(
@@ -109,7 +109,7 @@ def flavors(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     return [*topologies, *resource_flavors]
 
 
-def checks(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def admission_check_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return each AdmissionCheck, after its ProvisioningRequestConfig if it has one."""
     return [
         RenderedObject(obj, f"spec.admissionChecks[{index}]")
@@ -118,13 +118,13 @@ def checks(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     ]
 
 
-def cohorts(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def cohort_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the Cohorts that the platform file lists; a Cohort that only queues name needs no object."""
     objects = [_cohort(each, platform) for each in platform.cohorts]
     return [RenderedObject(obj, f"spec.cohorts[{index}]") for index, obj in enumerate(objects)]
 
 
-def queues(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def queue_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return every ClusterQueue, followed by its LocalQueues."""
     return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
 
@@ -223,7 +223,7 @@ def _resource_group(flavors: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
 _DEFAULT_NAMESPACE: Final = "default"
 #: GKE's annotation of the Google service account that a ServiceAccount impersonates.
 _GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
-TEAM: Final = "platform.batchyard.dev/team"
+TEAM_LABEL: Final = "platform.batchyard.dev/team"
 _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 _READ_VERBS: Final = ("get", "list", "watch")
 _WRITE_VERBS: Final = (*_READ_VERBS, "create", "update", "patch", "delete")
@@ -360,4 +360,4 @@ def _policy_rules(rule_rows: Sequence[_RuleRow]) -> list[Mapping[str, Any]]:
 
 def _add_team_label(obj: Obj, team: model.PlatformTeam) -> Obj:
     metadata = obj["metadata"]
-    return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM: team.name}}}
+    return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM_LABEL: team.name}}}

@@ -14,7 +14,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.operator_manifests.deployment import HEALTH_PORT, selector_labels
 from batchyard.package_data import read_folder
-from batchyard.provision.engine import NAMESPACES, settings_of
+from batchyard.provision.engine import ENGINE_NAMESPACES, settings_of
 from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
 from batchyard.provision.yaml_output import RenderedObject, dump_yaml, labels_of, obj_of
 
@@ -153,7 +153,7 @@ KUBE_STATE_METRICS_NAME: Final = "kube-state-metrics"
 # Prometheus in the cluster: scrape configuration, rules, and RBAC.
 
 
-PORT: Final = 8080
+METRICS_PORT: Final = 8080
 KUBE_STATE_METRICS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "128Mi"}
 _MEMORY_LIMIT: Final = "512Mi"
 _USER_ID: Final = 65534
@@ -171,12 +171,12 @@ def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) 
     server = HttpServer(
         name=KUBE_STATE_METRICS_NAME,
         image=stack.kube_state_metrics_image,
-        port=PORT,
+        port=METRICS_PORT,
         readiness_path="/healthz",
         user=_USER_ID,
         requests=KUBE_STATE_METRICS_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
-        args=["--resources=nodes,pods,jobs", f"--port={PORT}", f"--telemetry-port={_TELEMETRY_PORT}"],
+        args=["--resources=nodes,pods,jobs", f"--port={METRICS_PORT}", f"--telemetry-port={_TELEMETRY_PORT}"],
         calls_api=True,
     )
     role, subjects = role_ref("ClusterRole", name), subjects_of(KUBE_STATE_METRICS_NAME)
@@ -250,7 +250,7 @@ def _prometheus_server(stack: MonitoringStack, files: Mapping[str, str]) -> Http
 
 
 def _files(platform: PlatformModel) -> Mapping[str, str]:
-    rules = read_folder(_RULES_FOLDER, _RULES_SUFFIX) if platform.monitoring.rules else {}
+    rules = read_folder(_RULES_FOLDER, _RULES_SUFFIX) if platform.monitoring.installs_rules else {}
     configuration = {
         "global": {"scrape_interval": _SCRAPE_INTERVAL, "evaluation_interval": _SCRAPE_INTERVAL},
         "rule_files": list(rules),
@@ -262,14 +262,14 @@ def _files(platform: PlatformModel) -> Mapping[str, str]:
 def _scrape_jobs(platform: PlatformModel) -> list[Part]:
     """Return Prometheus' scrape jobs: for the engine's pods, and with Kueue also for kube-state-metrics."""
     if platform.engine is PlatformEngine.KUEUE:
-        exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, PORT)
-        kueue = _scrape_job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
+        exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, METRICS_PORT)
+        kueue = _scrape_job("kueue", ENGINE_NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
         authorization, tls = {"credentials_file": _TOKEN_FILE}, {"insecure_skip_verify": True}
         tls_fields = {"scheme": "https", "authorization": authorization, "tls_config": tls}
         # kube-state-metrics keeps the labels of the objects that it describes.
         return [{**kueue, **tls_fields}, {**exporter, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True}]
     pods = selector_labels(settings_of(platform))
-    operator = _scrape_job("batchyard-operator", NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
+    operator = _scrape_job("batchyard-operator", ENGINE_NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
     objects_job = {**operator, "job_name": "batchyard-operator-objects", "scrape_interval": _SLOW_SCRAPE_INTERVAL}
     return [
         {**operator, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
@@ -300,7 +300,7 @@ def _keep_only(label: str, value: str) -> Part:
 
 def access_objects(platform: PlatformModel) -> list[Obj]:
     """Return the RBAC objects that let the stack's Prometheus find the engine's pods and read Kueue's metrics."""
-    objects = _pod_list_rbac(platform, NAMESPACES[platform.engine])
+    objects = _pod_list_rbac(platform, ENGINE_NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER)
         subjects = subjects_of(PROMETHEUS_NAME)
@@ -344,7 +344,7 @@ _GRAFANA_SETTINGS: Final[Mapping[str, str]] = {
 def grafana_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return the ConfigMaps, Deployment and Service of Grafana."""
     provisioning = {kind: _provisioning_file(kind) for kind in _PROVISIONING_KINDS}
-    dashboards = read_folder(f"{_GRAFANA_FILES}/dashboards", ".json") if platform.monitoring.dashboards else {}
+    dashboards = read_folder(f"{_GRAFANA_FILES}/dashboards", ".json") if platform.monitoring.installs_dashboards else {}
     server = _grafana_server(stack, provisioning, list(dashboards))
     return [
         *(

@@ -15,14 +15,14 @@ from batchyard.api.yaml_documents import read_documents
 from batchyard.operator_manifests.deployment import WEBHOOK_PORT
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
-from batchyard.provision.render import MANIFESTS, driver_resources
+from batchyard.provision.render import MANIFESTS_FOLDER, driver_resources
 from batchyard.provision.steps import probe_parsers
 from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, requirement_step, run, wait_step
 
 # The rendered manifests, in parts: each part is a file or folder that one step applies.
 
 
-FOLDER: Final = f"{MANIFESTS}/"
+FOLDER_PREFIX: Final = f"{MANIFESTS_FOLDER}/"
 KUSTOMIZATION: Final = "kustomization.yaml"
 
 
@@ -60,7 +60,7 @@ class ManifestPart(NamedTuple):
 
 def parts(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
     """Return the top-level files and folders of the rendered manifests by name; the GPU driver installer is last."""
-    paths = sorted(path for path in files if path.startswith(FOLDER) and path != FOLDER + KUSTOMIZATION)
+    paths = sorted(path for path in files if path.startswith(FOLDER_PREFIX) and path != FOLDER_PREFIX + KUSTOMIZATION)
     manifest_parts = []
     for group_path, grouped_paths in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
         group_paths = list(grouped_paths)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.provision.model import Google, PlatformEngine, PlatformModel
-from batchyard.provision.render import ENGINE
+from batchyard.provision.render import ENGINE_FOLDER
 from batchyard.provision.steps import cluster, google, model, probe_parsers
 from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection, ManifestPart, parts
 from batchyard.provision.steps.google import KUBECTL
@@ -270,7 +270,7 @@ def _cluster_steps(
     flavors = [part.first_of_kind("ResourceFlavor") for part in manifest_parts]
     flavor = next((each for each in flavors if each), None)
     for part in manifest_parts:
-        if part.path == ENGINE:
+        if part.path == ENGINE_FOLDER:
             engine_steps = cluster.install_steps(connection, part, platform, flavor)
             yield from engine_steps if platform.google else _unless_embedded(platform, engine_steps, connection)
         else:
@@ -333,7 +333,9 @@ def destroy(
     ]
     for part in reversed(manifest_parts):
         step = cluster.delete_step(connection, part)
-        steps.append(replace(step, only_if=cluster.no_other_platforms(connection)) if part.path == ENGINE else step)
+        steps.append(
+            replace(step, only_if=cluster.no_other_platforms(connection)) if part.path == ENGINE_FOLDER else step
+        )
     return steps
 
 
@@ -411,7 +413,7 @@ def _queue_names(platform: PlatformModel) -> list[str]:
 
 def namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
     """Return the teams' namespaces; the engine's namespace is excluded, as its controllers must remove finalizers."""
-    return [name for part in manifest_parts if part.path != ENGINE for name in part.names_of_kind("Namespace")]
+    return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
 def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPart]) -> str:
@@ -453,7 +455,7 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[
         _describe_bucket(name),
         ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
     )
-    if google_spec.build:
+    if google_spec.has_build_files:
         name = f"{google_spec.project}_cloudbuild"
         yield model.Leftover(
             "sources of builds",
@@ -465,7 +467,7 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[
             "build account",
             "the service account and rights of Cloud Build, if terraform/build was applied; they cost nothing",
             None,
-            ("terraform", f"-chdir={google.FOLDER}/build", "destroy"),
+            ("terraform", f"-chdir={google.TERRAFORM_FOLDER}/build", "destroy"),
         )
 
 

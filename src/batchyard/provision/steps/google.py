@@ -78,9 +78,9 @@ FIRST_APIS: Final = (
     "storage.googleapis.com",
 )
 #: Terraform's folder in the rendered folder, and its plan files (paths are below that folder).
-FOLDER: Final = "terraform"
-PLAN: Final = "create.tfplan"
-DESTROY_PLAN: Final = "destroy.tfplan"
+TERRAFORM_FOLDER: Final = "terraform"
+PLAN_FILE: Final = "create.tfplan"
+DESTROY_PLAN_FILE: Final = "destroy.tfplan"
 #: The time limit of `terraform apply`: a regional cluster takes 15 minutes, pools that wait for machines longer.
 APPLY_LIMIT: Final = 2 * 3600
 #: The time limit to build or copy an image: one with PyTorch has about 10 GB.
@@ -112,7 +112,7 @@ _TRANSIENT_ERRORS: Final = (
 
 def terraform(*arguments: str, limit_seconds: int = 600) -> model.StepCommand:
     """Return a `terraform` command with these arguments, which runs in the platform's Terraform folder."""
-    return model.run("terraform", f"-chdir={FOLDER}", *arguments, limit_seconds=limit_seconds)
+    return model.run("terraform", f"-chdir={TERRAFORM_FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
 def state_bucket(platform: PlatformModel, google: Google) -> str:
@@ -271,11 +271,11 @@ def apply_step() -> model.PlatformStep:
     return model.PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
-        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN, limit_seconds=APPLY_LIMIT),),
+        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN_FILE, limit_seconds=APPLY_LIMIT),),
         probes=(
             model.Probe(
                 terraform(
-                    "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN}", limit_seconds=1800
+                    "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN_FILE}", limit_seconds=1800
                 ),
                 probe_parsers.plan_is_empty,
             ),
@@ -375,13 +375,16 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
 def destroy_step(google: Google) -> model.PlatformStep:
     """Return a step that runs `terraform destroy` for the platform's resources."""
     target_arguments = destroy_targets(google)
-    options = (*_QUIET_OPTIONS, _LOCK_OPTION, *target_arguments, f"-out={DESTROY_PLAN}")
+    options = (*_QUIET_OPTIONS, _LOCK_OPTION, *target_arguments, f"-out={DESTROY_PLAN_FILE}")
     run_plan = terraform("plan", "-destroy", *options, limit_seconds=1800)
     kept_prefixes = ("module.registry.", "module.services.") if target_arguments else ()
     return model.PlatformStep(
         "terraform-destroy",
         f"let Terraform destroy its resources in {google.project}",
-        commands=(run_plan, terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
+        commands=(
+            run_plan,
+            terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN_FILE, limit_seconds=APPLY_LIMIT),
+        ),
         probes=(
             model.Probe(
                 terraform("state", "list"), probe_parsers.prints_nothing("resources left in the state", kept_prefixes)

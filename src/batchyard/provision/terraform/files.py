@@ -212,7 +212,7 @@ def files(platform: PlatformModel) -> dict[str, str]:
     texts_by_path[".gitignore"] = _GITIGNORE
     texts_by_path["terraform/backend.tf"] = _backend(platform, google, bucket, google.state_prefix)
     texts_by_path["terraform/terraform.tfvars"] = _variables_file(platform, google, cluster)
-    if google.build:
+    if google.has_build_files:
         texts_by_path |= {f"terraform/build/{name}": _read_static_file(f"cloud_build/{name}") for name in _ROOT_FILES}
         texts_by_path["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
         texts_by_path["terraform/build/terraform.tfvars"] = _build_variables(platform, google, bucket)
