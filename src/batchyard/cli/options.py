@@ -98,7 +98,7 @@ class ProgressFormat(StrEnum):
     JSON = "json"
 
 
-def speed(text: str | float) -> float:
+def parse_speed(text: str | float) -> float:
     """Parse the speed of virtual time, such as 60x or 60; raise BadParameter if the text is malformed."""
     try:
         speed_factor = float(str(text).removesuffix("x"))
@@ -112,7 +112,7 @@ def speed(text: str | float) -> float:
     return speed_factor
 
 
-def duration(text: str | int) -> Duration:
+def to_duration(text: str | int) -> Duration:
     """Parse a duration such as 1h30m; raise BadParameter if it is malformed."""
     try:
         return text if isinstance(text, int) else parse_duration(text)
@@ -134,7 +134,7 @@ def parse_collector_url(text: str) -> str:
     return text
 
 
-def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
+def select_kubeconfig(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
     """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG."""
     if data_dir is None:
         return kubeconfig
@@ -182,7 +182,8 @@ Report: TypeAlias = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report of the run.")
 ]
 Until: TypeAlias = Annotated[
-    Duration | None, typer.Option(parser=duration, metavar="DURATION", help="The horizon, such as 2h; default: a day.")
+    Duration | None,
+    typer.Option(parser=to_duration, metavar="DURATION", help="The horizon, such as 2h; default: a day."),
 ]
 StateFile: TypeAlias = Annotated[
     str | None, typer.Option("--state", metavar="FILE", help="A state file instead of a cluster.")
@@ -210,7 +211,7 @@ ConfigFile: TypeAlias = Annotated[Path | None, typer.Option("--config", metavar=
 Runtime: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
-        parser=duration,
+        parser=to_duration,
         metavar="DURATION",
         help="Run time of pods that set none.",
         show_default="from the Cluster, else 1m",

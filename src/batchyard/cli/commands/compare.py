@@ -12,7 +12,7 @@ from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.commands.simulate import parse_load_factor, print_warnings, write_report
-from batchyard.cli.options import Output, OutputOption, Seed, duration
+from batchyard.cli.options import Output, OutputOption, Seed, to_duration
 from batchyard.cli.output import render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.compare.comparison import (
@@ -228,7 +228,7 @@ def compare(
     ] = None,
     until: Annotated[
         Duration | None,
-        typer.Option(parser=duration, metavar="DURATION", help="Stop both after this virtual time, such as 2h."),
+        typer.Option(parser=to_duration, metavar="DURATION", help="Stop both after this virtual time, such as 2h."),
     ] = None,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds to run both with, from --seed on.")] = 1,

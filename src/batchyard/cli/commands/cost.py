@@ -25,7 +25,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
@@ -194,5 +194,5 @@ def cost(
     output: Annotated[CostFormat, typer.Option("--output", "-o", help="How to print it.")] = CostFormat.TABLE,
 ) -> None:
     """Show the costs of machines by team, queue or Workload, with the lost and idle parts."""
-    target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     print_costs(target, CostQuery(by, begin or since, end, namespace), output)

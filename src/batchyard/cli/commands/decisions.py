@@ -11,7 +11,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import NOTHING_FOUND, render_document, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
@@ -135,6 +135,6 @@ def decisions(
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print them.")] = Output.TABLE,
 ) -> None:
     """List scheduling decisions with their times and details."""
-    target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     query = DecisionQuery(about, "" if all_namespaces else namespace, since, until, reason, limit)
     print_decisions(target, query._replace(is_everywhere=all_namespaces), output)

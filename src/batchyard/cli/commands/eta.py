@@ -179,5 +179,7 @@ def eta(
 
     horizon: Duration = HORIZON if until is None else until
     forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
-    source = ClusterTarget(options.cluster(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR)
+    source = ClusterTarget(
+        options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
+    )
     run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output))

@@ -19,8 +19,7 @@ from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, running_platform_context
 from batchyard.cli.commands.simulate import print_warnings, write_report
-from batchyard.cli.options import GuideStepName, Output, Report
-from batchyard.cli.options import speed as factor
+from batchyard.cli.options import GuideStepName, Output, Report, parse_speed
 from batchyard.cli.output import render_document
 from batchyard.cli.platform.render import write_platform_files
 from batchyard.cli.platform.target import read_source, read_valid_platform
@@ -326,7 +325,8 @@ def guide(
         bool, typer.Option("--live", help="Play it on a running platform by kubectl; report differences.")
     ] = False,
     speed: Annotated[
-        float, typer.Option(parser=factor, metavar="FACTOR", show_default="60x", help="With --live: the speed of time.")
+        float,
+        typer.Option(parser=parse_speed, metavar="FACTOR", show_default="60x", help="With --live: the speed of time."),
     ] = 60.0,
     report: Report = None,
 ) -> None:

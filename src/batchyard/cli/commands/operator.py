@@ -28,8 +28,8 @@ from batchyard.cli.options import (
     LogLevelOption,
     Otlp,
     ProgressFormat,
-    duration,
     parse_operator_controllers,
+    to_duration,
 )
 from batchyard.client.leader_election import LeaseSettings
 from batchyard.operator_manifests.deployment import InstallSettings as Installed
@@ -101,12 +101,14 @@ Shadow: TypeAlias = Annotated[
 ]
 Lasts: TypeAlias = Annotated[
     Duration | None,
-    typer.Option("--for", parser=duration, metavar="DURATION", help="With --shadow: end after this duration."),
+    typer.Option("--for", parser=to_duration, metavar="DURATION", help="With --shadow: end after this duration."),
 ]
 Patience: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
-        parser=duration, metavar="DURATION", help="With --shadow: longest delay between both decisions; default: 15s."
+        parser=to_duration,
+        metavar="DURATION",
+        help="With --shadow: longest delay between both decisions; default: 15s.",
     ),
 ]
 
@@ -233,7 +235,7 @@ async def _run_operator_until_signal(config: OperatorConfig) -> None:
 
 def _lease_option(name: str, description: str, default: str) -> Any:
     option = f"--leader-elect-{name}"
-    return typer.Option(option, parser=duration, metavar="DURATION", help=description, show_default=default)
+    return typer.Option(option, parser=to_duration, metavar="DURATION", help=description, show_default=default)
 
 
 _Kubeconfig: TypeAlias = Annotated[
@@ -270,7 +272,7 @@ _WebhookLifetime: TypeAlias = Annotated[
     Duration,
     typer.Option(
         "--webhook-certificate-lifetime",
-        parser=duration,
+        parser=to_duration,
         metavar="DURATION",
         help="Validity of a webhook certificate.",
         show_default="8760h",

@@ -22,7 +22,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.cli import output
 from batchyard.cli.cluster_access import SNAPSHOT_KINDS, SOURCE_ERRORS, ClusterTarget, read_snapshot
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import ObjectCounter
 from batchyard.server.operator.snapshot import SnapshotResult
 from batchyard.sim.redaction import Redaction, without_secrets
@@ -152,5 +152,5 @@ def snapshot(
     if redact_key and not redact:
         raise typer.BadParameter("--redact-key requires --redact")
 
-    source = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    source = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     run(SnapshotRequest(source, file, redact, redact_key))

@@ -28,7 +28,7 @@ from batchyard.cli.options import (
     Runtime,
     SyncMode,
     parse_platform_controllers,
-    speed,
+    parse_speed,
 )
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
@@ -223,7 +223,9 @@ def up(
     ] = False,
     speed: Annotated[
         float,
-        typer.Option(parser=speed, metavar="FACTOR", show_default="1x", help="Speed of the platform's clock: 1x, 60x."),
+        typer.Option(
+            parser=parse_speed, metavar="FACTOR", show_default="1x", help="Speed of the platform's clock: 1x, 60x."
+        ),
     ] = 1.0,
     port: _Port = 0,
     insecure_loopback: Annotated[

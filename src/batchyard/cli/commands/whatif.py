@@ -188,7 +188,7 @@ def whatif(
     at: Annotated[
         Duration,
         typer.Option(
-            parser=options.duration,
+            parser=options.to_duration,
             metavar="DURATION",
             help="The virtual time of the change, in a scenario.",
             show_default="0s",
@@ -211,5 +211,7 @@ def whatif(
     if at and not paths:
         raise typer.BadParameter("--at is for scenarios: a state starts at its own time; remove --at or give manifests")
 
-    source = ClusterTarget(options.cluster(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR)
+    source = ClusterTarget(
+        options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
+    )
     run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output))

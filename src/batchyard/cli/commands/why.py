@@ -14,7 +14,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.client.transport import kind_path, object_path
 from batchyard.sim.scenario import run_length
@@ -412,5 +412,5 @@ def why(
     if paths:
         explain_in_simulation(subject, SimulatedQuestion(paths, at, seed), output)
     else:
-        target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+        target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
         explain_in_cluster(subject, target, output)

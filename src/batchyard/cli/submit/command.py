@@ -22,7 +22,7 @@ from batchyard.base import uid_for
 from batchyard.base.instant import SECOND
 from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
-from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_json, render_yaml
 from batchyard.cli.submit import manifests, progress
 from batchyard.cli.submit.cluster import Cluster, SubmitError
@@ -551,6 +551,6 @@ def submit(
         backoff_limit=backoff_limit,
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
-    kubeconfig = cluster(context, kubeconfig, data_dir)
+    kubeconfig = select_kubeconfig(context, kubeconfig, data_dir)
     request = SubmitRequest(job, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output)
     raise typer.Exit(run(request))
