@@ -157,7 +157,7 @@ def run_with_progress(simulation: Simulation) -> None:
 
 
 def fraction_done(simulation: Simulation) -> float:
-    """Return the estimated progress of a simulation, between 0 and 1."""
+    """Return the estimated progress of a simulation as a fraction between 0 and 1."""
     wait_counts, total = simulation.world.waits, _workload_count(simulation)
     by_workloads = (wait_counts.admissions - wait_counts.evictions) / total if total else 0.0
     end = simulation.horizon or max((step.at for step in simulation.scenario.steps), default=0)

@@ -32,7 +32,7 @@ from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 
 class CostGrouping(StrEnum):
-    """The fields by which the costs can be grouped."""
+    """The fields by which `batchyard cost` can group its rows."""
 
     TEAM = "team"
     QUEUE = "queue"

@@ -223,7 +223,7 @@ def _jobs(guide: PlayedGuide) -> Sequence[Obj]:
 
 
 def _jobs_table(guide: PlayedGuide) -> str:
-    """Return the table that `kubectl get jobs -A` prints."""
+    """Return the table of the Jobs of the guide's run, as `kubectl get jobs -A` prints it."""
     now = guide.now()
     return printing.format_table(printing.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 

@@ -180,7 +180,7 @@ class Timings:
         self._recorded: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Record the timing of a Job or reading; ignore those that were on time."""
+        """Record how late a Job was created or objects were read; ignore what was on time."""
         if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
@@ -207,7 +207,9 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Describe the most delayed Job or reading up to a row's step; of all steps if the row belongs to none."""
+        """Describe the most delayed Job or reading up to the step of this output row, or of all steps, to explain the
+        row.
+        """
         step, is_of_step, _ = row.partition(": ")
         steps = self._steps[: self._steps.index(step) + 1] if is_of_step else self._steps
         timings = [timing for timing in self._recorded if timing.step in steps]
@@ -323,7 +325,7 @@ class LiveGuide:
         return created_at - (created_at - self._current_moment().now) // MINUTE * MINUTE
 
     def _objects_at(self, moment: GuideMoment, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind as they were at the revision of a moment."""
+        """Return all objects of a kind as they were at the revision (resourceVersion) of `moment`."""
         info = scheme.kind_info(kind)
         group = f"apis/{info.group}" if info.group else "api"
         revision_query = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
@@ -430,7 +432,9 @@ class LiveGuide:
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
-        """Wait for a virtual time; return the moment reached, which can be later if the clock does not stop."""
+        """Wait for a virtual time; return the time reached (later if the clock does not stop) and the objects'
+        revision.
+        """
         if self._stops_clock:
             self._request(CLOCK, {"until": instant})
         while (moment := self._current_moment()).now < instant:

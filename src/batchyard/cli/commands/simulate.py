@@ -45,7 +45,7 @@ _HOUR_DECIMAL_PLACES: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
-    """Return tables of a run's costs by pool and by team; teams' table has a row (unused) for unused machine hours."""
+    """Return two tables of a run's costs: by pool and by team; the row (unused) has the costs of unused machine hours."""
     pools = [["POOL", "PROVISIONING", *_COST_COLUMNS]]
     pools += [[line.pool, line.provisioning, *_cost_cells(lines)] for line, lines in _group_lines(statement.by_pool)]
     teams = [["TEAM", *_COST_COLUMNS]]
@@ -61,7 +61,7 @@ def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
 
 
 def unplaced_table(pods: Iterable[Obj]) -> str:
-    """Return a table of the pods that have no node, with the reasons; empty if all pods have a node."""
+    """Return a table of the pods that were not scheduled to a node, with the reasons; empty if there are none."""
     pod_views = [pod_view(pod) for pod in pods]
     rows = [[pod.namespace, pod.name, pod.unplaced] for pod in pod_views if pod.awaits_node and pod.unplaced]
     return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""

@@ -215,7 +215,7 @@ _SIMILAR_MAX: Final = 5
 
 
 class Subject(NamedTuple):
-    """The object to explain; namespace '' selects the kubeconfig's namespace."""
+    """The object that the user asks about; namespace '' selects the kubeconfig's namespace."""
 
     kind: str
     namespace: str

@@ -17,7 +17,15 @@ from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
 from batchyard.provision.render import MANIFESTS_FOLDER, driver_resources
 from batchyard.provision.steps import probe_parsers
-from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, requirement_step, run, wait_step
+from batchyard.provision.steps.model import (
+    PlatformStep,
+    Probe,
+    Retry,
+    StepCommand,
+    command,
+    requirement_step,
+    wait_step,
+)
 
 # The rendered manifests, in parts: each part is a file or folder that one step applies.
 
@@ -123,7 +131,7 @@ class ClusterConnection(NamedTuple):
         """Return a kubectl command for this cluster; `stdin_text` is its standard input."""
         options = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         options += [f"--context={self.context}"] if self.context else []
-        return run("kubectl", *options, *arguments, stdin_text=stdin_text, limit_seconds=limit_seconds)
+        return command("kubectl", *options, *arguments, stdin_text=stdin_text, limit_seconds=limit_seconds)
 
     @property
     def ready_command(self) -> StepCommand:

@@ -349,7 +349,7 @@ def _google_destroy_steps(
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
     cluster_exists = model.Probe(
-        model.run(
+        model.command(
             *(
                 "gcloud",
                 "container",
@@ -472,7 +472,7 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[
 
 
 def _describe_bucket(name: str) -> model.StepCommand:
-    return model.run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
+    return model.command("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
 
 
 def _compute_leftovers(google_spec: Google) -> Iterator[model.Leftover]:
@@ -481,20 +481,20 @@ def _compute_leftovers(google_spec: Google) -> Iterator[model.Leftover]:
     yield model.Leftover(
         "disks",
         "unused disks of volumes (reclaim policy Retain), also from other clusters; billed by size",
-        model.run("gcloud", "compute", "disks", "list", project, "--filter=name~^pvc- AND -users:*", columns),
+        model.command("gcloud", "compute", "disks", "list", project, "--filter=name~^pvc- AND -users:*", columns),
         ("gcloud", "compute", "disks", "delete", "NAME", "--zone=ZONE", project),
     )
     yield model.Leftover(
         "reservations",
         "reservations that Terraform did not create; billed even if they are unused",
-        model.run("gcloud", "compute", "reservations", "list", project, columns),
+        model.command("gcloud", "compute", "reservations", "list", project, columns),
         ("gcloud", "compute", "reservations", "delete", "NAME", "--zone=ZONE", project),
     )
     if google_spec.submitted_reservations:
         yield model.Leftover(
             "future reservations",
             "submitted future reservations; billed for their window, and Google may refuse to delete them",
-            model.run("gcloud", "compute", "future-reservations", "list", project, columns),
+            model.command("gcloud", "compute", "future-reservations", "list", project, columns),
             ("gcloud", "compute", "future-reservations", "delete", "NAME", "--zone=ZONE", project),
         )
 
@@ -504,7 +504,7 @@ def _project_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator
     yield model.Leftover(
         "images",
         "image repositories that Terraform did not create or had to keep; billed by size",
-        model.run("gcloud", "artifacts", "repositories", "list", project, location, "--format=value(name)"),
+        model.command("gcloud", "artifacts", "repositories", "list", project, location, "--format=value(name)"),
         ("gcloud", "artifacts", "repositories", "delete", "NAME", location, project),
     )
     yield model.Leftover(

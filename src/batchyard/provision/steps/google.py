@@ -31,7 +31,8 @@ class Tool(NamedTuple):
             f"tool-{self.name}",
             f"{self.name} {minimum} or newer is installed",
             model.Probe(
-                model.run(*self.version_command, limit_seconds=60), probe_parsers.is_version(self.field, self.minimum)
+                model.command(*self.version_command, limit_seconds=60),
+                probe_parsers.is_version(self.field, self.minimum),
             ),
             self.remedy,
         )
@@ -64,7 +65,7 @@ GCLOUD: Final = Tool(
 AUTH_PLUGIN: Final = model.requirement_step(
     "tool-gke-gcloud-auth-plugin",
     "gke-gcloud-auth-plugin is installed, for kubectl's credentials",
-    model.Probe(model.run("gke-gcloud-auth-plugin", "--version", limit_seconds=60), probe_parsers.succeeds()),
+    model.Probe(model.command("gke-gcloud-auth-plugin", "--version", limit_seconds=60), probe_parsers.succeeds()),
     "gcloud components install gke-gcloud-auth-plugin, or the package google-cloud-cli-gke-gcloud-auth-plugin",
 )
 
@@ -112,7 +113,7 @@ _TRANSIENT_ERRORS: Final = (
 
 def terraform(*arguments: str, limit_seconds: int = 600) -> model.StepCommand:
     """Return a `terraform` command with these arguments, which runs in the platform's Terraform folder."""
-    return model.run("terraform", f"-chdir={TERRAFORM_FOLDER}", *arguments, limit_seconds=limit_seconds)
+    return model.command("terraform", f"-chdir={TERRAFORM_FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
 def state_bucket(platform: PlatformModel, google: Google) -> str:
@@ -132,7 +133,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
             "signed-in",
             "gcloud has an active account",
             model.Probe(
-                model.run("gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
+                model.command("gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
                 probe_parsers.prints_anything("no account is active"),
             ),
             "gcloud auth login",
@@ -150,7 +151,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
             "project",
             f"project {project} exists, and your account has access to it",
             model.Probe(
-                model.run("gcloud", "projects", "describe", project, "--format=json"),
+                model.command("gcloud", "projects", "describe", project, "--format=json"),
                 probe_parsers.field_equals("lifecycleState", "ACTIVE", "it is being deleted"),
             ),
             f"gcloud projects create {project}, or name another with --project",
@@ -166,7 +167,7 @@ def project_is_ready(project: str) -> list[model.PlatformStep]:
             "billing",
             "the project has a billing account",
             model.Probe(
-                model.run("gcloud", "billing", "projects", "describe", project, "--format=json"),
+                model.command("gcloud", "billing", "projects", "describe", project, "--format=json"),
                 probe_parsers.field_equals("billingEnabled", True, "no billing account is linked"),
             ),
             f"gcloud billing projects link {project} --billing-account=ACCOUNT (gcloud billing accounts list)",
@@ -178,10 +179,10 @@ def _enable_apis_step(project: str) -> model.PlatformStep:
     return model.PlatformStep(
         "first-apis",
         "enable the APIs that Terraform itself needs",
-        commands=(model.run("gcloud", "services", "enable", *FIRST_APIS, f"--project={project}", "--quiet"),),
+        commands=(model.command("gcloud", "services", "enable", *FIRST_APIS, f"--project={project}", "--quiet"),),
         probes=(
             model.Probe(
-                model.run(
+                model.command(
                     "gcloud", "services", "list", "--enabled", f"--project={project}", "--format=value(config.name)"
                 ),
                 probe_parsers.lists_all(FIRST_APIS),
@@ -198,14 +199,14 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
     """Return steps that create the bucket for Terraform's state and enable object versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
-    describe_command = model.run("gcloud", "storage", "buckets", "describe", url, "--format=json")
+    describe_command = model.command("gcloud", "storage", "buckets", "describe", url, "--format=json")
     create_command = ("gcloud", "storage", "buckets", "create", url, f"--project={google.project}")
     return [
         model.PlatformStep(
             "state-bucket",
             f"create {url} for Terraform's state",
             commands=(
-                model.run(
+                model.command(
                     *create_command,
                     f"--location={platform.region}",
                     "--uniform-bucket-level-access",
@@ -231,7 +232,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
         model.PlatformStep(
             "state-versions",
             f"enable versioning of {url} for Terraform's state",
-            commands=(model.run("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
+            commands=(model.command("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
             probes=(
                 model.Probe(
                     describe_command, probe_parsers.field_equals("versioning_enabled", True, "versioning is disabled")
@@ -248,7 +249,7 @@ def state_bucket_exists(platform: PlatformModel, google: Google) -> model.Platfo
         "state-bucket",
         f"the bucket gs://{name} with Terraform's state exists",
         model.Probe(
-            model.run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"),
+            model.command("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"),
             probe_parsers.succeeds(),
         ),
         "Terraform finds its resources only with this state: use the file and project that created the platform",
@@ -310,12 +311,12 @@ def images(platform: PlatformModel, google: Google, all_parts: Sequence[Manifest
 
 def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
     """Return a step that builds or copies an image with podman or docker, unless its repository has the image."""
-    login_command = model.run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
+    login_command = model.command("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE_SCRIPT, *recipe.lines])
     return model.PlatformStep(
         f"image-{recipe.short_name}",
         recipe.summary,
-        commands=(login_command, model.run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
+        commands=(login_command, model.command("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
         probes=(_has_image(recipe.reference),),
         retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy=(
@@ -327,7 +328,7 @@ def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
 
 def _has_image(image: str) -> model.Probe:
     arguments = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
-    return model.Probe(model.run(*arguments), probe_parsers.prints_anything("no image"))
+    return model.Probe(model.command(*arguments), probe_parsers.prints_anything("no image"))
 
 
 def credentials(

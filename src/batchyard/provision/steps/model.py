@@ -41,7 +41,7 @@ class StepCommand:
         return replace(self, tolerated_errors=errors)
 
 
-def run(
+def command(
     *argv: str, stdin_text: str = "", limit_seconds: int = COMMAND_LIMIT, tolerated_errors: tuple[str, ...] = ()
 ) -> StepCommand:
     """Return a StepCommand that runs these arguments; it runs nothing itself."""

@@ -192,10 +192,10 @@ def name_of(obj: Mapping[str, Any]) -> str:
     return f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else str(metadata["name"])
 
 
-def _unmet_reason(obj: Mapping[str, Any], expected: str) -> str:
-    """Return why the condition `kind` of an object is not True; '' if it is True."""
+def _unmet_reason(obj: Mapping[str, Any], type_name: str) -> str:
+    """Return why the condition `type_name` of an object is not True; '' if it is True."""
     for condition in obj.get("status", {}).get("conditions", ()):
-        if condition["type"] == expected:
+        if condition["type"] == type_name:
             is_satisfied = condition["status"] == "True"
-            return "" if is_satisfied else condition.get("message") or condition.get("reason") or f"not {expected}"
-    return f"not {expected} yet"
+            return "" if is_satisfied else condition.get("message") or condition.get("reason") or f"not {type_name}"
+    return f"not {type_name} yet"
