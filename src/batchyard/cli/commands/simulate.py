@@ -45,7 +45,7 @@ _HOUR_DECIMAL_PLACES: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
-    """Return two tables of a run's costs: by pool and by team; the row (unused) has the costs of unused machine hours."""
+    """Return two tables of a run's costs: by pool and by team; the row (unused) has costs of unused machine hours."""
     pools = [["POOL", "PROVISIONING", *_COST_COLUMNS]]
     pools += [[line.pool, line.provisioning, *_cost_cells(lines)] for line, lines in _group_lines(statement.by_pool)]
     teams = [["TEAM", *_COST_COLUMNS]]
