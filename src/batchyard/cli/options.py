@@ -138,8 +138,8 @@ def select_kubeconfig(context: typer.Context, kubeconfig: str, data_dir: Path | 
     """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG."""
     if data_dir is None:
         return kubeconfig
-    source = context.get_parameter_source("kubeconfig")
-    if source is not None and source.name == "COMMANDLINE":
+    parameter_source = context.get_parameter_source("kubeconfig")
+    if parameter_source is not None and parameter_source.name == "COMMANDLINE":
         raise typer.BadParameter("--data-dir and --kubeconfig select two different clusters: remove one of the options")
     return ""
 

@@ -84,12 +84,12 @@ def render(listing: Listing, output: Output, *, now: Instant, extra_fields: Mapp
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
     """Return a table as kubectl prints it for each kind that has objects; namespaced kinds have a namespace column."""
-    tables = [
+    table_texts = [
         format_table(table(kind, objs, now=now, wide=wide, namespaces=kind_info(kind).namespaced))
         for kind, objs in listing.items()
         if objs
     ]
-    return "\n".join(tables) or NOTHING_FOUND
+    return "\n".join(table_texts) or NOTHING_FOUND
 
 
 def render_document(value: object, output_format: str) -> str:

@@ -89,9 +89,9 @@ class RequestMetrics:
         if not isinstance(request.response, DeferredResponse):
             self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)
 
-    def count(self, labels: Labels, code: int) -> None:
+    def count(self, labels: Labels, status_code: int) -> None:
         """Count an API request with these labels that was answered with the status code `code`."""
-        self._group.add(_REQUESTS_TOTAL, (*labels, str(code)))
+        self._group.add(_REQUESTS_TOTAL, (*labels, str(status_code)))
 
     @property
     def latest_labels(self) -> Labels:

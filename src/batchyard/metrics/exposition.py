@@ -35,10 +35,10 @@ class Exposition:
         return _join_chunks(selected_sources)
 
 
-def _join_chunks(sources: Sequence[TextSource]) -> Iterator[str]:
+def _join_chunks(text_sources: Sequence[TextSource]) -> Iterator[str]:
     buffered_chunks: list[str] = []
     size = 0
-    for source in sources:
+    for source in text_sources:
         for text in source():
             if not text:
                 yield ""

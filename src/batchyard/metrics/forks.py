@@ -74,16 +74,16 @@ class ShadowMetrics:
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of shadow mode."""
-        counts = self._counts()
-        agreed_samples = [((kind,), counts.agreements.get(kind, 0)) for kind in DECISION_KINDS]
+        comparison_counts = self._counts()
+        agreed_samples = [((kind,), comparison_counts.agreements.get(kind, 0)) for kind in DECISION_KINDS]
         kinds = [kind for kind in DivergenceType if kind is not DivergenceType.LATE]
-        parted_samples = [((kind.value,), counts.divergences.get(kind.value, 0)) for kind in kinds]
+        parted_samples = [((kind.value,), comparison_counts.divergences.get(kind.value, 0)) for kind in kinds]
         yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed_samples)
         yield gauge_text(metric("batchyard_shadow_divergences_total"), parted_samples)
-        yield gauge_text(metric("batchyard_shadow_late_total"), [((), counts.late_count)])
-        yield gauge_text(metric("batchyard_shadow_alike_total"), [((), counts.alike_count)])
+        yield gauge_text(metric("batchyard_shadow_late_total"), [((), comparison_counts.late_count)])
+        yield gauge_text(metric("batchyard_shadow_alike_total"), [((), comparison_counts.alike_count)])
         yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
-        yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), counts.unseen_count)])
+        yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), comparison_counts.unseen_count)])
         yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting())])
 
 

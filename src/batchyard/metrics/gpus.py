@@ -184,25 +184,25 @@ def _container_gpus(container: Obj) -> int:
     return int(meta.amount(well_known.GPU, limits.get(well_known.GPU, "0")))
 
 
-def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
+def _gpu_state(node: Obj, gpu_number: int, pod: Obj | None, now: Instant) -> GpuState:
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
-    holder, load, memory = GpuHolder(), IDLE_LOAD, _MEMORY_BY_MODEL.get(model)
+    holder, load, total_mib = GpuHolder(), IDLE_LOAD, _MEMORY_BY_MODEL.get(model)
     if pod is not None:
         container = next((c["name"] for c in pod["spec"]["containers"] if _container_gpus(c)), "")
         holder = GpuHolder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if phase(pod) == RUNNING:
-            load = simulated_load(pod["metadata"]["uid"], number, _run_time(pod, now))
-    used_memory = None if memory is None else memory * load.memory // 100
+            load = simulated_load(pod["metadata"]["uid"], gpu_number, _run_time(pod, now))
+    used_memory = None if total_mib is None else total_mib * load.memory // 100
     return GpuState(
-        number,
-        f"GPU-{SIMULATED_SOURCE}-{name}-{number}",
+        gpu_number,
+        f"GPU-{SIMULATED_SOURCE}-{name}-{gpu_number}",
         model,
         name,
         holder,
         SIMULATED_SOURCE,
         busy_percent=load.busy,
         used_mib=used_memory,
-        free_mib=None if memory is None or used_memory is None else memory - used_memory,
+        free_mib=None if total_mib is None or used_memory is None else total_mib - used_memory,
     )
 
 

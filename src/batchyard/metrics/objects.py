@@ -70,9 +70,9 @@ class ObjectMetrics:
                 if position % _OBJECTS_PER_PAUSE == 0:
                     yield ""
             for index, name in enumerate(families):
-                texts = [object_lines[index] for object_lines in lines_per_object]
-                if any(texts):
-                    yield metric(name).head() + "".join(texts)
+                object_texts = [object_lines[index] for object_lines in lines_per_object]
+                if any(object_texts):
+                    yield metric(name).head() + "".join(object_texts)
 
 
 def _format_samples(name: str, samples: ObjectSamples) -> str:
@@ -284,8 +284,8 @@ class MachineMetrics:
             return
         for metric_and_labels, sign in ((old, -1), (new, 1)):
             if metric_and_labels is not None:
-                counts = self._counts.setdefault(metric_and_labels[0], {})
-                counts[metric_and_labels[1]] = counts.get(metric_and_labels[1], 0) + sign
+                metric_counts = self._counts.setdefault(metric_and_labels[0], {})
+                metric_counts[metric_and_labels[1]] = metric_counts.get(metric_and_labels[1], 0) + sign
         if new is None:
             del self._counted[event.key]
         else:
@@ -351,20 +351,20 @@ class CostMetrics:
         for name, budget_samples in samples.items():
             yield gauge_text(metric(f"batchyard_budget_{name}"), budget_samples)
 
-    def _count(self, totals: CostTotals) -> None:
+    def _count(self, cost_totals: CostTotals) -> None:
         cost_sums: dict[tuple[str, Labels], float] = {}
 
         def add(name: str, labels: Labels, amount: float) -> None:
             cost_sums[name, labels] = cost_sums.get((name, labels), 0.0) + amount
 
-        for charge_key, account in totals.accounts.items():
+        for charge_key, account in cost_totals.accounts.items():
             if charge_key.use in {IDLE, BOOT}:
                 add("unused_dollars", (charge_key.pool, charge_key.use), account.cost / _COST_UNITS_PER_DOLLAR)
                 continue
             queue = charge_key.team, charge_key.cluster_queue, charge_key.local_queue
             add("dollars", queue, account.cost / _COST_UNITS_PER_DOLLAR)
             add("accelerator_seconds", queue, account.accelerators / _TIME_UNITS_PER_SECOND)
-        for accounts_by_key in totals:
+        for accounts_by_key in cost_totals:
             for charge_key, account in accounts_by_key.items():
                 if charge_key.use in {DONE, LOST}:
                     labels_with_use = charge_key.team, charge_key.cluster_queue, charge_key.local_queue, charge_key.use

@@ -35,9 +35,9 @@ class Metric(NamedTuple):
         escaped_help = self.help.replace("\\", r"\\").replace("\n", r"\n")
         return f"# HELP {self.name} {escaped_help}\n# TYPE {self.name} {self.kind}\n"
 
-    def sample(self, values: Iterable[str], value: float) -> str:
-        """Format a sample line of a gauge or counter; `values` are the label values, in the order of the labels."""
-        return f"{self.name}{format_labels(self.labels, values)} {format_value(value)}\n"
+    def sample(self, label_values: Iterable[str], value: float) -> str:
+        """Format a sample line of a gauge or counter; `label_values` are in the order of the labels."""
+        return f"{self.name}{format_labels(self.labels, label_values)} {format_value(value)}\n"
 
 
 def format_labels(names: Iterable[str], values: Iterable[str]) -> str:

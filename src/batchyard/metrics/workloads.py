@@ -167,10 +167,10 @@ class WorkloadMetrics:
     def _observe_creation(self, obj: Obj, view: WorkloadView) -> None:
         """Record the time from a job's creation to its Workload's creation, unless the job's spec was changed since."""
         owner = controller_of(obj)
-        info = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
-        if owner is None or info is None:
+        owner_kind = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
+        if owner is None or owner_kind is None:
             return
-        job = self._objects.get(Key(info.constant, view.namespace, owner["name"]))
+        job = self._objects.get(Key(owner_kind.constant, view.namespace, owner["name"]))
         if job is not None and job["metadata"].get("generation", 1) == 1:
             creation_latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
             self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), creation_latency / SECOND)
@@ -283,14 +283,14 @@ def _queue_labels(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
     return (view.cluster_queue, name), (*_local_queue_labels(view), name)
 
 
-def _move_count(counts: dict[_CountedKey, int], old_key: _CountedKey | None, new_key: _CountedKey | None) -> None:
+def _move_count(count_by_key: dict[_CountedKey, int], old_key: _CountedKey | None, new_key: _CountedKey | None) -> None:
     """Move one from the count of `old_key` to the count of `new_key`; a key of None is skipped."""
     if old_key is not None:
-        counts[old_key] -= 1
-        if not counts[old_key]:
-            del counts[old_key]
+        count_by_key[old_key] -= 1
+        if not count_by_key[old_key]:
+            del count_by_key[old_key]
     if new_key is not None:
-        counts[new_key] = counts.get(new_key, 0) + 1
+        count_by_key[new_key] = count_by_key.get(new_key, 0) + 1
 
 
 # Counts, durations in real time, and results of scheduling cycles. Source: Kueue's pkg/scheduler.

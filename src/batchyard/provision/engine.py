@@ -144,9 +144,9 @@ class EngineDeployment(NamedTuple):
     name: str
 
 
-def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, str]:
-    """Return the files of the engine's kustomization by name; `access` are RBAC objects for Prometheus."""
-    manifest_files = {_ACCESS_FILE: yaml_text(access)} if access else {}
+def files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
+    """Return the files of the engine's kustomization by name; `access_objects` are RBAC objects for Prometheus."""
+    manifest_files = {_ACCESS_FILE: yaml_text(access_objects)} if access_objects else {}
     if platform.engine is PlatformEngine.KUEUE:
         kueue_patches = patches(platform)
         index = kustomization(

@@ -285,13 +285,13 @@ def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model
     return FieldError(rendered_object.path, problem, fault.remedy)
 
 
-def _platform_path(rendered_object: RenderedObject, path: str, spec: model.Part) -> str | None:
-    group_match, sections = _GROUP_PATTERN.fullmatch(path), list(_sections(rendered_object, spec))
-    if path == "metadata.name":
+def _platform_path(rendered_object: RenderedObject, object_path: str, spec: model.Part) -> str | None:
+    group_match, sections = _GROUP_PATTERN.fullmatch(object_path), list(_sections(rendered_object, spec))
+    if object_path == "metadata.name":
         section_path, row = sections[0]
         fields = _NAME_FIELDS.get(rendered_object.obj["kind"], ("name",))
         return next((f"{section_path}.{field}" for field in fields if field in row), None)
-    field_path = path.removeprefix("spec.")
+    field_path = object_path.removeprefix("spec.")
     for section_path, row in sections:
         relative_path = (
             _quota_path(rendered_object.obj, group_match, row)

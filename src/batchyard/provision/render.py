@@ -96,7 +96,7 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
     """
     namespace = ENGINE_NAMESPACES[PlatformEngine.KUEUE]
     metadata = {"name": _METRICS_READER, "namespace": namespace, "labels": labels_of(platform.name)}
-    rbac_group, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
+    rbac_group, reader = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
     token_annotation = {"kubernetes.io/service-account.name": _METRICS_READER}
     secret_rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
     return [
@@ -112,7 +112,7 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
             "kind": "ClusterRoleBinding",
             "metadata": {"name": f"{platform.name}-{_METRICS_READER}", "labels": labels_of(platform.name)},
             "roleRef": {"apiGroup": rbac_group, "kind": "ClusterRole", "name": "kueue-metrics-reader"},
-            "subjects": [{**account, "namespace": ENGINE_NAMESPACES[PlatformEngine.KUEUE]}],
+            "subjects": [{**reader, "namespace": ENGINE_NAMESPACES[PlatformEngine.KUEUE]}],
         },
         {
             "apiVersion": f"{rbac_group}/v1",

@@ -48,13 +48,13 @@ def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator
         yield FieldError("spec.monitoring.collector", "PodMonitoring needs GKE, but spec.google is not set", remedy)
 
 
-def _report_unknown(path: str, name: str, noun: str, known_names: Iterable[str]) -> Iterator[FieldError]:
+def _report_unknown(path: str, name: str, kind_of_object: str, known_names: Iterable[str]) -> Iterator[FieldError]:
     """Yield an error if `name`, the value of the field at `path`, is not in `known_names`."""
     names = list(known_names)
     if name not in names:
         nearest = find_nearest_name(name, names)
         remedy = f"did you mean {nearest}?" if nearest else f"defined in this file: {', '.join(names) or 'none'}"
-        yield FieldError(path, f"this file defines no {noun} {format_value(name)}", remedy)
+        yield FieldError(path, f"this file defines no {kind_of_object} {format_value(name)}", remedy)
 
 
 def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:

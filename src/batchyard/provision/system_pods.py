@@ -198,13 +198,13 @@ class _PodRequests(NamedTuple):
 
 def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     """Return the pods of the engine (batchyard or Kueue), then the pods of the monitoring stack."""
-    stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
+    stack_pods = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
-        kueue = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
+        kueue_pod = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
         job_set = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
-        return [kueue, job_set, *stack]
+        return [kueue_pod, job_set, *stack_pods]
     settings = settings_of(platform)
-    return [SystemPod(settings.name, settings.replicas, settings.requests), *stack]
+    return [SystemPod(settings.name, settings.replicas, settings.requests), *stack_pods]
 
 
 def system_pod_faults(platform: PlatformModel) -> Iterator[FieldError]:
@@ -268,8 +268,8 @@ def _describe_pools(platform: PlatformModel, cluster: Part) -> str:
     for pool, node in _untainted_pools(platform, cluster):
         free_resources = _parse_requests(node["status"]["allocatable"])
         count, machine = pool_bounds(pool, cluster)[1], pool["spec"]["machineType"]
-        memory = (free_resources.memory - overhead.memory) // _MIB
-        free_text = f"{free_resources.cpu - overhead.cpu}m CPU and {memory}Mi free on each"
+        free_mib = (free_resources.memory - overhead.memory) // _MIB
+        free_text = f"{free_resources.cpu - overhead.cpu}m CPU and {free_mib}Mi free on each"
         descriptions.append(f"{pool['metadata']['name']}: {count} x {machine}, {free_text}")
     return "; ".join(descriptions) or "the platform has none"
 

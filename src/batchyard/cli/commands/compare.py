@@ -71,22 +71,22 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
     """Format the comparison as tables, JSON or YAML."""
     if not output_format.is_table:
         return render_document(document_of(comparison), output_format)
-    sections = [f"{comparison.headline}\n"]
+    section_texts = [f"{comparison.headline}\n"]
     for section in comparison.sections:
         if section.name == "overall":
-            sections.append(format_table(_overall_table(comparison.names, section)))
+            section_texts.append(format_table(_overall_table(comparison.names, section)))
         elif output_format is Output.WIDE or section.name not in _WIDE_SECTIONS:
-            sections.append(f"# {section.title}\n{format_table(_section_table(section))}")
+            section_texts.append(f"# {section.title}\n{format_table(_section_table(section))}")
     for title, changes in (("wait less", comparison.changes.better), ("wait longer", comparison.changes.worse)):
         if changes:
             total_note = f", of {len(changes)}" if len(changes) > CHANGES_SHOWN_MAX else ""
-            sections.append(
+            section_texts.append(
                 f"# Workloads that would {title} with"
                 f" {comparison.names[1]}{total_note}\n{_wait_changes_table(comparison, changes[:CHANGES_SHOWN_MAX])}"
             )
     if comparison.repeats:
-        sections.append(f"# over {comparison.settings.seeds} seeds\n{_repeats_table(comparison)}")
-    return "\n".join(sections)
+        section_texts.append(f"# over {comparison.settings.seeds} seeds\n{_repeats_table(comparison)}")
+    return "\n".join(section_texts)
 
 
 def _display_names(request: CompareRequest) -> tuple[str, str]:
@@ -125,10 +125,10 @@ def _overall_table(names: tuple[str, str], section: Section) -> Table:
     rows = [["", *(name.upper() for name in names), "CHANGE"]]
     (row,) = section.rows
     for figure in section.figures:
-        values = row.figures[figure.name]
-        if any(values):
-            cells = [format_figure(figure.unit, value) for value in values]
-            rows.append([figure.title, *cells, format_change(figure, values)])
+        value_pair = row.figures[figure.name]
+        if any(value_pair):
+            cells = [format_figure(figure.unit, value) for value in value_pair]
+            rows.append([figure.title, *cells, format_change(figure, value_pair)])
     return rows
 
 
@@ -141,17 +141,17 @@ def _section_table(section: Section) -> Table:
     for row in section.rows:
         cells = [row.name]
         for figure in section.figures:
-            values = row.figures.get(figure.name, (None, None))
-            cells.append(_format_values(figure.unit, values))
+            value_pair = row.figures.get(figure.name, (None, None))
+            cells.append(_format_values(figure.unit, value_pair))
             if figure is main_figure:
-                cells.append(format_change(figure, values))
+                cells.append(format_change(figure, value_pair))
         rows.append(cells)
     return rows
 
 
-def _format_values(unit: Unit, values: ValuePair) -> str:
+def _format_values(unit: Unit, value_pair: ValuePair) -> str:
     """Format the values of a metric under both configurations as `A -> B`, or as one value if they are equal."""
-    a, b = format_figure(unit, values[0]), format_figure(unit, values[1])
+    a, b = format_figure(unit, value_pair[0]), format_figure(unit, value_pair[1])
     return a if a == b else f"{a} -> {b}"
 
 

@@ -83,17 +83,17 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
     return now - time_before_now
 
 
-def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
+def _format_decisions(decision_items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
     """Format each scheduling decision as one line; with `is_wide`, the decision's details follow the line."""
-    if not items:
+    if not decision_items:
         return NOTHING_FOUND
     rows = [
         (_format_decision_time(decision), _format_object(decision), decision["reason"], decision["message"])
-        for decision in items
+        for decision in decision_items
     ]
     column_widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
-    for row, item in zip(rows, items, strict=True):
+    for row, item in zip(rows, decision_items, strict=True):
         padded_cells = [cell.ljust(width) for cell, width in zip(row, column_widths, strict=False)]
         lines.append("  ".join([*padded_cells, row[3]]).rstrip())
         if is_wide:

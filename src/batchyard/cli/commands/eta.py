@@ -103,8 +103,8 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
     state = requested_state(request.state, request.source)
     names = _pending_workload_keys(state, request)
     forecasts_by_name = forecasts(state, names, request.forecast_options)
-    subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
-    return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subjects.items()]
+    subject_by_name = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
+    return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subject_by_name.items()]
 
 
 def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:

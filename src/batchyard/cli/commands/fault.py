@@ -41,10 +41,10 @@ class _OwnerClient:
 
     def get(self, path: str) -> Obj | None:
         """Return the object or list at an API path; None if it does not exist."""
-        code, document = self._send("GET", path)
-        if code == http.client.NOT_FOUND:
+        status_code, document = self._send("GET", path)
+        if status_code == http.client.NOT_FOUND:
             return None
-        return _check_status(code, document)
+        return _check_status(status_code, document)
 
     def patch(self, path: str, patch_document: Mapping[str, Any]) -> None:
         """Apply a JSON merge patch to the object at an API path."""
@@ -52,8 +52,8 @@ class _OwnerClient:
 
     def post(self, path: str, document: Mapping[str, Any]) -> str:
         """Create an object; return the platform's error message, or '' on success."""
-        code, response_document = self._send("POST", path, document, "application/json")
-        return "" if code < http.client.BAD_REQUEST else str(response_document.get("message") or code)
+        status_code, response_document = self._send("POST", path, document, "application/json")
+        return "" if status_code < http.client.BAD_REQUEST else str(response_document.get("message") or status_code)
 
     def now(self) -> Instant:
         """Return the current time of the platform."""
@@ -136,10 +136,10 @@ def _evict(owner: _OwnerClient, pod: Obj) -> str:
     return owner.post(path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
 
 
-def _check_status(code: int, document: dict[str, Any]) -> Obj:
+def _check_status(status_code: int, document: dict[str, Any]) -> Obj:
     """Return the JSON document of an HTTP response; raise ValueError if the response has an error status."""
-    if code >= http.client.BAD_REQUEST:
-        raise ValueError(f"{code}: {document.get('message') or 'the response has no error message'}")
+    if status_code >= http.client.BAD_REQUEST:
+        raise ValueError(f"{status_code}: {document.get('message') or 'the response has no error message'}")
     return document
 
 

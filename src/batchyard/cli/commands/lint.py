@@ -32,8 +32,8 @@ def run(request: LintRequest) -> None:
     """Print the lint findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
     for name in request.rules:
         if name not in RULES_BY_NAME:
-            suggestion = find_nearest_name(name, RULES_BY_NAME)
-            remedy = f"did you mean {suggestion}?" if suggestion else "see docs/lint.md"
+            nearest_name = find_nearest_name(name, RULES_BY_NAME)
+            remedy = f"did you mean {nearest_name}?" if nearest_name else "see docs/lint.md"
             output.fail(f"batchyard: unknown rule {name}; {remedy}")
     report = lint(request.paths, request.rules)
     shown_findings = [

@@ -236,11 +236,11 @@ def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -
     raise ProgramError(f"{program.name} was not ready within {READY_TIMEOUT} s; read its log {program.log}")
 
 
-def ended_error(program: HttpProgram, code: int) -> ProgramError:
+def ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
     """Return the error for a program that ended unexpectedly, with its last log lines."""
     lines = program.log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
     message = "".join(f"\n  {line}" for line in lines)
-    return ProgramError(f"{program.name} ended with exit code {code}; the end of its log {program.log}:{message}")
+    return ProgramError(f"{program.name} ended with exit code {exit_code}; the end of its log {program.log}:{message}")
 
 
 def _is_ready(program: HttpProgram) -> bool:

@@ -211,10 +211,10 @@ def _operator_config(options: OperatorOptions) -> OperatorConfig:
 
 def _kueue_settings(options: OperatorOptions) -> KueueSettings:
     """Return the Kueue settings; the PodsReady timeout also applies to Workloads that no job object owns."""
-    kueue = KueueSettings() if options.config is None else read_kueue_settings(options.config)
-    if kueue.pods_ready is not None:
-        kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))
-    return kueue.with_fair_sharing() if options.fair_sharing else kueue
+    settings = KueueSettings() if options.config is None else read_kueue_settings(options.config)
+    if settings.pods_ready is not None:
+        settings = replace(settings, pods_ready=replace(settings.pods_ready, without_job=True))
+    return settings.with_fair_sharing() if options.fair_sharing else settings
 
 
 def _lease_settings(lease: LeaseOptions) -> LeaseSettings:

@@ -210,9 +210,9 @@ def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State |
     start = start_from_state(state)
     if scenario is None:
         return replace(start.scenario, runtime=request.runtime), state
-    kueue = start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
+    kueue_settings = start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
     cluster = scenario.cluster or start.cluster
-    return replace(scenario, cluster=cluster, kueue=kueue, runtime=request.runtime), state
+    return replace(scenario, cluster=cluster, kueue=kueue_settings, runtime=request.runtime), state
 
 
 @contextmanager
@@ -254,13 +254,13 @@ def format_result(result: Result, output_format: Output) -> str:
         return render(result.objects, output_format, now=result.now, extra_fields=accounting_document(result))
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
     other_objects = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
-    tables = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]
-    tables.append(unplaced_table(result.objects[scheme.POD]))
+    table_texts = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]
+    table_texts.append(unplaced_table(result.objects[scheme.POD]))
     if result.losses:
-        tables.append(losses_table(result.losses, result.now))
+        table_texts.append(losses_table(result.losses, result.now))
     if result.costs is not None:
-        tables.append(costs_tables(result.costs))
-    return "\n".join(table for table in tables if table not in ("", NOTHING_FOUND)) or NOTHING_FOUND
+        table_texts.append(costs_tables(result.costs))
+    return "\n".join(table for table in table_texts if table not in ("", NOTHING_FOUND)) or NOTHING_FOUND
 
 
 def run_remarks(result: Result) -> Iterator[str]:
@@ -440,15 +440,15 @@ def _reasons_table(report: TraceReport) -> Table:
 
 
 def _usage_row(row: Usage) -> list[str]:
-    shares = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
+    cells = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
     mean, peak = _format_percent(row.mean), _format_percent(row.peak)
-    return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *shares]
+    return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *cells]
 
 
 def _fragmentation_table(report: TraceReport) -> Table:
     fragmentation = report.fragmentation
-    shares = [_format_percent(share) for share in (fragmentation.mean, fragmentation.peak)]
-    cells = [*shares, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)]
+    share_cells = [_format_percent(share) for share in (fragmentation.mean, fragmentation.peak)]
+    cells = [*share_cells, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)]
     return [["MEAN", "PEAK", "PEAK AT", "AT LEAST"], cells]
 
 

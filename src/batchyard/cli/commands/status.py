@@ -105,10 +105,10 @@ def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
         "a user for each pod": isolation.get("usersOfPods"),
         "seccomp": isolation.get("seccomp"),
     }
-    available = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
+    mechanism_names = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
     rows = {
         "this machine": f"node {node_status['node']}, {node_status['pods']} pods run",
-        "isolation": available or "none",
+        "isolation": mechanism_names or "none",
     }
     rows["not enforced"] = "NetworkPolicy: pods reach all other pods"
     rows["images"] = _describe_images(node_status)

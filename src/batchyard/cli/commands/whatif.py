@@ -77,15 +77,15 @@ def format_differences(difference: Difference, output_format: options.Output) ->
     """Format the differences that a change makes as tables, JSON or YAML."""
     if not output_format.is_table:
         return render_document(document_of(difference), output_format)
-    sections = [f"{difference.summary}\n"]
+    section_texts = [f"{difference.summary}\n"]
     if difference.workloads:
         header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH IT", "ENDS", "WITH IT", "PREEMPTED BY"]
-        sections.append(format_table([header, *map(_workload_row, difference.workloads)]))
+        section_texts.append(format_table([header, *map(_workload_row, difference.workloads)]))
     if difference.queues:
         header = ["QUEUE", "MEAN WAIT", "WITH IT", "PENDING", "WITH IT"]
-        sections.append(format_table([header, *map(_queue_row, difference.queues)]))
-    sections += _machines_table(document_of(difference))
-    return "\n".join(sections)
+        section_texts.append(format_table([header, *map(_queue_row, difference.queues)]))
+    section_texts += _machines_table(document_of(difference))
+    return "\n".join(section_texts)
 
 
 def _starting_state(request: WhatifRequest) -> RunStart:

@@ -304,13 +304,13 @@ def explain_in_world(world: "World", subject: Subject, output_format: Output) ->
 def _resolve_key(world: "World", subject: Subject) -> Key:
     """Return the key of the object to explain; exit if no object, or one in several namespaces, has the name."""
     all_metadata = [obj["metadata"] for obj in world.objects(subject.kind)]
-    matches = [metadata for metadata in all_metadata if metadata["name"] == subject.name]
+    same_named = [metadata for metadata in all_metadata if metadata["name"] == subject.name]
     if subject.namespace:
-        matches = [metadata for metadata in matches if metadata.get("namespace", "") == subject.namespace]
-    if len(matches) == 1:
-        return Key(subject.kind, matches[0].get("namespace", ""), subject.name)
-    if matches:
-        namespaces = sorted(metadata.get("namespace", "") for metadata in matches)
+        same_named = [metadata for metadata in same_named if metadata.get("namespace", "") == subject.namespace]
+    if len(same_named) == 1:
+        return Key(subject.kind, same_named[0].get("namespace", ""), subject.name)
+    if same_named:
+        namespaces = sorted(metadata.get("namespace", "") for metadata in same_named)
         output.fail(
             f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
             f" {namespaces[0]}"

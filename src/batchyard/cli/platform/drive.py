@@ -294,10 +294,10 @@ def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
         connection = _find_connection(rendered_platform, request, journal)
         _write(rendered_platform)
         steps = rendered_platform.create(connection, is_pruning)
-        counts = _run_steps(rendered_platform, request, (lock, journal, display), steps, "create")
-    skipped_count = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
+        outcomes = _run_steps(rendered_platform, request, (lock, journal, display), steps, "create")
+    skipped_count = outcomes[ProgressKind.PASSED] + outcomes[ProgressKind.SKIPPED]
     display.report(
-        f"{rendered_platform.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {skipped_count} skipped"
+        f"{rendered_platform.platform.name} is ready: {outcomes[ProgressKind.DONE]} steps done, {skipped_count} skipped"
     )
     for line in _queue_commands(rendered_platform, connection):
         display.report(f"  {line}")

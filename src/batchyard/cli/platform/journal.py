@@ -44,11 +44,11 @@ class StepJournal:
             return
         for line in self._path.read_text("utf-8", "replace").splitlines():
             try:
-                entry = json.loads(line)
+                event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(entry, dict):
-                yield entry
+            if isinstance(event, dict):
+                yield event
 
     def target(self) -> Mapping[str, Any] | None:
         """Return the journal's record of the cluster on which this folder's platform exists.

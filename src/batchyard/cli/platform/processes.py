@@ -69,7 +69,7 @@ class CommandRunner:
         is_late = False
         while True:
             try:
-                code = process.wait(_TICK_SECONDS)
+                exit_code = process.wait(_TICK_SECONDS)
             except subprocess.TimeoutExpired:
                 waited_seconds = monotonic_seconds() - started_at
                 show_progress(_last_line(stderr), waited_seconds)
@@ -78,7 +78,7 @@ class CommandRunner:
                 interrupt_count += 1
                 self._interrupt(process, command, interrupt_count)
             else:
-                return _final_exit_code(code, interrupt_count, is_late)
+                return _final_exit_code(exit_code, interrupt_count, is_late)
 
     def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "Popen[bytes]":
         with tempfile.TemporaryFile() as stdin_file:
@@ -113,18 +113,18 @@ class CommandRunner:
             _signal_process_group(process, signal.SIGTERM if interrupt_count == 2 else signal.SIGKILL)
 
 
-def _final_exit_code(code: int, interrupt_count: int, is_late: bool) -> int:
+def _final_exit_code(exit_code: int, interrupt_count: int, is_late: bool) -> int:
     """Return the exit code of an ended command; raise InterruptedCommandError if the user interrupted it."""
     if interrupt_count:
         raise InterruptedCommandError
-    return TOO_LONG if is_late else code
+    return TOO_LONG if is_late else exit_code
 
 
-def _failure_message(code: int, command: StepCommand) -> str:
+def _failure_message(exit_code: int, command: StepCommand) -> str:
     """Return an error message if the command could not be started or exceeded its time limit, else ''."""
-    if code == NO_SUCH_PROGRAM:
+    if exit_code == NO_SUCH_PROGRAM:
         return f"{command.argv[0]}: program not found on the PATH; install it first"
-    if code == TOO_LONG:
+    if exit_code == TOO_LONG:
         return f"{command.argv[0]} took longer than {command.limit_seconds} s and was interrupted"
     return ""
 

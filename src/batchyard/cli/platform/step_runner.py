@@ -141,13 +141,13 @@ class StepRunner:
             outcome_counts[self._complete_step(step, number, len(steps))] += 1
         return outcome_counts
 
-    def _complete_step(self, step: PlatformStep, number: int, total: int) -> ProgressKind:
+    def _complete_step(self, step: PlatformStep, step_number: int, step_count: int) -> ProgressKind:
         started_at = monotonic_seconds()
 
         def report_event(kind: ProgressKind, detail: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
             seconds = monotonic_seconds() - started_at
             self.journal.note(event=kind.value, step=step.name, what=detail, seconds=round(seconds, 1))
-            self.display.show(ProgressEvent(kind, step, number, total, detail, seconds, tail, log))
+            self.display.show(ProgressEvent(kind, step, step_number, step_count, detail, seconds, tail, log))
 
         try:
             kind, detail = self._run_step(step, report_event)
@@ -202,15 +202,15 @@ class StepRunner:
             step, commands=tuple(replace(command, stdin_text=input_text) for command in step.commands)
         ), input_text
 
-    def _ask_consent(self, step: PlatformStep, detail: str, input_text: str) -> bool:
+    def _ask_consent(self, step: PlatformStep, probe_description: str, input_text: str) -> bool:
         consent = step.consent
         assert consent is not None, "_ask_consent is called only for steps that require consent"
-        question = consent.question.replace("{seen}", detail)
+        question = consent.question.replace("{seen}", probe_description)
         if consent.details is not None:
             probe_output = self.runner.run_probe(consent.details.command, self.display.show_progress)
             question += consent.details.format_details(probe_output, input_text)
         self.display.clear_status()
-        return self.confirmation.confirm(question, consent.is_grave(detail))
+        return self.confirmation.confirm(question, consent.is_grave(probe_description))
 
     def _run_commands(self, step: PlatformStep, report_event: Callable[..., None]) -> None:
         """Run a step's commands with retries; before each retry, probe whether the step is already done."""

@@ -67,11 +67,11 @@ class Cluster:
         if response.code in {_NOT_FOUND, _FORBIDDEN}:  # not served in this version, or no permission
             self._versions = self._versions[1:]
             return None
-        items = _items_in(response)
-        for item in items:
+        pending_workloads = _items_in(response)
+        for item in pending_workloads:
             owners = item["metadata"].get("ownerReferences") or ()
             if any(owner["uid"] == uid for owner in owners):
-                return item.get("positionInLocalQueue", 0), len(items)
+                return item.get("positionInLocalQueue", 0), len(pending_workloads)
         return None
 
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
@@ -120,8 +120,8 @@ class Cluster:
         return decode_object(response.body)
 
     async def _list_names(self, kind: str, namespace: str = "") -> Sequence[str] | None:
-        items = await self._list_items(kind, namespace)
-        return None if items is None else [item["metadata"]["name"] for item in items]
+        objects = await self._list_items(kind, namespace)
+        return None if objects is None else [item["metadata"]["name"] for item in objects]
 
     async def _list_items(self, kind: str, namespace: str = "") -> Sequence[Obj] | None:
         """Return all objects of a kind, or None if forbidden; raise SubmitError if the kind is not served."""

@@ -67,10 +67,10 @@ def command_line(context: typer.Context) -> Sequence[str]:
     return argv
 
 
-def parse_pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
+def parse_pairs(option: str, option_values: Sequence[str] | None) -> dict[str, str]:
     """Parse the values of an option as NAME=VALUE pairs; raise BadParameter if one is malformed."""
     values_by_name = {}
-    for text in values or ():
+    for text in option_values or ():
         name, separator, value = text.partition("=")
         if not name or not separator:
             raise typer.BadParameter(f"{option} {text!r}: use the form NAME=VALUE")

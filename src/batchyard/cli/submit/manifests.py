@@ -183,12 +183,12 @@ def _volume_sources(job_request: JobRequest, archive: bytes) -> list[dict[str, A
     return [{"configMap": {"name": _part_name(job_request, number)}} for number in range(-(-len(archive) // PART_SIZE))]
 
 
-def _part_name(job_request: JobRequest, number: int) -> str:
-    return f"{job_request.name}-files-{number}"
+def _part_name(job_request: JobRequest, part_number: int) -> str:
+    return f"{job_request.name}-files-{part_number}"
 
 
-def _part_key(number: int) -> str:
-    return f"part-{number:03}"
+def _part_key(part_number: int) -> str:
+    return f"part-{part_number:03}"
 
 
 # Packs a folder into a reproducible archive, which the Job unpacks as its working directory.

@@ -153,8 +153,8 @@ def terminated_state_of(pod: Obj) -> Mapping[str, Any] | None:
 
 def has_container_started(pod: Obj) -> bool:
     """Return whether the main container of a pod has started, so that its log exists."""
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    container_states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
+    container_statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    container_states = [status.get("state") or {} for status in container_statuses if status["name"] == CONTAINER]
     return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in container_states)
 
 
@@ -183,11 +183,11 @@ def _pod_message(pod: Obj) -> ProgressMessage | None:
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     terminated_state = terminated_state_of(pod)
     if terminated_state is not None:
-        code = terminated_state.get("exitCode", 0)
+        exit_code = terminated_state.get("exitCode", 0)
         reasons = [terminated_state[field] for field in ("reason", "message") if terminated_state.get(field)]
         reason_note = f" ({': '.join(reasons)})" if reasons and reasons != ["Error"] else ""
-        line = f"pod {name} failed with exit code {code}{reason_note}"
-        return ProgressMessage("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
+        line = f"pod {name} failed with exit code {exit_code}{reason_note}"
+        return ProgressMessage("PodFailed", line, {"pod": name, "exitCode": exit_code}) if exit_code else None
     if has_container_started(pod):
         node = (pod.get("spec") or {}).get("nodeName") or ""
         node_note = f" on {node}" if node else ""

@@ -316,9 +316,9 @@ def google_account(team: model.PlatformTeam, google: model.Google) -> str:
 
 
 def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
-    members = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is model.PlatformEngine.BATCHYARD else ())]
-    admins = [*members, *_ADMIN_RULES]
-    for name, people, rule_rows in (("members", team.members, members), ("admins", team.admins, admins)):
+    member_rules = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is model.PlatformEngine.BATCHYARD else ())]
+    admin_rules = [*member_rules, *_ADMIN_RULES]
+    for name, people, rule_rows in (("members", team.members, member_rules), ("admins", team.admins, admin_rules)):
         subjects = _rbac_subjects(people)
         if subjects:
             role_name = f"{team.name}-{name}"

@@ -59,10 +59,10 @@ class _Key(NamedTuple):
 
 
 def report_step(
-    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
+    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy_note: str
 ) -> model.PlatformStep:
     """Return a step that only reports obsolete objects, which the platform file no longer defines."""
-    probes = _obsolete_probes(connection, platform, manifest_parts, remedy)
+    probes = _obsolete_probes(connection, platform, manifest_parts, remedy_note)
     return model.PlatformStep(STEP_NAME, _PURPOSE, probes=probes, is_optional=True)
 
 
@@ -113,11 +113,11 @@ def _delete_command(connection: ClusterConnection, wait_option: str) -> model.St
 
 
 def _obsolete_probes(
-    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
+    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy_note: str
 ) -> tuple[model.Probe, ...]:
     kinds = [",".join(_PRUNED_KINDS)] + ([_BUDGETS_RESOURCE] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
-    parser = _obsolete_objects_parser(manifest_parts, remedy)
+    parser = _obsolete_objects_parser(manifest_parts, remedy_note)
     options = ("--all-namespaces", selector, "--output=json")
     return tuple(model.Probe(connection.kubectl("get", names, *options), parser) for names in kinds)
 
@@ -126,14 +126,14 @@ def _list_workloads(connection: ClusterConnection) -> model.StepCommand:
     return connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
 
 
-def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str) -> model.ResultParser:
+def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy_note: str) -> model.ResultParser:
     """Return a parser that accepts kubectl's output if it has no obsolete objects, and else describes them by kind."""
 
     def parse(output: model.CommandOutput) -> model.ProbeResult:
         if output.code:
             return probe_parsers.observe_failure(output)
         objects = list(_obsolete_objects(output, manifest_parts))
-        return model.ProbeResult(not objects, f"{_describe_objects(objects)}{remedy}" if objects else "")
+        return model.ProbeResult(not objects, f"{_describe_objects(objects)}{remedy_note}" if objects else "")
 
     return parse
 
@@ -401,10 +401,10 @@ def _permanent_pools(platform: PlatformModel) -> list[str]:
 
 def _minimum_nodes(pool: Mapping[str, Any]) -> int:
     autoscaling = pool.get("autoscaling")
-    minimum = (
+    node_count = (
         pool.get("nodeCount", 0) if autoscaling is None else autoscaling.get("totalMin", autoscaling.get("min", 0))
     )
-    return int(minimum)
+    return int(node_count)
 
 
 def _queue_names(platform: PlatformModel) -> list[str]:

@@ -26,10 +26,10 @@ class Tool(NamedTuple):
 
     def step(self) -> model.PlatformStep:
         """Return a step that requires the program in its minimum version."""
-        minimum = ".".join(map(str, self.minimum))
+        minimum_text = ".".join(map(str, self.minimum))
         return model.requirement_step(
             f"tool-{self.name}",
-            f"{self.name} {minimum} or newer is installed",
+            f"{self.name} {minimum_text} or newer is installed",
             model.Probe(
                 model.command(*self.version_command, limit_seconds=60),
                 probe_parsers.is_version(self.field, self.minimum),
@@ -377,13 +377,13 @@ def destroy_step(google: Google) -> model.PlatformStep:
     """Return a step that runs `terraform destroy` for the platform's resources."""
     target_arguments = destroy_targets(google)
     options = (*_QUIET_OPTIONS, _LOCK_OPTION, *target_arguments, f"-out={DESTROY_PLAN_FILE}")
-    run_plan = terraform("plan", "-destroy", *options, limit_seconds=1800)
+    plan_command = terraform("plan", "-destroy", *options, limit_seconds=1800)
     kept_prefixes = ("module.registry.", "module.services.") if target_arguments else ()
     return model.PlatformStep(
         "terraform-destroy",
         f"let Terraform destroy its resources in {google.project}",
         commands=(
-            run_plan,
+            plan_command,
             terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN_FILE, limit_seconds=APPLY_LIMIT),
         ),
         probes=(

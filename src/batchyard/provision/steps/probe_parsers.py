@@ -154,14 +154,14 @@ def all_are(condition: str, names: Collection[str]) -> ResultParser:
     return parse
 
 
-def none_is(matches: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
+def none_is(is_match: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
     """Return a parser that is satisfied if no listed object matches; `description` describes matching objects."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
             return observe_failure(output)
         document = output.document()
-        names = [name_of(obj) for obj in items_of(document or {"items": []}) if matches(obj)]
+        names = [name_of(obj) for obj in items_of(document or {"items": []}) if is_match(obj)]
         shown_names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return ProbeResult(not names, f"{description}: {len(names)} ({shown_names})" if names else "")
 

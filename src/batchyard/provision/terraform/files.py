@@ -262,8 +262,8 @@ def _variables_file(platform: PlatformModel, google: Google, cluster: Part) -> s
     return "\n".join(paragraphs)
 
 
-def _paragraph(name: str, values: Mapping[str, pools.Value]) -> Iterable[str]:
-    return [pools.assignments({name: values})] if values else []
+def _paragraph(name: str, variables: Mapping[str, pools.Value]) -> Iterable[str]:
+    return [pools.assignments({name: variables})] if variables else []
 
 
 def _location_variables(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
@@ -351,5 +351,5 @@ def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> st
         for team in platform.teams
     }
     project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
-    values = pools.assignments({**project, "name": platform.name, "state_bucket": bucket})
-    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), values, pools.assignments({"teams": teams})])
+    assignments = pools.assignments({**project, "name": platform.name, "state_bucket": bucket})
+    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), assignments, pools.assignments({"teams": teams})])

@@ -28,9 +28,9 @@ _LINE_WIDTH_MAX = 110
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
+def assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> str:
     """Return lines of the form NAME = VALUE in HCL, aligned as `terraform fmt` does."""
-    lines = [(_format_name(name), _format_value(value, depth)) for name, value in values.items()]
+    lines = [(_format_name(name), _format_value(value, depth)) for name, value in value_by_name.items()]
     return "".join(
         f"{_INDENT * depth}{name.ljust(width)} = {text}\n"
         for width, entries in _group_by_width(lines)
@@ -41,11 +41,11 @@ def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Group adjacent one-line HCL assignments with their longest name's width; a multi-line one is its own group."""
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
-        entries = list(group)
+        names_and_values = list(group)
         if is_long:
-            yield from ((len(name), [(name, text)]) for name, text in entries)
+            yield from ((len(name), [(name, text)]) for name, text in names_and_values)
         else:
-            yield max(len(name) for name, _ in entries), entries
+            yield max(len(name) for name, _ in names_and_values), names_and_values
 
 
 def _format_value(value: Value, depth: int) -> str:
@@ -195,12 +195,12 @@ def _autoscaling(pool: Part) -> dict[str, Value]:
 
     Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE.
     """
-    bounds = pool.get("autoscaling")
-    if bounds is None:
+    pool_bounds = pool.get("autoscaling")
+    if pool_bounds is None:
         return {}
-    row: dict[str, Value] = {name: bounds[field] for field, name in _BOUND_FIELDS if field in bounds}
+    row: dict[str, Value] = {name: pool_bounds[field] for field, name in _BOUND_FIELDS if field in pool_bounds}
     default_policy = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED_PROVISIONING} else "BALANCED"
-    policy = bounds.get("locationPolicy", default_policy)
+    policy = pool_bounds.get("locationPolicy", default_policy)
     return {"autoscaling": {**row, "location_policy": policy} if policy != "BALANCED" else row}
 
 
