@@ -59,7 +59,7 @@ def test_crash_option_crashes_machine(platform: Broken) -> None:
 
 def test_reclaim_option_applies_to_spot_machines_only(platform: Broken) -> None:
     node = platform.first("spot")
-    assert "is being reclaimed: it stops at " in platform.fault(node, "--reclaim")
+    assert "is being reclaimed and stops at " in platform.fault(node, "--reclaim")
     assert platform.phase(node) == "Stopping"
     fixed = platform.kubectl("get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
     assert "is not a Spot machine" in platform.fault(fixed, "--reclaim", code=1)

@@ -49,7 +49,7 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
     with running_platform_context(guide.cluster, 3000.0) as started:
         live = LiveGuide(guide, started)
         found = guide_rows(list(live.play(steps)), live)
-        assert any(timing.what == "Job" for timing in live.timings.missed_timings)
+        assert any(timing.event_kind == "Job" for timing in live.timings.missed_timings)
         assert all(row.is_explained for row in live.timings.differences(simulated, found))
 
 

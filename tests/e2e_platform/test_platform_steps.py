@@ -100,7 +100,7 @@ def test_create_reports_removed_teams_and_prune_deletes_them(tmp_path: Path, run
     text = place.file.read_text("utf-8")
     place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
     goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all its objects"
-    assert f"no-longer-said: failed, optional: {goes}; --prune removes it" in place.create()
+    assert f"no-longer-said: failed, optional: {goes}; --prune removes these objects" in place.create()
     reported = place.create(is_pruning=True)
     ending = "This deletes these objects. These Workloads end: 1 (team-a/job-long-"
     assert f"The file no longer defines: {goes}. {ending}" in reported

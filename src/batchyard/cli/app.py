@@ -10,7 +10,7 @@ _HELP_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 
 class CommandEntry(NamedTuple):
-    """A command: its group and summary in the help, and the module attribute that defines it."""
+    """A row of the command table: a command's group and summary in the help, and the attribute that defines it."""
 
     group: str
     summary: str
@@ -67,7 +67,7 @@ COMMANDS: Final = {
 
 
 class CommandGroup(TyperGroup):
-    """The Click group of all commands; it imports a command's module when the command is used."""
+    """The Click group of all `batchyard` commands; it imports the module of a command only when the command is used."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -76,8 +76,8 @@ class CommandGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import the module of a command and return the command; None if no such command exists."""
-        entry = COMMANDS.get(cmd_name)
-        return None if entry is None else _load_command(cmd_name, entry)
+        command_entry = COMMANDS.get(cmd_name)
+        return None if command_entry is None else _load_command(cmd_name, command_entry)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the command list of the help by group, without importing any command module."""
@@ -88,9 +88,9 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-def _load_command(name: str, entry: CommandEntry) -> Any:
+def _load_command(name: str, command_entry: CommandEntry) -> Any:
     """Return the Click command that an entry of the command table defines."""
-    definition = getattr(import_module(entry.module), entry.attribute)
+    definition = getattr(import_module(command_entry.module), command_entry.attribute)
     if not isinstance(definition, typer.Typer):
         command_app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=_HELP_SETTINGS)
         command_app.command(name)(definition)

@@ -69,7 +69,7 @@ def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_of
 
 @contextmanager
 def _lock_log(log: Path) -> Iterator[None]:
-    """Lock the log file, so that no other `up` starts a platform in the directory and mixes its output into the log."""
+    """Lock the log file of a data directory, so that a second `batchyard up` cannot start there and write to it."""
     try:
         with log.open(
             "ab"
@@ -77,7 +77,7 @@ def _lock_log(log: Path) -> Iterator[None]:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError:
-        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting it; wait until it is ready")
+        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` starts the platform here; wait for it")
     except OSError as error:
         output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
 
@@ -86,14 +86,14 @@ def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
     """Exit the command with the log output of a platform process that exited before it listened."""
     message = log.read_bytes()[log_offset:].decode("utf-8", "replace").strip()
     no_output = f"batchyard: the platform exited with code {exit_code} before it listened; {log} contains no error"
-    output.fail(message or f"{no_output}; check the free disk space, or start it without --detach")
+    output.fail(message or f"{no_output}; check the free disk space, or start the platform without --detach")
 
 
 def _up_arguments(options: UpOptions) -> list[str]:
-    """Return the arguments of an equivalent `batchyard up` that runs in the foreground."""
+    """Return the command line arguments that make `batchyard up` run with these options in the foreground."""
     platform_options = options.platform_options
-    location = ("--data-dir", str(platform_options.folder), "--port", str(platform_options.port))
-    arguments = ["up", *location, "--speed", f"{options.speed}x"]
+    location_options = ("--data-dir", str(platform_options.folder), "--port", str(platform_options.port))
+    arguments = ["up", *location_options, "--speed", f"{options.speed}x"]
     arguments += ["--sync", str(platform_options.sync)]
     arguments += [] if options.cluster is None else ["--cluster", str(options.cluster)]
     arguments += [] if options.config is None else ["--config", str(options.config)]

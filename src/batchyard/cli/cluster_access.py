@@ -1,6 +1,6 @@
-"""Access of the commands to a cluster or a state file: HTTP requests, and reading a state for forecasts.
+"""How the commands read a cluster: single HTTP GET requests, and all of its objects from the cluster or a state file.
 
-The target is the platform of a data directory, or the cluster of a kubeconfig. The kubeconfig client is slow to import;
+The cluster is the platform of a data directory, or that of a kubeconfig. The kubeconfig client is slow to import;
 requests to the local platform need only the standard library.
 """
 
@@ -55,12 +55,12 @@ def request_kubeconfig_cluster(
         access = await read_access()
         transport = HttpTransport(access, read_access)
         try:
-            answer = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
+            response = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
         finally:
             await transport.close()
-        if not answer.code:
-            raise OSError(f"{access.url}: {answer.trouble or 'the server does not respond'}")
-        return access.url, answer.code, answer.body
+        if not response.code:
+            raise OSError(f"{access.url}: {response.trouble or 'the server does not respond'}")
+        return access.url, response.code, response.body
 
     return asyncio.run(send_request())
 
@@ -82,7 +82,7 @@ REQUEST_ERRORS: Final = (UnreachableError, KubeconfigError, OSError, http.client
 
 
 class ClusterTarget(NamedTuple):
-    """The cluster to query: a kubeconfig or context, or the platform of the data directory if both are ''."""
+    """The cluster to query: that of a kubeconfig or context, or if both are '', the platform of a data directory."""
 
     kubeconfig: str
     context: str
@@ -90,12 +90,12 @@ class ClusterTarget(NamedTuple):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a kubeconfig or context selects the cluster, instead of the data directory."""
+        """Whether a kubeconfig or context selects the cluster; otherwise the data directory does."""
         return bool(self.kubeconfig or self.context)
 
 
 def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
-    """Return a function that reads the cluster's address and credentials; the client calls it again on expiry."""
+    """Return a function that reads the cluster's address and credentials, called again when the credentials expire."""
     if target.is_elsewhere:
 
         async def read() -> ApiServerAccess:
@@ -113,9 +113,9 @@ def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[Api
 
 
 def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
-    """Return the JSON document at a path; raise UnreachableError for an error status.
+    """Send a GET request to the cluster and return the JSON document; raise UnreachableError for an error status.
 
-    `path_in` returns the path for the default namespace.
+    `path_in` maps the default namespace to the URL path.
     """
     if target.is_elsewhere:
         url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
@@ -151,7 +151,7 @@ def _request_platform(platform_process: PlatformProcess, folder: Path, path: str
 
 
 def _error_message(code: int, body: bytes) -> str:
-    """Return the error message of a response: the message of its Status object, or else the HTTP status code."""
+    """Return the error message of an HTTP response: that of its Status object, or else one with the status code."""
     try:
         message = _decode_json(body).get("message") or ""
     except msgspec.DecodeError:
@@ -172,7 +172,7 @@ _NAMES_SHOWN_MAX: Final = 3
 
 
 def read_state_file(file: str) -> State:
-    """Return the state in a file; the command exits if it cannot be read."""
+    """Return the cluster state (all objects at one time) in a file; the command exits if it cannot be read."""
     try:
         state = read_state(file)
     except InvalidScenario as invalid:
@@ -182,17 +182,17 @@ def read_state_file(file: str) -> State:
 
 
 def print_unread_kinds(state: State) -> None:
-    """Print which kinds are missing from a state because its reader had no permission to list them."""
+    """Print which kinds a cluster state lacks because the user who read it had no permission to list them."""
     for line in consequences_of(state.unread):
         output.report_line(f"batchyard: no permission to list {line}")
 
 
 def with_explicit_runtimes(state: State, assumption: str = "they run to the end") -> State:
-    """Return the state with explicit run times; print which running jobs have an unknown run time."""
-    completed_state, unknown = with_runtimes(state)
-    if unknown:
-        names = ", ".join(unknown[:_NAMES_SHOWN_MAX]) + (
-            f" and {omitted_count} more" if (omitted_count := len(unknown) - _NAMES_SHOWN_MAX) > 0 else ""
+    """Return the cluster state with a run time for each job; print which running jobs have an unknown run time."""
+    completed_state, unknown_names = with_runtimes(state)
+    if unknown_names:
+        names = ", ".join(unknown_names[:_NAMES_SHOWN_MAX]) + (
+            f" and {omitted_count} more" if (omitted_count := len(unknown_names) - _NAMES_SHOWN_MAX) > 0 else ""
         )
         output.report_line(f"batchyard: run time of {names} is unknown: {assumption}")
     return completed_state
@@ -205,14 +205,14 @@ SNAPSHOT_KINDS: Final = tuple(kind for kind in dict.fromkeys(_WATCHED_KINDS) if 
 
 
 class ClusterError(Exception):
-    """The state of a cluster cannot be read; the message has the reason and the remedy."""
+    """The objects of a cluster cannot be read; the message has the reason and the remedy."""
 
 
 SOURCE_ERRORS: Final = (ClusterError, KubeconfigError, OSError)
 
 
 def requested_state(file: str | None, target: ClusterTarget) -> State:
-    """Return the state of a file, or of a cluster without a file; the command exits if it cannot be read."""
+    """Return the cluster state in a file, or without a file that of a live cluster; the command exits on failure."""
     if file is not None:
         return read_state_file(file)
     try:
@@ -224,7 +224,7 @@ def requested_state(file: str | None, target: ClusterTarget) -> State:
 
 
 def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
-    """Return a function that reads the cluster's address and credentials; ClusterError if no platform runs."""
+    """Return a function that reads the cluster's address and credentials; raise ClusterError if no platform runs."""
     if not target.is_elsewhere and running_process_in(target.data_dir) is None:
         message = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
         raise ClusterError(f"no platform runs in {target.data_dir}: {message}")
@@ -232,7 +232,7 @@ def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[Api
 
 
 async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
-    """Read a cluster page by page; raise ClusterError if that fails or if required kinds cannot be listed."""
+    """Read all objects of a cluster page by page; raise ClusterError on failure or if required kinds are forbidden."""
     read_access = access_reader_of_source(target)
     transport = HttpTransport(await read_access(), read_access)
     try:
@@ -248,7 +248,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
     if missing_kinds:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in missing_kinds)
         raise ClusterError(
-            f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on them "
+            f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on these "
             f"({snapshot_result.refusal})"
         )
     snapshot_result.at = snapshot_result.at or wall_clock()
@@ -256,7 +256,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
 
 
 async def _find_configuration(snapshot_result: SnapshotResult, transport: HttpTransport) -> None:
-    """Find Kueue's Configuration in the cluster and keep the fields that affect scheduling decisions."""
+    """Store Kueue's Configuration in the snapshot, from the cluster, with only the fields that affect scheduling."""
     if snapshot_result.configuration is None:
         search_result = await read_kueue_configuration(transport)
         snapshot_result.configuration = search_result.configuration

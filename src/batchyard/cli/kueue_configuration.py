@@ -1,4 +1,4 @@
-"""The option `--config FILE` of `up` and `operator`: reads Kueue's Configuration and prints its unsupported fields."""
+"""Reading of Kueue's Configuration for the option `--config FILE` of several commands; prints unsupported fields."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +23,12 @@ def read_configuration_file(file: Path) -> Obj:
 
 
 def read_kueue_settings(file: Path) -> kueue_configuration.KueueSettings:
-    """Return the settings of a Kueue Configuration; the command exits if it requires unsupported features."""
+    """Return the scheduler settings in a Kueue Configuration file; the command exits on unsupported fields."""
     return kueue_configuration.parse_kueue_settings(read_supported_configuration(file))
 
 
 def read_supported_configuration(file: Path) -> Obj:
-    """Return the Configuration in a file and print its ignored fields; the command exits on unsupported fields."""
+    """Return the Kueue Configuration in a file and print its ignored fields; the command exits on unsupported ones."""
     configuration = read_configuration_file(file)
     errors = [f"{file}: {fault}" for fault in kueue_configuration.unsupported_field_errors(configuration)]
     if errors:
@@ -39,7 +39,7 @@ def read_supported_configuration(file: Path) -> Obj:
 
 
 def read_shadow_settings(file: Path) -> kueue_configuration.KueueSettings:
-    """Return the settings of a Kueue Configuration for shadow mode, which runs beside that Kueue."""
+    """Return the scheduler settings in the Configuration file of the Kueue that shadow mode observes."""
     configuration = read_configuration_file(file)
     for line in unsupported_settings(configuration):
         output.report_line(f"batchyard: {file}: {line}")

@@ -1,4 +1,4 @@
-"""Options that several commands share: their choices, their types, and the parsers of their values."""
+"""Options that several commands share: their allowed values, their types, and the parsers of their values."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +24,7 @@ class Output(StrEnum):
 
     @property
     def is_table(self) -> bool:
-        """Whether the format is for people, and not for programs."""
+        """Whether the format is a table for people, and not JSON or YAML for programs."""
         return self in (Output.TABLE, Output.WIDE)
 
 
@@ -36,7 +36,7 @@ class DocumentFormat(StrEnum):
 
 
 class SyncMode(StrEnum):
-    """The failure that acknowledged writes survive: a power failure (full) or a crash of the process (process)."""
+    """What acknowledged writes survive: a power failure (`full`), or only a crash of the process (`process`)."""
 
     FULL = "full"
     PROCESS = "process"
@@ -59,7 +59,7 @@ class LogFormat(StrEnum):
 
 
 class ScrapingChoice(StrEnum):
-    """The object that makes the cluster's Prometheus scrape the operator's metrics."""
+    """The kind of object that makes the cluster's Prometheus scrape the operator's metrics."""
 
     NONE = "none"
     POD_MONITORING = "PodMonitoring"
@@ -98,21 +98,21 @@ class ProgressFormat(StrEnum):
     JSON = "json"
 
 
-def speed(text: str | float) -> float:
-    """Parse a speed factor such as 60x or 60; raise BadParameter if it is malformed."""
+def parse_speed(text: str | float) -> float:
+    """Parse the speed of virtual time, such as 60x or 60; raise BadParameter if the text is malformed."""
     try:
-        factor = float(str(text).removesuffix("x"))
+        speed_factor = float(str(text).removesuffix("x"))
     except ValueError:
-        factor = 0.0
+        speed_factor = 0.0
     if text == "max":
         message = "a platform needs a fixed speed, not 'max'"
         raise typer.BadParameter(f"{message}: give at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can")
-    if not 0 < factor <= SPEED_MAX:
+    if not 0 < speed_factor <= SPEED_MAX:
         raise typer.BadParameter(f"{text!r} is not a speed; use 1x or 60x, at most {SPEED_MAX}x")
-    return factor
+    return speed_factor
 
 
-def duration(text: str | int) -> Duration:
+def to_duration(text: str | int) -> Duration:
     """Parse a duration such as 1h30m; raise BadParameter if it is malformed."""
     try:
         return text if isinstance(text, int) else parse_duration(text)
@@ -121,7 +121,7 @@ def duration(text: str | int) -> Duration:
 
 
 def parse_collector_url(text: str) -> str:
-    """Check the URL of a trace collector; raise BadParameter if it is malformed."""
+    """Return the URL of a trace collector; raise BadParameter if it is not an http or https URL."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - only if a collector is given
 
     try:
@@ -134,35 +134,35 @@ def parse_collector_url(text: str) -> str:
     return text
 
 
-def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
-    """Return the kubeconfig to use; '' with `--data-dir`, which overrides the environment variable KUBECONFIG."""
+def select_kubeconfig(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
+    """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG."""
     if data_dir is None:
         return kubeconfig
-    source = context.get_parameter_source("kubeconfig")
-    if source is not None and source.name == "COMMANDLINE":
+    parameter_source = context.get_parameter_source("kubeconfig")
+    if parameter_source is not None and parameter_source.name == "COMMANDLINE":
         raise typer.BadParameter("--data-dir and --kubeconfig select two different clusters: remove one of the options")
     return ""
 
 
 def parse_platform_controllers(text: str) -> tuple[str, ...]:
-    """Return the controller groups of a platform that a `--controllers` list selects."""
+    """Parse a `--controllers` list to the controller groups that a platform runs."""
     from batchyard.controller_groups import GROUPS  # noqa: PLC0415 - loads the platform
 
     return _parse_controllers(text, GROUPS)
 
 
 def parse_operator_controllers(text: str) -> tuple[str, ...]:
-    """Return the controller groups of an operator that a list selects; by default those Kubernetes lacks."""
+    """Parse a `--controllers` list to the groups that an operator runs; '' means those that Kubernetes lacks."""
     from batchyard.controller_groups import KUBERNETES_GROUPS, REMOTE_GROUPS  # noqa: PLC0415 - loads the platform
 
     return _parse_controllers(text, REMOTE_GROUPS) if text else KUBERNETES_GROUPS
 
 
-def _parse_controllers(text: str, available: tuple[str, ...]) -> tuple[str, ...]:
+def _parse_controllers(text: str, available_groups: tuple[str, ...]) -> tuple[str, ...]:
     from batchyard.controller_groups import select_groups  # noqa: PLC0415 - loads the platform
 
     try:
-        return select_groups(text, available)
+        return select_groups(text, available_groups)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -182,7 +182,8 @@ Report: TypeAlias = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report of the run.")
 ]
 Until: TypeAlias = Annotated[
-    Duration | None, typer.Option(parser=duration, metavar="DURATION", help="The horizon, such as 2h; default: a day.")
+    Duration | None,
+    typer.Option(parser=to_duration, metavar="DURATION", help="The horizon, such as 2h; default: a day."),
 ]
 StateFile: TypeAlias = Annotated[
     str | None, typer.Option("--state", metavar="FILE", help="A state file instead of a cluster.")
@@ -210,7 +211,7 @@ ConfigFile: TypeAlias = Annotated[Path | None, typer.Option("--config", metavar=
 Runtime: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
-        parser=duration,
+        parser=to_duration,
         metavar="DURATION",
         help="Run time of pods that set none.",
         show_default="from the Cluster, else 1m",

@@ -29,7 +29,7 @@ def write(text: str) -> None:
 
 
 def report_line(line: str) -> None:
-    """Write a line about the run to standard error."""
+    """Write a line of progress, a remark or an error to standard error."""
     _write(sys.stderr, line + "\n")
 
 
@@ -45,7 +45,7 @@ def open_binary_output() -> BinaryIO:
 
 
 def end_with_closed_pipe() -> NoReturn:
-    """Exit the command without a message, because the reader of its output closed the pipe."""
+    """Exit the command without a message, because the program that read its output closed the pipe."""
     null_device = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(null_device, stream.fileno())  # discards the buffered output
@@ -75,25 +75,25 @@ NOTHING_FOUND: Final = "No resources found\n"
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
-def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[str, Any] = _NO_FIELDS) -> str:
-    """Format objects for output; JSON and YAML also contain the fields of `besides`. The text ends with a newline."""
+def render(listing: Listing, output: Output, *, now: Instant, extra_fields: Mapping[str, Any] = _NO_FIELDS) -> str:
+    """Format objects as a table, JSON or YAML; JSON and YAML also contain the fields of `extra_fields`."""
     if output.is_table:
         return render_tables(listing, now=now, wide=output is Output.WIDE)
-    return render_document({**_kubernetes_list(listing), **besides}, output)
+    return render_document({**_kubernetes_list(listing), **extra_fields}, output)
 
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
-    """Return a kubectl table for each kind that has objects, with a namespace column for namespaced kinds."""
-    tables = [
+    """Return a table as kubectl prints it for each kind that has objects; namespaced kinds have a namespace column."""
+    table_texts = [
         format_table(table(kind, objs, now=now, wide=wide, namespaces=kind_info(kind).namespaced))
         for kind, objs in listing.items()
         if objs
     ]
-    return "\n".join(tables) or NOTHING_FOUND
+    return "\n".join(table_texts) or NOTHING_FOUND
 
 
 def render_document(value: object, output_format: str) -> str:
-    """Format a value as JSON or YAML; `output_format` is a member of an enumeration of output formats."""
+    """Format a value as JSON if `output_format` is json, otherwise as YAML."""
     return render_json(value) if output_format == Output.JSON else render_yaml(value)
 
 
@@ -109,12 +109,12 @@ def render_yaml(value: object) -> str:
 
 
 def _kubernetes_list(listing: Listing) -> dict[str, Any]:
-    items = [obj for objs in listing.values() for obj in objs]
-    return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
+    objects = [obj for objs in listing.values() for obj in objs]
+    return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": objects}
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that repeats shared objects instead of writing anchors."""
+    """A YAML dumper that writes a repeated value in full each time, instead of an anchor and aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -157,7 +157,7 @@ def run_with_progress(simulation: Simulation) -> None:
 
 
 def fraction_done(simulation: Simulation) -> float:
-    """Return the estimated progress of a simulation, between 0 and 1."""
+    """Return the estimated progress of a simulation as a fraction between 0 and 1."""
     wait_counts, total = simulation.world.waits, _workload_count(simulation)
     by_workloads = (wait_counts.admissions - wait_counts.evictions) / total if total else 0.0
     end = simulation.horizon or max((step.at for step in simulation.scenario.steps), default=0)
@@ -185,7 +185,7 @@ def _progress_bar() -> "Progress":
 
 
 class ObjectCounter:
-    """A progress display on the terminal that counts the objects read of each kind."""
+    """A progress display on the terminal that shows how many objects have been read, and of which kind."""
 
     def __init__(self, action: str, kind_count: int) -> None:
         self._action = action
@@ -206,7 +206,7 @@ class ObjectCounter:
             self._progress_bar.stop()
 
     def add(self, kind: str, count: int) -> None:
-        """Add `count` objects of one kind to the displayed total."""
+        """Count `count` more objects of one kind, and update the display."""
         self._count += count
         self._seen_kinds[kind] = None
         if self._progress_bar is not None:

@@ -20,7 +20,7 @@ _CONSTANT_GAUGES: Final = (
 
 
 class ControllerMetrics:
-    """Metrics of controllers and their work queues; `clock` returns monotonic seconds."""
+    """Metrics of controllers and their work queues; the function `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
@@ -28,13 +28,13 @@ class ControllerMetrics:
         self._group = MetricGroup((_RECONCILE_TIME, _WORK_DURATION))
 
     def end(self, controller: str, started_at: float) -> None:
-        """Observe the duration of a reconciliation."""
+        """Record the duration of a reconciliation that began at `started_at` (monotonic seconds)."""
         duration = self._clock() - started_at
         self._group.observe(_RECONCILE_TIME, (controller,), duration)
         self._group.observe(_WORK_DURATION, (controller, controller), duration)
 
     def texts(self, runner: Runner) -> Iterator[str]:
-        """Yield the text of all controller and work queue families."""
+        """Yield the exposition text of all metrics of the runner's controllers and work queues."""
         loads = runner.loads()
         yield _queue_text("workqueue_depth", ((load.name, load.queued_count) for load in loads))
         yield _queue_text("workqueue_adds_total", ((load.name, load.adds) for load in loads))
@@ -51,10 +51,10 @@ class ControllerMetrics:
         for name, value in _CONSTANT_GAUGES:
             yield gauge_text(metric(name), (((load.name,), value) for load in loads))
         yield from self._group.texts()
-        failing: dict[str, int] = {}
+        failing_key_counts: dict[str, int] = {}
         for controller, _, _ in runner.failing_keys():
-            failing[controller] = failing.get(controller, 0) + 1
-        samples = (((load.name,), failing.get(load.name, 0)) for load in loads)
+            failing_key_counts[controller] = failing_key_counts.get(controller, 0) + 1
+        samples = (((load.name,), failing_key_counts.get(load.name, 0)) for load in loads)
         yield gauge_text(metric("batchyard_failing_keys"), samples)
 
 
@@ -68,7 +68,7 @@ def _queue_text(name: str, values: Iterable[tuple[str, int]]) -> str:
 
 _REQUESTS_TOTAL: Final = "apiserver_request_total"
 _REQUESTS_TIME: Final = "apiserver_request_duration_seconds"
-_APPLY: Final = "application/apply-patch+yaml"
+_APPLY_MEDIA_TYPE: Final = "application/apply-patch+yaml"
 _VERB_LABELS: Final = {
     **{verb: verb.upper() for verb in ("get", "list", "watch", "patch", "delete", "deletecollection", "head")},
     "create": "POST",
@@ -79,7 +79,7 @@ _VERB_LABELS: Final = {
 
 
 class RequestMetrics:
-    """Counts and durations of API requests; `clock` returns monotonic seconds."""
+    """Metrics of requests to the API server: counts and durations; the function `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
@@ -89,35 +89,35 @@ class RequestMetrics:
         self._labels: Labels = ()
 
     def note(self, request: AuditedRequest) -> None:
-        """Count an answered request. A deferred response is counted later, when its sender has completed it."""
+        """Count an answered API request; a deferred response is counted later, when its sender has completed it."""
         self._labels = _request_labels(request)
         if not isinstance(request.response, DeferredResponse):
             self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)
 
-    def count(self, labels: Labels, code: int) -> None:
-        """Count a request that was answered with a status code."""
-        self._group.add(_REQUESTS_TOTAL, (*labels, str(code)))
+    def count(self, labels: Labels, status_code: int) -> None:
+        """Count an API request with these labels that was answered with the status code `code`."""
+        self._group.add(_REQUESTS_TOTAL, (*labels, str(status_code)))
 
     @property
     def latest_labels(self) -> Labels:
-        """Return the labels of the last answered request."""
+        """Return the label values of the last answered API request."""
         return self._labels
 
     def settle(self, labels: Labels, started_at: float) -> None:
-        """Observe the duration of a request whose response is durable now."""
+        """Record the duration of an API request whose writes are now durable on disk."""
         self._group.observe(_REQUESTS_TIME, labels, self._clock() - started_at)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all API request families."""
+        """Yield the exposition text of all metrics of API requests."""
         return self._group.texts()
 
 
 def _request_labels(audited_request: AuditedRequest) -> Labels:
-    """Return the labels of a request; unknown verbs and resources share fixed values to limit the number of series."""
+    """Return the label values of an API request; unknown verbs and resources get fixed values, to limit the series."""
     request, path = audited_request.effective_request, audited_request.path
     verb = verb_of(request, path)
     verb_label = _VERB_LABELS.get(verb, "OTHER")
-    if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:
+    if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY_MEDIA_TYPE:
         verb_label = "APPLY"
     dry_run = "All" if request.query.get("dryRun") == "All" else ""
     if not path or (path.subresource and path.handlers is None and path.subresource not in path.resource.subresources):

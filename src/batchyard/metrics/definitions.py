@@ -14,16 +14,16 @@ from typing import Final
 from batchyard.metrics.registry import COUNTER, GAUGE, HISTOGRAM, Labels, Metric
 
 
-def _powers(start: float, factor: float, count: int) -> tuple[float, ...]:
+def _geometric_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
     return tuple(start * factor**power for power in range(count))
 
 
 #: Kueue's buckets: 1, then 2.5, doubling each time.
-_LONG_BUCKETS: Final = (1.0, *_powers(2.5, 2, 15))
+_LONG_BUCKETS: Final = (1.0, *_geometric_buckets(2.5, 2, 15))
 _SHORT_BUCKETS: Final = _LONG_BUCKETS[:14]
 #: The default buckets of client_golang.
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-#: Multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
+#: Buckets multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
 _WORK_BUCKETS: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
 _RECONCILE_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -34,8 +34,8 @@ _REQUEST_BUCKETS: Final = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0),
     *(30.0, 45.0, 60.0),
 )
-_COMMIT_BUCKETS: Final = _powers(0.0005, 2, 14)
-#: The last bucket is the timeout of a fork.
+_COMMIT_BUCKETS: Final = _geometric_buckets(0.0005, 2, 14)
+#: Buckets for forked query processes; the last one is their timeout.
 _FORK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
 _ROLE_LABEL: Final = "replica_role"
@@ -173,7 +173,7 @@ _KUEUE_METRICS: Final = (
         HISTOGRAM,
         "Time from the creation of a job to the creation of its Workload",
         ("job_kind", _ROLE_LABEL),
-        _powers(0.01, 2, 11),
+        _geometric_buckets(0.01, 2, 11),
     ),
     # evictions
     Metric(
@@ -528,5 +528,5 @@ def metric(name: str) -> Metric:
 
 
 def without_role(definition: Metric) -> Labels:
-    """Return the label names of a metric without `replica_role`, which is the last one if it exists."""
+    """Return the label names of a metric without the label `replica_role`, which comes last if the metric has it."""
     return definition.labels[:-1] if definition.labels[-1:] == (_ROLE_LABEL,) else definition.labels

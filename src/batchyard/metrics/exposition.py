@@ -21,24 +21,24 @@ TextSource: TypeAlias = Callable[[], Iterator[str]]
 
 
 class Exposition:
-    """The metric groups in output order, each with the function that yields its text."""
+    """The output of /metrics: the metric groups in order, each with the function that yields its text."""
 
     def __init__(self, sources: Sequence[tuple[str, TextSource]]) -> None:
         self._sources = sources
 
     def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the text of the selected groups (default: all) in chunks; ValueError for an unknown group."""
-        unknown = [group for group in groups if group not in GROUPS]
-        if unknown:
-            raise ValueError(f"{GROUPS_PARAMETER} must be one of {', '.join(GROUPS)}, not {unknown[0]}")
-        sources = [texts for group, texts in self._sources if not groups or group in groups]
-        return _join_chunks(sources)
+        """Yield the text of these metric groups (default: all) in chunks; raise ValueError for an unknown group."""
+        unknown_groups = [group for group in groups if group not in GROUPS]
+        if unknown_groups:
+            raise ValueError(f"{GROUPS_PARAMETER} must be one of {', '.join(GROUPS)}, not {unknown_groups[0]}")
+        selected_sources = [texts for group, texts in self._sources if not groups or group in groups]
+        return _join_chunks(selected_sources)
 
 
-def _join_chunks(sources: Sequence[TextSource]) -> Iterator[str]:
+def _join_chunks(text_sources: Sequence[TextSource]) -> Iterator[str]:
     buffered_chunks: list[str] = []
     size = 0
-    for source in sources:
+    for source in text_sources:
         for text in source():
             if not text:
                 yield ""
@@ -52,7 +52,7 @@ def _join_chunks(sources: Sequence[TextSource]) -> Iterator[str]:
 
 
 class Scrape:
-    """The streamed response to one scrape; `schedule` schedules the next chunk after other pending work."""
+    """The streamed response to one scrape; `schedule` runs a function later, after other pending work of the server."""
 
     content_type: Final = CONTENT_TYPE
     times_out: Final = False
@@ -65,7 +65,7 @@ class Scrape:
         self._is_scheduled = False
 
     def take(self) -> Sequence[Any]:
-        """Return the next chunk, or nothing if it is not due yet."""
+        """Return the next chunk of the response; empty if the next chunk is not due yet or the response is complete."""
         if self._is_scheduled or self.is_over:
             return ()
         chunk = next(self._chunks, None)
@@ -77,7 +77,7 @@ class Scrape:
         return (chunk.encode(),) if chunk else ()
 
     def send_keep_alive(self) -> None:
-        """Do nothing: only watches send bookmarks."""
+        """Do nothing: the server calls it for bookmarks, which only watch responses send."""
 
     def end(self) -> None:
         """End the response, because the client closed the connection."""
@@ -88,9 +88,9 @@ class Scrape:
         self.on_new_data()
 
 
-def selected_groups(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the metric groups that the query parameter `collect[]` selects."""
-    return [value for name, value in pairs if name == GROUPS_PARAMETER] or (
+def selected_groups(query: Mapping[str, str], query_items: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the metric groups that the query parameter `collect[]` names; empty if the parameter is missing."""
+    return [value for name, value in query_items if name == GROUPS_PARAMETER] or (
         [query[GROUPS_PARAMETER]] if GROUPS_PARAMETER in query else []
     )
 
@@ -100,41 +100,41 @@ def _do_nothing() -> None:
 
 
 class MetricGroup:
-    """A set of counters, gauges and histograms by name; `constant` are fixed values of their last labels."""
+    """The series of several counters, gauges and histograms; `constant_values` are those of the last labels."""
 
-    def __init__(self, names: Iterable[str], *constant: str) -> None:
+    def __init__(self, names: Iterable[str], *constant_values: str) -> None:
         metrics = [metric(name) for name in names]
-        self._histograms = {m.name: Histograms(m, *constant) for m in metrics if m.kind == HISTOGRAM}
-        self._counters = {m.name: Counters(m, *constant) for m in metrics if m.kind != HISTOGRAM}
+        self._histograms = {m.name: Histograms(m, *constant_values) for m in metrics if m.kind == HISTOGRAM}
+        self._counters = {m.name: Counters(m, *constant_values) for m in metrics if m.kind != HISTOGRAM}
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
 
     def counters(self, name: str) -> Counters:
-        """Return the counter or gauge with this name."""
+        """Return the series of the counter or gauge with this name."""
         return self._counters[name]
 
     def histograms(self, name: str) -> Histograms:
-        """Return the histogram with this name."""
+        """Return the series of the histogram with this name."""
         return self._histograms[name]
 
     def add(self, name: str, labels: Labels, amount: float = 1) -> None:
-        """Increase a series of a counter."""
+        """Increase one series of the counter `name`: the series with these label values."""
         self._counters[name].add(labels, amount)
 
     def set(self, name: str, labels: Labels, value: float) -> None:
-        """Set a series of a gauge to a value."""
+        """Set one series of the gauge `name`: the series with these label values."""
         self._counters[name].set(labels, value)
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
-        """Count a value in a series of a histogram."""
+        """Add an observed value to one series of the histogram `name`: the series with these label values."""
         self._histograms[name].observe(labels, value)
 
     def forget(self, **labels: str) -> None:
-        """Delete all series with these label values, in the families that have these labels."""
+        """Delete all series with these label values (NAME=VALUE) from each metric that has all of these labels."""
         for family in self._families:
             if all(name in family.metric.labels for name in labels):
                 family.forget(**labels)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families of the group."""
+        """Yield the exposition text of all metrics of the group."""
         for family in self._families:
             yield from family.texts()

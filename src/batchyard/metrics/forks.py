@@ -1,4 +1,4 @@
-"""Metrics of query forks (processes forked for forecasts), of shadow mode, and of webhook requests."""
+"""Metrics of processes forked for forecasts, of shadow mode (a comparison with a running Kueue), and of webhooks."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, TypeVar
@@ -20,7 +20,7 @@ _FORK_CPU: Final = "batchyard_fork_cpu_seconds_total"
 
 
 class ForkMetrics:
-    """Counts and durations of query forks; `clock` returns monotonic seconds."""
+    """Metrics of processes that the server forks to answer forecast queries; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], waiting_count: Callable[[], int]) -> None:
         self._clock = clock
@@ -34,33 +34,33 @@ class ForkMetrics:
         self._memory = 0
 
     def turn_away(self) -> None:
-        """Count a query that is not accepted because too many queries wait for a fork."""
+        """Count a forecast query that the server rejects because too many queries already wait for a forked process."""
         self._group.add(_QUESTIONS_TOTAL, (NOT_ACCEPTED,))
 
     def begin(self) -> None:
-        """Record the start time of a fork."""
+        """Record the start time of the forked process that answers a query."""
         self._started_at = self._clock()
 
-    def end(self, result: str, cpu_seconds: float, memory: int) -> None:
-        """Count an ended fork with its result, its CPU time and its peak memory in bytes."""
+    def end(self, result: str, cpu_seconds: float, peak_memory_bytes: int) -> None:
+        """Record the end of a forked process: the query's result, the CPU time, and the peak memory in bytes."""
         self._group.add(_QUESTIONS_TOTAL, (result,))
         self._group.add(_FORK_CPU, (), cpu_seconds)
         self._group.observe(_FORK_DURATION, (), self._clock() - self._started_at)
-        self._memory = memory
+        self._memory = peak_memory_bytes
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families of query forks."""
+        """Yield the exposition text of all metrics of forked query processes."""
         yield from self._group.texts()
         yield gauge_text(metric("batchyard_fork_waiting"), [((), self._waiting())])
         yield gauge_text(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
 
 
 #: The kinds of decisions for which shadow mode compares Kueue with batchyard.
-DECISIONS: Final = ("admission", "preemption", "eviction")
+DECISION_KINDS: Final = ("admission", "preemption", "eviction")
 
 
 class ShadowMetrics:
-    """Metrics of the comparison of Kueue's decisions with batchyard's, computed on scrape."""
+    """Metrics of shadow mode: how often batchyard would have decided like a running Kueue; computed at each scrape."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class ShadowMetrics:
         self._reordered = reordered_count
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families of shadow mode."""
-        counts = self._counts()
-        agreed_samples = [((kind,), counts.agreements.get(kind, 0)) for kind in DECISIONS]
+        """Yield the exposition text of all metrics of shadow mode."""
+        comparison_counts = self._counts()
+        agreed_samples = [((kind,), comparison_counts.agreements.get(kind, 0)) for kind in DECISION_KINDS]
         kinds = [kind for kind in DivergenceType if kind is not DivergenceType.LATE]
-        parted_samples = [((kind.value,), counts.divergences.get(kind.value, 0)) for kind in kinds]
+        parted_samples = [((kind.value,), comparison_counts.divergences.get(kind.value, 0)) for kind in kinds]
         yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed_samples)
         yield gauge_text(metric("batchyard_shadow_divergences_total"), parted_samples)
-        yield gauge_text(metric("batchyard_shadow_late_total"), [((), counts.late_count)])
-        yield gauge_text(metric("batchyard_shadow_alike_total"), [((), counts.alike_count)])
+        yield gauge_text(metric("batchyard_shadow_late_total"), [((), comparison_counts.late_count)])
+        yield gauge_text(metric("batchyard_shadow_alike_total"), [((), comparison_counts.alike_count)])
         yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
-        yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), counts.unseen_count)])
+        yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), comparison_counts.unseen_count)])
         yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting())])
 
 
@@ -92,40 +92,40 @@ class ShadowMetrics:
 
 _WEBHOOKS_TOTAL: Final = "controller_runtime_webhook_requests_total"
 _WEBHOOKS_TIME: Final = "controller_runtime_webhook_latency_seconds"
-_IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
-#: Initialized to zero, as controller-runtime does, so that the first increase shows in a rate.
+_WEBHOOKS_IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
+#: Status codes whose counters start at zero, as in controller-runtime, so that the first increase shows in a rate.
 _LIKELY_CODES: Final = ("200", "500")
 _FAILED_CODE: Final = "500"
 _Answer = TypeVar("_Answer")
 
 
 class WebhookMetrics:
-    """Counts and durations of webhook requests by path; `clock` returns monotonic seconds."""
+    """Counts and durations of admission webhook requests by URL path; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._group = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
+        self._group = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _WEBHOOKS_IN_FLIGHT))
 
     def expect(self, paths: Iterable[str]) -> None:
-        """Initialize the series of the served webhook paths to 0."""
+        """Initialize the series of these webhook URL paths to 0, so that the first request shows in a rate."""
         for path in paths:
-            self._group.set(_IN_FLIGHT, (path,), 0)
+            self._group.set(_WEBHOOKS_IN_FLIGHT, (path,), 0)
             for code in _LIKELY_CODES:
                 self._group.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
-    async def count_response(self, path: str, answer: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
-        """Await the response of a webhook and count it; an exception is counted with status 500."""
-        started_at, code = self._clock(), _FAILED_CODE
-        self._group.add(_IN_FLIGHT, (path,))
+    async def count_response(self, path: str, future: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
+        """Await the response of a webhook, count it, and return it; an exception is counted with status 500."""
+        started_at, status_code = self._clock(), _FAILED_CODE
+        self._group.add(_WEBHOOKS_IN_FLIGHT, (path,))
         try:
-            response = await answer
-            code = str(code_of(response))
+            response = await future
+            status_code = str(code_of(response))
         finally:
-            self._group.add(_IN_FLIGHT, (path,), -1)
-            self._group.add(_WEBHOOKS_TOTAL, (path, code))
+            self._group.add(_WEBHOOKS_IN_FLIGHT, (path,), -1)
+            self._group.add(_WEBHOOKS_TOTAL, (path, status_code))
             self._group.observe(_WEBHOOKS_TIME, (path,), self._clock() - started_at)
         return response
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families of webhook requests."""
+        """Yield the exposition text of all metrics of webhook requests."""
         return self._group.texts()

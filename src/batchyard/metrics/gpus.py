@@ -47,7 +47,7 @@ class SimulatedLoad(NamedTuple):
     memory: int
 
 
-IDLE: Final = SimulatedLoad(0, 0)
+IDLE_LOAD: Final = SimulatedLoad(0, 0)
 
 
 def simulated_load(uid: str, gpu: int, elapsed_time: Duration) -> SimulatedLoad:
@@ -71,9 +71,9 @@ def _draw_between(bounds: tuple[int, int], *names: str) -> int:
 
 
 MEASURED: Final = "nvml"
-SIMULATED: Final = "simulated"
+SIMULATED_SOURCE: Final = "simulated"
 #: The memory of a GPU in MiB, by the accelerator's type. Source: NVIDIA's data sheets.
-_MEMORY: Final = {
+_MEMORY_BY_MODEL: Final = {
     "nvidia-tesla-p4": 8192,
     "nvidia-tesla-p100": 16384,
     "nvidia-tesla-v100": 16384,
@@ -95,7 +95,7 @@ class GpuHolder(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """The identity, holder and measured values of one GPU; None for values that are unknown."""
+    """One GPU: its identity, the pod that holds it, and its measured values; a value is None if unknown."""
 
     number: int
     uuid: str
@@ -116,7 +116,7 @@ class GpuState(NamedTuple):
         return name, self.uuid, f"nvidia{name}", self.model, self.node, *self.holder, self.source
 
 
-_FAMILIES: Final = {
+_FIELD_BY_METRIC: Final = {
     "DCGM_FI_DEV_GPU_UTIL": "busy_percent",
     "DCGM_FI_DEV_MEM_COPY_UTIL": "memory_busy_percent",
     "DCGM_FI_DEV_FB_USED": "used_mib",
@@ -127,14 +127,14 @@ _FAMILIES: Final = {
 
 
 def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
-    """Yield the exposition text of each GPU metric."""
-    for name, field in _FAMILIES.items():
+    """Yield the exposition text of each GPU metric, with a sample for each GPU whose value is known."""
+    for name, field in _FIELD_BY_METRIC.items():
         samples = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
         yield gauge_text(metric(name), samples)
 
 
 class SimulatedGpus:
-    """The allocation of simulated nodes' GPUs to pods; a pod keeps the same GPUs between scrapes."""
+    """The GPUs of simulated nodes and the pods that hold them; a pod keeps the same GPUs between scrapes."""
 
     def __init__(self) -> None:
         #: The uid of the pod that holds each GPU, by node.
@@ -146,20 +146,20 @@ class SimulatedGpus:
         for pod in pods:
             if bound_node(pod) and not is_terminal(pod) and _requested_gpus(pod):
                 pods_by_node.setdefault(bound_node(pod), {})[pod["metadata"]["uid"]] = pod
-        counts = {node["metadata"]["name"]: (node, _gpu_count(node)) for node in nodes}
+        nodes_with_gpu_counts = {node["metadata"]["name"]: (node, _gpu_count(node)) for node in nodes}
         self._holders = {
             name: self._assign_gpus(name, count, pods_by_node.get(name, {}))
-            for name, (_, count) in counts.items()
+            for name, (_, count) in nodes_with_gpu_counts.items()
             if count
         }
         return [
-            _gpu_state(counts[name][0], number, pods_by_node.get(name, {}).get(uid), now)
+            _gpu_state(nodes_with_gpu_counts[name][0], number, pods_by_node.get(name, {}).get(uid), now)
             for name, uids in self._holders.items()
             for number, uid in enumerate(uids)
         ]
 
     def _assign_gpus(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
-        """Return the pod uid for each GPU of a node: pods keep their GPUs, new pods get the lowest free numbers."""
+        """Return the pod uid of each GPU of a node, '' if free; pods keep their GPUs, new pods get the lowest ones."""
         uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
             needed_count = _requested_gpus(pod) - uids.count(uid)
@@ -184,32 +184,32 @@ def _container_gpus(container: Obj) -> int:
     return int(meta.amount(well_known.GPU, limits.get(well_known.GPU, "0")))
 
 
-def _gpu_state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
+def _gpu_state(node: Obj, gpu_number: int, pod: Obj | None, now: Instant) -> GpuState:
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
-    holder, load, memory = GpuHolder(), IDLE, _MEMORY.get(model)
+    holder, load, total_mib = GpuHolder(), IDLE_LOAD, _MEMORY_BY_MODEL.get(model)
     if pod is not None:
         container = next((c["name"] for c in pod["spec"]["containers"] if _container_gpus(c)), "")
         holder = GpuHolder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if phase(pod) == RUNNING:
-            load = simulated_load(pod["metadata"]["uid"], number, _run_time(pod, now))
-    used = None if memory is None else memory * load.memory // 100
+            load = simulated_load(pod["metadata"]["uid"], gpu_number, _run_time(pod, now))
+    used_memory = None if total_mib is None else total_mib * load.memory // 100
     return GpuState(
-        number,
-        f"GPU-{SIMULATED}-{name}-{number}",
+        gpu_number,
+        f"GPU-{SIMULATED_SOURCE}-{name}-{gpu_number}",
         model,
         name,
         holder,
-        SIMULATED,
+        SIMULATED_SOURCE,
         busy_percent=load.busy,
-        used_mib=used,
-        free_mib=None if memory is None or used is None else memory - used,
+        used_mib=used_memory,
+        free_mib=None if total_mib is None or used_memory is None else total_mib - used_memory,
     )
 
 
 def _run_time(pod: Obj, now: Instant) -> Duration:
-    """Return how long a pod's containers have run; 0 if the pod's status has no start time."""
+    """Return the time since the pod's first running container started; 0 if the pod's status has no start time."""
     status = pod["status"]
     states = [container_status.get("state") or {} for container_status in status.get("containerStatuses") or ()]
-    times = [state["running"].get("startedAt") for state in states if "running" in state]
-    started_at = next(filter(None, times), None) or status.get("startTime")
+    start_times = [state["running"].get("startedAt") for state in states if "running" in state]
+    started_at = next(filter(None, start_times), None) or status.get("startTime")
     return now - parse_time(started_at) if started_at else 0

@@ -1,4 +1,4 @@
-"""Metrics of Nodes, Pods and Jobs with kube-state-metrics' names, and own metrics of cloud machines and costs.
+"""Metrics of Nodes, Pods and Jobs with kube-state-metrics' names, and batchyard's metrics of cloud machines and costs.
 
 Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/job) and internal/store.
 """
@@ -23,23 +23,23 @@ ObjectSamples: TypeAlias = Iterable[tuple[Labels, float]]
 
 #: The number of objects that are formatted before the server may do other work.
 _OBJECTS_PER_PAUSE: Final = 200
-_STATUSES: Final = ("true", "false", "unknown")
-_PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
+_CONDITION_STATUSES: Final = ("true", "false", "unknown")
+_POD_PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
 _JOB_FAILURE_REASONS: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "Evicted")
-_UNITS: Final = {"cpu": "core", "memory": "byte", "storage": "byte", "ephemeral-storage": "byte", "pods": "integer"}
-_EMPTY: Final[Obj] = {}
+_UNIT_OF: Final = {"cpu": "core", "memory": "byte", "storage": "byte", "ephemeral-storage": "byte", "pods": "integer"}
+_NO_FIELDS: Final[Obj] = {}
 
 
 class ObjectMetrics:
-    """Metrics of the cluster's Nodes, Pods and Jobs, with the cached sample lines of each object."""
+    """kube-state-metrics' metrics of Nodes, Pods and Jobs; the sample lines of unchanged objects are cached."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _FAMILIES}
+        self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _METRICS_BY_KIND}
         #: Each object with its formatted sample lines, one string for each metric family.
         self._texts: dict[Key, tuple[Obj, tuple[str, ...]]] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the object of a watch event."""
+        """Store or delete the Node, Pod or Job of a watch event."""
         objects = self._objects.get(event.key.kind)
         if objects is None:
             return
@@ -50,12 +50,12 @@ class ObjectMetrics:
             objects[event.key] = event.obj
 
     def all(self, kind: str) -> list[Obj]:
-        """Return all observed objects of a kind, in no particular order."""
+        """Return all current Nodes, Pods or Jobs, in no particular order."""
         return list(self._objects[kind].values())
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families; an empty string marks a point at which the server may do other work."""
-        for kind, families in _FAMILIES.items():
+        """Yield the exposition text of each metric; an empty string marks a point where other work may be done."""
+        for kind, families in _METRICS_BY_KIND.items():
             lines_per_object: list[tuple[str, ...]] = []
             for position, (key, obj) in enumerate(list(self._objects[kind].items())):
                 cached_texts = self._texts.get(key)
@@ -70,9 +70,9 @@ class ObjectMetrics:
                 if position % _OBJECTS_PER_PAUSE == 0:
                     yield ""
             for index, name in enumerate(families):
-                texts = [object_lines[index] for object_lines in lines_per_object]
-                if any(texts):
-                    yield metric(name).head() + "".join(texts)
+                object_texts = [object_lines[index] for object_lines in lines_per_object]
+                if any(object_texts):
+                    yield metric(name).head() + "".join(object_texts)
 
 
 def _format_samples(name: str, samples: ObjectSamples) -> str:
@@ -83,7 +83,7 @@ def _format_samples(name: str, samples: ObjectSamples) -> str:
 def _single_sample(
     value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]
 ) -> Callable[[Obj], ObjectSamples]:
-    """Return a function that maps an object to its only sample, or to none if its value is None."""
+    """Return a function that maps an object to one sample; to no sample if `value` returns None for the object."""
 
     def samples(obj: Obj) -> ObjectSamples:
         sample_value = value(obj)
@@ -97,8 +97,8 @@ def _node_labels(obj: Obj) -> Labels:
 
 
 def _node_info(obj: Obj) -> ObjectSamples:
-    status, spec = obj.get("status") or _EMPTY, obj.get("spec") or _EMPTY
-    info = status.get("nodeInfo") or _EMPTY
+    status, spec = obj.get("status") or _NO_FIELDS, obj.get("spec") or _NO_FIELDS
+    info = status.get("nodeInfo") or _NO_FIELDS
     fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
     ips = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
     other_labels = (spec.get("providerID", ""), spec.get("podCIDR", ""), info.get("systemUUID", ""), "".join(ips[:1]))
@@ -106,19 +106,19 @@ def _node_info(obj: Obj) -> ObjectSamples:
 
 
 def _node_taints(obj: Obj) -> ObjectSamples:
-    for taint in (obj.get("spec") or _EMPTY).get("taints") or ():
+    for taint in (obj.get("spec") or _NO_FIELDS).get("taints") or ():
         yield (*_node_labels(obj), taint["key"], taint.get("value", ""), taint["effect"]), 1
 
 
 def _node_conditions(obj: Obj) -> ObjectSamples:
-    for condition in (obj.get("status") or _EMPTY).get("conditions") or ():
-        for status in _STATUSES:
+    for condition in (obj.get("status") or _NO_FIELDS).get("conditions") or ():
+        for status in _CONDITION_STATUSES:
             yield (*_node_labels(obj), condition["type"], status), float(condition["status"].lower() == status)
 
 
 def _node_resources(field: str) -> Callable[[Obj], ObjectSamples]:
     def samples(obj: Obj) -> ObjectSamples:
-        for labels, value in _resource_samples((obj.get("status") or _EMPTY).get(field)):
+        for labels, value in _resource_samples((obj.get("status") or _NO_FIELDS).get(field)):
             yield (*_node_labels(obj), *labels), value
 
     return samples
@@ -130,23 +130,23 @@ def _pod_labels(obj: Obj) -> Labels:
 
 
 def _pod_info(obj: Obj) -> ObjectSamples:
-    status, spec, owner = obj.get("status") or _EMPTY, obj["spec"], controller_of(obj) or _EMPTY
+    status, spec, owner = obj.get("status") or _NO_FIELDS, obj["spec"], controller_of(obj) or _NO_FIELDS
     address_labels = status.get("hostIP", ""), status.get("podIP", ""), spec.get("nodeName", "")
     owner_labels = owner.get("kind", ""), owner.get("name", "")
-    network = "true" if spec.get("hostNetwork") else "false"
-    yield (*_pod_labels(obj), *address_labels, *owner_labels, spec.get("priorityClassName", ""), network), 1
+    host_network_label = "true" if spec.get("hostNetwork") else "false"
+    yield (*_pod_labels(obj), *address_labels, *owner_labels, spec.get("priorityClassName", ""), host_network_label), 1
 
 
 def _pod_phases(obj: Obj) -> ObjectSamples:
-    phase = (obj.get("status") or _EMPTY).get("phase") or "Pending"
-    return (((*_pod_labels(obj), candidate), float(candidate == phase)) for candidate in _PHASES)
+    phase = (obj.get("status") or _NO_FIELDS).get("phase") or "Pending"
+    return (((*_pod_labels(obj), candidate), float(candidate == phase)) for candidate in _POD_PHASES)
 
 
 def _container_resources(field: str) -> Callable[[Obj], ObjectSamples]:
     def samples(obj: Obj) -> ObjectSamples:
         node = obj["spec"].get("nodeName", "")
         for container in obj["spec"].get("containers") or ():
-            for labels, value in _resource_samples((container.get("resources") or _EMPTY).get(field)):
+            for labels, value in _resource_samples((container.get("resources") or _NO_FIELDS).get(field)):
                 yield (*_pod_labels(obj), container["name"], node, *labels), value
 
     return samples
@@ -157,16 +157,16 @@ def _job_labels(obj: Obj) -> Labels:
 
 
 def _job_count(field: str) -> Callable[[Obj], ObjectSamples]:
-    return _single_sample(lambda obj: (obj.get("status") or _EMPTY).get(field) or 0, _job_labels)
+    return _single_sample(lambda obj: (obj.get("status") or _NO_FIELDS).get(field) or 0, _job_labels)
 
 
 def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
-    return _single_sample(lambda obj: _epoch_seconds((obj.get("status") or _EMPTY).get(field)), _job_labels)
+    return _single_sample(lambda obj: _epoch_seconds((obj.get("status") or _NO_FIELDS).get(field)), _job_labels)
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
-    """Yield the number of failed pods; if the Job failed for a known reason, a 0/1 sample for each known reason."""
-    failed_count = (obj.get("status") or _EMPTY).get("failed") or 0
+    """Yield the number of failed pods of a Job; if it failed for a known reason, a 0/1 sample per known reason."""
+    failed_count = (obj.get("status") or _NO_FIELDS).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed_count and reasons:
         for reason in _JOB_FAILURE_REASONS:
@@ -176,13 +176,13 @@ def _job_failed(obj: Obj) -> ObjectSamples:
 
 
 def _job_conditions(obj: Obj, type: str) -> list[Mapping[str, Any]]:  # noqa: A002 - the field's name
-    return [c for c in (obj.get("status") or _EMPTY).get("conditions") or () if c["type"] == type]
+    return [c for c in (obj.get("status") or _NO_FIELDS).get("conditions") or () if c["type"] == type]
 
 
 def _job_condition(type: str) -> Callable[[Obj], ObjectSamples]:  # noqa: A002 - the field's name
     def samples(obj: Obj) -> ObjectSamples:
         for condition in _job_conditions(obj, type):
-            for status in _STATUSES:
+            for status in _CONDITION_STATUSES:
                 yield (*_job_labels(obj), status), float(condition["status"].lower() == status)
 
     return samples
@@ -192,10 +192,10 @@ def _job_suspended(obj: Obj) -> ObjectSamples:
     return ((_job_labels(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
 
 
-def _resource_samples(amounts: Mapping[str, Any] | None) -> ObjectSamples:
-    """Yield quantities with the labels resource and unit; other characters in resource names become underscores."""
-    for name, value in (amounts or {}).items():
-        unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
+def _resource_samples(quantities: Mapping[str, Any] | None) -> ObjectSamples:
+    """Yield resource quantities with the labels `resource` (special characters become underscores) and `unit`."""
+    for name, value in (quantities or {}).items():
+        unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNIT_OF.get(name, "integer")
         label_value = "".join(char if char.isalnum() else "_" for char in name)
         yield (label_value, unit), to_metric_unit(name, meta.amount(name, value))
 
@@ -205,14 +205,14 @@ def _epoch_seconds(text: str | None) -> float | None:
 
 
 #: By kind and metric name, the function that returns the samples of an object.
-_FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
+_METRICS_BY_KIND: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
     scheme.NODE: {
         "kube_node_info": _node_info,
         "kube_node_created": _single_sample(
             lambda obj: _epoch_seconds(obj["metadata"].get("creationTimestamp")), _node_labels
         ),
         "kube_node_spec_unschedulable": _single_sample(
-            lambda obj: float(bool((obj.get("spec") or _EMPTY).get("unschedulable"))), _node_labels
+            lambda obj: float(bool((obj.get("spec") or _NO_FIELDS).get("unschedulable"))), _node_labels
         ),
         "kube_node_spec_taint": _node_taints,
         "kube_node_status_condition": _node_conditions,
@@ -238,15 +238,15 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], ObjectSamples]]]] = {
 }
 
 
-# Own metrics: nodes by pool, cloud machines by phase, machines that failed, and unschedulable pods.
+# batchyard's own metrics: nodes by pool, cloud machines by phase, failed machines, and unschedulable pods.
 
 
-_UNSCHEDULABLE: Final = "Unschedulable"
+_UNSCHEDULABLE_REASON: Final = "Unschedulable"
 _UNSCHEDULABLE_PODS: Final = "batchyard_pods_unschedulable"
 
 
 class MachineMetrics:
-    """Gauges of nodes, cloud machines and unschedulable pods, and a counter of failed machines."""
+    """Gauges of nodes and cloud machines by state and of unschedulable pods, and a counter of failed machines."""
 
     def __init__(self) -> None:
         self._failures = Counters(metric("batchyard_instance_failures_total"))
@@ -255,11 +255,11 @@ class MachineMetrics:
         self._counts: dict[str, dict[Labels, int]] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Count an object that existed before the process started; failures before the start are not counted."""
+        """Count an object that existed before this process started in the gauges, but not in the failure counter."""
         self._count(event)
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the object of a watch event."""
+        """Update the gauges and the failure counter for a watch event of a Node, Instance, Pod or Namespace."""
         self._count(event)
         obj, old = event.obj, event.old
         if event.key.kind == scheme.NAMESPACE and event.type is EventType.DELETED:
@@ -270,7 +270,7 @@ class MachineMetrics:
                 self._failures.add((obj["spec"]["pool"], error.get("code", "")))
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families of machines and unschedulable pods."""
+        """Yield the exposition text of all metrics of nodes, machines and unschedulable pods."""
         for name in ("batchyard_nodes", "batchyard_instances", _UNSCHEDULABLE_PODS):
             yield gauge_text(metric(name), iter(self._counts.get(name, {}).items()))
         yield from self._failures.texts()
@@ -282,10 +282,10 @@ class MachineMetrics:
         old = self._counted.get(event.key)
         if new == old:
             return
-        for entry, sign in ((old, -1), (new, 1)):
-            if entry is not None:
-                counts = self._counts.setdefault(entry[0], {})
-                counts[entry[1]] = counts.get(entry[1], 0) + sign
+        for metric_and_labels, sign in ((old, -1), (new, 1)):
+            if metric_and_labels is not None:
+                metric_counts = self._counts.setdefault(metric_and_labels[0], {})
+                metric_counts[metric_and_labels[1]] = metric_counts.get(metric_and_labels[1], 0) + sign
         if new is None:
             del self._counted[event.key]
         else:
@@ -304,7 +304,7 @@ def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
     if obj["spec"].get("nodeName"):
         return None
     scheduled_condition = find_condition(obj, SCHEDULED)
-    is_stuck = scheduled_condition is not None and scheduled_condition.get("reason") == _UNSCHEDULABLE
+    is_stuck = scheduled_condition is not None and scheduled_condition.get("reason") == _UNSCHEDULABLE_REASON
     return (_UNSCHEDULABLE_PODS, (key.namespace,)) if is_stuck else None
 
 
@@ -319,14 +319,14 @@ _TIME_UNITS_PER_SECOND: Final = SECOND * WHOLE_MACHINE
 
 
 class CostSource(Protocol):
-    """The interface of the cost ledger that the cost metrics read."""
+    """The part of the cost ledger's interface that the cost metrics use."""
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return all charges until `now`, summed over Workloads and flavors."""
+        """Return the costs charged until `now`, summed over Workloads and flavors."""
 
 
 class CostMetrics:
-    """Counters of cost by team and queue, and gauges of the Budget objects."""
+    """Counters of costs by team and queue, and gauges of the Budget objects."""
 
     def __init__(self) -> None:
         names = ("dollars", "accelerator_seconds", "outcome_dollars", "unused_dollars")
@@ -334,7 +334,7 @@ class CostMetrics:
         self._published: dict[tuple[str, Labels], float] = {}
 
     def texts(self, cost_source: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """Yield the text of all cost families; without a ledger (`cost_source` is None) only those of budgets."""
+        """Yield the exposition text of the cost counters and Budget gauges; without a `cost_source`, only of gauges."""
         if cost_source is not None:
             self._count(cost_source.totals(now))
             for counters in self._counters.values():
@@ -351,24 +351,24 @@ class CostMetrics:
         for name, budget_samples in samples.items():
             yield gauge_text(metric(f"batchyard_budget_{name}"), budget_samples)
 
-    def _count(self, totals: CostTotals) -> None:
-        sums: dict[tuple[str, Labels], float] = {}
+    def _count(self, cost_totals: CostTotals) -> None:
+        cost_sums: dict[tuple[str, Labels], float] = {}
 
         def add(name: str, labels: Labels, amount: float) -> None:
-            sums[name, labels] = sums.get((name, labels), 0.0) + amount
+            cost_sums[name, labels] = cost_sums.get((name, labels), 0.0) + amount
 
-        for charge_key, account in totals.accounts.items():
+        for charge_key, account in cost_totals.accounts.items():
             if charge_key.use in {IDLE, BOOT}:
                 add("unused_dollars", (charge_key.pool, charge_key.use), account.cost / _COST_UNITS_PER_DOLLAR)
                 continue
             queue = charge_key.team, charge_key.cluster_queue, charge_key.local_queue
             add("dollars", queue, account.cost / _COST_UNITS_PER_DOLLAR)
             add("accelerator_seconds", queue, account.accelerators / _TIME_UNITS_PER_SECOND)
-        for accounts_by_key in totals:
+        for accounts_by_key in cost_totals:
             for charge_key, account in accounts_by_key.items():
                 if charge_key.use in {DONE, LOST}:
                     labels_with_use = charge_key.team, charge_key.cluster_queue, charge_key.local_queue, charge_key.use
                     add("outcome_dollars", labels_with_use, account.cost / _COST_UNITS_PER_DOLLAR)
-        for (name, labels), amount in sums.items():  #  a counter must not decrease when a charge is dated back
+        for (name, labels), amount in cost_sums.items():  #  a counter must not decrease when a charge is dated back
             published_amount = self._published[name, labels] = max(amount, self._published.get((name, labels), 0.0))
             self._counters[name].set(labels, published_amount)

@@ -22,13 +22,13 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 QueueSamples: TypeAlias = Iterator[tuple[Labels, float]]
 
-_STATUSES: Final = ("pending", "active", "terminating")
+_QUEUE_STATUSES: Final = ("pending", "active", "terminating")
 _CONDITION_STATUSES: Final = ("True", "False", "Unknown")
-_ACTIVE, _INADMISSIBLE = "active", "inadmissible"
+_ACTIVE_STATUS, _INADMISSIBLE_STATUS = "active", "inadmissible"
 
 
 class _PendingWorkloads:
-    """Figures of a ClusterQueue's pending Workloads: counts by status and LocalQueue, shapes, and total requests."""
+    """Statistics of a ClusterQueue's pending Workloads: counts by status and LocalQueue, and resource requests."""
 
     def __init__(self, queue: PendingQueue, *, is_active: bool, request_cache: "_RequestCache") -> None:
         self.in_line = 0
@@ -59,14 +59,14 @@ class _PendingWorkloads:
 
 
 class _RequestCache:
-    """The total requests of a Workload of each shape, cached while a Workload of the shape is pending."""
+    """The total resource requests of pending Workloads, cached by their `shape` (scheduling equivalence class)."""
 
     def __init__(self) -> None:
         self._previous: dict[Shape, Sequence[tuple[str, int]]] = {}
         self._current: dict[Shape, Sequence[tuple[str, int]]] = {}
 
     def requests_of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
-        """Return the total requests of a Workload's pods by resource."""
+        """Return the resource requests of all pods of a Workload together, as pairs of resource and amount."""
         requests_by_resource = self._current.get(view.shape) or self._previous.get(view.shape)
         if requests_by_resource is None:
             total: dict[str, int] = {}
@@ -78,7 +78,7 @@ class _RequestCache:
         return requests_by_resource
 
     def drop_unused(self) -> None:
-        """Delete the cached shapes that were not used since the last call."""
+        """Delete the cached requests that no Workload looked up since the last call."""
         self._previous, self._current = self._current, {}
 
 
@@ -94,11 +94,11 @@ class QueueMetrics:
         self._role = role
         self._fair_sharing = fair_sharing
         self._request_cache = _RequestCache()
-        #: Cohorts whose object was deleted, although ClusterQueues may still name them.
+        #: Cohorts whose object was deleted; ClusterQueues may still name these Cohorts.
         self._deleted_cohorts: set[str] = set()
 
     def observe(self, event: WatchEvent) -> None:
-        """Omit the gauges of a deleted Cohort until one of its ClusterQueues changes.
+        """Omit the gauges of a Cohort whose object was deleted until one of its ClusterQueues changes.
 
         Source: ClearCohortMetrics and RecordCohortMetrics in Kueue's pkg/controller/core.
         """
@@ -112,31 +112,31 @@ class QueueMetrics:
             self._deleted_cohorts.difference_update(node.name for node in (queue.node.path[:-1] if queue else ()))
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all families; an empty string marks a point at which the server may do other work."""
+        """Yield the exposition text of each gauge; an empty string marks a point where the server may do other work."""
         self._index.snapshot.settle()
-        figures = {}
+        pending_counts = {}
         for name in list(self._index.queue_manager.pending):
             queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
             if queue is not None and cluster_queue is not None:
                 is_active = cluster_queue.active
-                figures[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
+                pending_counts[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
                 yield ""
         self._request_cache.drop_unused()
-        yield from self._pending_texts(figures)
+        yield from self._pending_texts(pending_counts)
         yield from self._cluster_queue_texts()
         yield from self._usage_texts()
-        yield from self._local_queue_texts(figures)
+        yield from self._local_queue_texts(pending_counts)
         yield from self._cohort_texts()
 
     def _gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
         return gauge_text_chunks(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in samples))
 
     def _pending_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
-        counts = (
+        workload_counts = (
             (name, queue_pending.in_line, queue_pending.all - queue_pending.in_line)
             for name, queue_pending in pending_workloads.items()
         )
-        yield from self._gauge("pending_workloads", _active_and_inadmissible(counts))
+        yield from self._gauge("pending_workloads", _active_and_inadmissible(workload_counts))
         yield from self._gauge(
             "pending_scheduling_hashes",
             _active_and_inadmissible((name, *w.shapes) for name, w in pending_workloads.items()),
@@ -146,12 +146,12 @@ class QueueMetrics:
         yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
-        """Yield the requests of pending Workloads by ClusterQueue; 0 for resources that have quota but no requests."""
+        """Yield the requests of pending Workloads by ClusterQueue and resource; 0 for resources with quota only."""
         names = self._index.snapshot.names
         for name, queue_pending in pending_workloads.items():
             queue = self._index.snapshot.queues.get(name)
-            quotas = () if queue is None else queue.node.nominal
-            for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **queue_pending.resources}.items():
+            nominal_quotas = () if queue is None else queue.node.nominal
+            for resource, amount in {**{names[fr][1]: 0 for fr in nominal_quotas}, **queue_pending.resources}.items():
                 yield (name, resource), to_metric_unit(resource, amount)
 
     def _unadmitted_samples(self) -> QueueSamples:
@@ -178,12 +178,12 @@ class QueueMetrics:
         yield from self._gauge("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
         yield from self._gauge("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
         statuses = [(q.name, self._status(q)) for q in queues]
-        samples = (((name, state), float(state == status)) for name, status in statuses for state in _STATUSES)
+        samples = (((name, state), float(state == status)) for name, status in statuses for state in _QUEUE_STATUSES)
         yield from self._gauge("cluster_queue_status", samples)
         yield from self._gauge("cluster_queue_info", (((q.name, *_cohort_labels(q.node)), 1) for q in queues))
         if self._fair_sharing:
-            shares = (((q.name, q.view.cohort), self._weighted_share(q.node)) for q in queues)
-            yield from self._gauge("cluster_queue_weighted_share", shares)
+            share_samples = (((q.name, q.view.cohort), self._weighted_share(q.node)) for q in queues)
+            yield from self._gauge("cluster_queue_weighted_share", share_samples)
 
     def _status(self, queue: ClusterQueue) -> str:
         if self._index.is_terminating(queue.name):
@@ -191,18 +191,18 @@ class QueueMetrics:
         return "active" if queue.active else "pending"
 
     def _usage_texts(self) -> Iterator[str]:
-        """Yield the gauges of quota, limits and usage of ClusterQueues, by flavor and resource."""
+        """Yield the exposition text of the ClusterQueue gauges of quota, limits and usage, by flavor and resource."""
         queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
-        used = {q.name: tally.get(q.name) for q in queues}
-        tables = (
+        usage_by_queue = {q.name: tally.get(q.name) for q in queues}
+        gauge_tables = (
             ("cluster_queue_nominal_quota", [(q, q.node.nominal, 0.0) for q in queues]),
             ("cluster_queue_borrowing_limit", [(q, q.node.borrowing_limit, math.inf) for q in queues]),
             ("cluster_queue_lending_limit", [(q, q.node.lending_limit, math.inf) for q in queues]),
-            ("cluster_queue_resource_reservation", [(q, used[q.name].reserved_usage, 0.0) for q in queues]),
-            ("cluster_queue_resource_usage", [(q, used[q.name].admitted_usage, 0.0) for q in queues]),
+            ("cluster_queue_resource_reservation", [(q, usage_by_queue[q.name].reserved_usage, 0.0) for q in queues]),
+            ("cluster_queue_resource_usage", [(q, usage_by_queue[q.name].admitted_usage, 0.0) for q in queues]),
         )
         names = self._index.snapshot.names
-        for name, table in tables:
+        for name, table in gauge_tables:
             samples = (
                 ((queue.view.cohort, queue.name, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, default)))
                 for queue, amounts, default in table
@@ -251,16 +251,16 @@ class QueueMetrics:
                 yield labels, float(condition is not None and condition["status"] == status_value)
 
     def _cohort_texts(self) -> Iterator[str]:
-        cohorts, sums = self._index.snapshot.cohorts, _CohortSums(self._index)
+        cohorts, cohort_sums = self._index.snapshot.cohorts, _CohortSums(self._index)
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
         names = self._index.snapshot.names
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
-        quotas = {node: enumerate(node.subtree) for node in nodes}
-        yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, quotas))
-        reservations = {node: sums.sums_of(node)[1].items() for node in nodes}
+        subtree_quotas = {node: enumerate(node.subtree) for node in nodes}
+        yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, subtree_quotas))
+        reservations = {node: cohort_sums.sums_of(node)[1].items() for node in nodes}
         yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reservations))
         yield from self._gauge(
-            "cohort_subtree_admitted_active_workloads", (((node.name,), sums.sums_of(node)[0]) for node in nodes)
+            "cohort_subtree_admitted_active_workloads", (((node.name,), cohort_sums.sums_of(node)[0]) for node in nodes)
         )
         if self._fair_sharing:
             yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
@@ -271,26 +271,26 @@ class QueueMetrics:
 
 
 class _CohortSums:
-    """For each Cohort, the number of admitted Workloads and the reserved quota in its subtree, cached."""
+    """The number of admitted Workloads and the reserved quota in each Cohort's subtree, cached for one scrape."""
 
     def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         self._cached: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def sums_of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
-        """Return the sums of a Cohort's subtree, or the values of a ClusterQueue."""
+        """Return the number of admitted Workloads and the reserved quota below a Cohort, or in a ClusterQueue."""
         if node in self._cached:
             return self._cached[node]
         queue = self._index.snapshot.queue_of.get(node)
         if queue is not None:
-            count = self._index.workload_cache.cluster_queue_counters.get(queue.name)
-            subtree_sums: tuple[int, Mapping[int, int]] = (count.admitted, count.reserved_usage)
+            queue_counters = self._index.workload_cache.cluster_queue_counters.get(queue.name)
+            subtree_sums: tuple[int, Mapping[int, int]] = (queue_counters.admitted, queue_counters.reserved_usage)
         else:
             admitted_count, reserved_amounts = 0, dict[int, int]()
             for child in list(node.children.values()):
-                child_admitted, amounts = self.sums_of(child)
+                child_admitted, child_amounts = self.sums_of(child)
                 admitted_count += child_admitted
-                for fr, amount in amounts.items():
+                for fr, amount in child_amounts.items():
                     reserved_amounts[fr] = reserved_amounts.get(fr, 0) + amount
             subtree_sums = admitted_count, reserved_amounts
         self._cached[node] = subtree_sums
@@ -298,32 +298,32 @@ class _CohortSums:
 
 
 def to_metric_unit(resource: str, amount: float) -> float:
-    """Convert a quantity to the unit of metrics: millicores to cores; other resources are unchanged."""
+    """Convert an amount of a resource to the unit of metrics: CPU from millicores to cores; others are unchanged."""
     return amount / 1000 if resource == "cpu" else amount
 
 
 def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> QueueSamples:
-    """Yield two samples per ClusterQueue: the active and the inadmissible count."""
+    """Yield two samples per ClusterQueue: with status `active` and with status `inadmissible`."""
     for name, active, inadmissible in samples:
-        yield (name, _ACTIVE), active
-        yield (name, _INADMISSIBLE), inadmissible
+        yield (name, _ACTIVE_STATUS), active
+        yield (name, _INADMISSIBLE_STATUS), inadmissible
 
 
 def _local_queue_pending(
     labelled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
 ) -> QueueSamples:
-    """Yield two samples per LocalQueue: the active and the inadmissible Workloads."""
+    """Yield two samples per LocalQueue: its active and its inadmissible pending Workloads."""
     for key, view in labelled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
         active_count, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
-        yield (*key, _ACTIVE), active_count
-        yield (*key, _INADMISSIBLE), count - active_count
+        yield (*key, _ACTIVE_STATUS), active_count
+        yield (*key, _INADMISSIBLE_STATUS), count - active_count
 
 
 def _cohort_amounts(
     nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]
 ) -> QueueSamples:
-    """Yield the quantities of Cohorts by flavor and resource; zeros are omitted."""
+    """Yield a sample for each Cohort, flavor and resource with the amount in `table`; zero amounts are omitted."""
     for node in nodes:
         for fr, amount in table[node]:  # type: ignore[attr-defined]
             if amount > 0:
@@ -331,7 +331,7 @@ def _cohort_amounts(
 
 
 def _cohort_labels(node: QuotaNode) -> Labels:
-    """Return the parent and root Cohort of a node as labels, empty without a Cohort; a root Cohort is its own root."""
+    """Return the names of a node's parent and root Cohort as labels ('' without a Cohort); a root is its own root."""
     parent = "" if node.parent is None else node.parent.name
     if not parent:
         return "", "" if node.tree.startswith("queue/") else node.name
@@ -339,6 +339,6 @@ def _cohort_labels(node: QuotaNode) -> Labels:
 
 
 def _local_queue_labels(local_queue_key: str) -> Labels:
-    """Return the labels of a LocalQueue: name, namespace."""
+    """Return the label values of a LocalQueue: its name and its namespace."""
     namespace, _, name = local_queue_key.partition("/")
     return name, namespace

@@ -31,19 +31,19 @@ class Metric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
     def head(self) -> str:
-        """Return the HELP and TYPE lines of the metric."""
+        """Return the HELP and TYPE lines of the metric's exposition text."""
         escaped_help = self.help.replace("\\", r"\\").replace("\n", r"\n")
         return f"# HELP {self.name} {escaped_help}\n# TYPE {self.name} {self.kind}\n"
 
-    def sample(self, values: Iterable[str], value: float) -> str:
-        """Format a sample line of a gauge or counter; `values` are the label values, in the order of the labels."""
-        return f"{self.name}{format_labels(self.labels, values)} {format_value(value)}\n"
+    def sample(self, label_values: Iterable[str], value: float) -> str:
+        """Format a sample line of a gauge or counter; `label_values` are in the order of the labels."""
+        return f"{self.name}{format_labels(self.labels, label_values)} {format_value(value)}\n"
 
 
 def format_labels(names: Iterable[str], values: Iterable[str]) -> str:
-    """Format labels as in a sample: `{name="value",...}`. Values for the last names may be omitted."""
-    pairs = [f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in zip(names, values, strict=False)]
-    return f"{{{','.join(pairs)}}}" if pairs else ""
+    """Format labels as in a sample line: `{name="value",...}`. Names without a value, which come last, are omitted."""
+    label_texts = [f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in zip(names, values, strict=False)]
+    return f"{{{','.join(label_texts)}}}" if label_texts else ""
 
 
 def format_value(value: float) -> str:
@@ -65,12 +65,12 @@ def gauge_text(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
 
 
 def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """Yield the exposition text of a gauge in chunks; all samples are read before the first chunk."""
-    pairs = list(samples)
-    if pairs:
+    """Yield the exposition text of a gauge in chunks; all samples are collected before the first chunk is yielded."""
+    rows = list(samples)
+    if rows:
         yield metric.head()
-    for start in range(0, len(pairs), _SAMPLES_PER_CHUNK):
-        yield "".join([metric.sample(labels, value) for labels, value in pairs[start : start + _SAMPLES_PER_CHUNK]])
+    for start in range(0, len(rows), _SAMPLES_PER_CHUNK):
+        yield "".join([metric.sample(labels, value) for labels, value in rows[start : start + _SAMPLES_PER_CHUNK]])
 
 
 class _CounterSeries:
@@ -84,42 +84,42 @@ class _CounterSeries:
 
 
 class Counters:
-    """The series of a counter or gauge; `constant` are fixed values of the last labels."""
+    """All series of one counter or gauge, by label values; `constant_values` are those of the last labels."""
 
-    def __init__(self, metric: Metric, *constant: str) -> None:
+    def __init__(self, metric: Metric, *constant_values: str) -> None:
         self.metric = metric
-        self._constant = constant
+        self._constant_values = constant_values
         self._series: dict[Labels, _CounterSeries] = {}
 
     def add(self, labels: Labels, amount: float = 1) -> None:
         """Increase the series with these label values; a new series starts at 0."""
-        count = self._series.get(labels)
-        if count is None:
-            count = self._series[labels] = _CounterSeries()
-        count.value += amount
-        count.text = ""
+        counter_series = self._series.get(labels)
+        if counter_series is None:
+            counter_series = self._series[labels] = _CounterSeries()
+        counter_series.value += amount
+        counter_series.text = ""
 
     def set(self, labels: Labels, value: float) -> None:
-        """Set the series with these label values to a value."""
+        """Set the value of the series with these label values."""
         self.add(labels, 0)
         self._series[labels].value = value
 
     def forget(self, **labels: str) -> None:
-        """Delete all series that have these label values."""
+        """Delete all series that have these label values (NAME=VALUE)."""
         _delete_matching(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all series in chunks; nothing if there are none."""
         return _yield_chunks(self.metric, self._series, self._format_series)
 
-    def _format_series(self, labels: Labels, count: _CounterSeries) -> str:
-        if not count.text:
-            count.text = self.metric.sample((*labels, *self._constant), count.value)
-        return count.text
+    def _format_series(self, labels: Labels, counter_series: _CounterSeries) -> str:
+        if not counter_series.text:
+            counter_series.text = self.metric.sample((*labels, *self._constant_values), counter_series.value)
+        return counter_series.text
 
 
 class _HistogramSeries:
-    """One series of a histogram: the count of each bucket, the sum of the values, and the cached text."""
+    """One series of a histogram: the count of each bucket, the sum of the observed values, and the cached text."""
 
     __slots__ = ("counts", "sum", "text")
 
@@ -130,16 +130,16 @@ class _HistogramSeries:
 
 
 class Histograms:
-    """The series of a histogram; `constant` are fixed values of the last labels."""
+    """All series of one histogram, by label values; `constant_values` are those of the last labels."""
 
-    def __init__(self, metric: Metric, *constant: str) -> None:
+    def __init__(self, metric: Metric, *constant_values: str) -> None:
         self.metric = metric
-        self._constant = constant
+        self._constant_values = constant_values
         self._bounds = [format_value(bound) for bound in metric.buckets] + ["+Inf"]
         self._series: dict[Labels, _HistogramSeries] = {}
 
     def observe(self, labels: Labels, value: float) -> None:
-        """Count a value in the bucket of the series with these label values."""
+        """Add an observed value to the series with these label values."""
         histogram = self._series.get(labels)
         if histogram is None:
             histogram = self._series[labels] = _HistogramSeries(len(self.metric.buckets))
@@ -148,7 +148,7 @@ class Histograms:
         histogram.text = ""
 
     def forget(self, **labels: str) -> None:
-        """Delete all series that have these label values."""
+        """Delete all series that have these label values (NAME=VALUE)."""
         _delete_matching(self._series, self.metric, labels)
 
     def texts(self) -> Iterator[str]:
@@ -162,7 +162,7 @@ class Histograms:
 
     def _format_histogram(self, labels: Labels, histogram: _HistogramSeries) -> str:
         name = self.metric.name
-        label_text = format_labels(self.metric.labels, (*labels, *self._constant))
+        label_text = format_labels(self.metric.labels, (*labels, *self._constant_values))
         bucket_prefix = f"{label_text[:-1]}," if label_text else "{"
         lines, total = [], 0
         for bound, count in zip(self._bounds, histogram.counts, strict=True):
@@ -175,12 +175,12 @@ class Histograms:
 def _yield_chunks(
     metric: Metric, series: Mapping[Labels, _Series], format_series: Callable[[Labels, _Series], str]
 ) -> Iterator[str]:
-    """Yield the HELP and TYPE lines and the series of a metric in chunks, so that the caller may pause in between."""
+    """Yield a metric's HELP and TYPE lines and its series in chunks, so that the caller may pause between chunks."""
     if series:
         yield metric.head()
-    items = list(series.items())
-    for start in range(0, len(items), _SERIES_PER_CHUNK):
-        yield "".join([format_series(labels, item) for labels, item in items[start : start + _SERIES_PER_CHUNK]])
+    series_items = list(series.items())
+    for start in range(0, len(series_items), _SERIES_PER_CHUNK):
+        yield "".join([format_series(labels, item) for labels, item in series_items[start : start + _SERIES_PER_CHUNK]])
 
 
 def _delete_matching(

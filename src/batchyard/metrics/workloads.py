@@ -1,6 +1,6 @@
-"""Metrics of the life cycle of Workloads, computed from watch events, and of scheduling cycles.
+"""Metrics of scheduling cycles, and of the life cycle of Workloads from watch events.
 
-All series start at zero with the process. The series of a deleted ClusterQueue or LocalQueue are removed.
+All series start at zero when the process starts. The series of a deleted ClusterQueue or LocalQueue are removed.
 Sources: Kueue's pkg/scheduler/scheduler.go, pkg/controller/core/workload_controller.go, pkg/workload/evict,
 pkg/controller/jobframework; pkg/cache/queue/unadmitted_workloads.go.
 """
@@ -42,17 +42,17 @@ _METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_NAMES, *_LOCAL_NA
 
 
 class _LifecycleStage:
-    """The counter and the duration histogram of one stage of the life cycle, by ClusterQueue and by LocalQueue."""
+    """Counters and duration histograms of one stage of the Workload life cycle, by ClusterQueue and LocalQueue."""
 
     __slots__ = ("_counts", "_times")
 
-    def __init__(self, group: MetricGroup, count: str, time: str) -> None:
+    def __init__(self, group: MetricGroup, count_metric: str, duration_metric: str) -> None:
         prefixes = ("kueue", "kueue_local_queue")
-        self._counts = [group.counters(f"{prefix}_{count}") for prefix in prefixes if count]
-        self._times = [group.histograms(f"{prefix}_{time}") for prefix in prefixes]
+        self._counts = [group.counters(f"{prefix}_{count_metric}") for prefix in prefixes if count_metric]
+        self._times = [group.histograms(f"{prefix}_{duration_metric}") for prefix in prefixes]
 
     def reach(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
-        """Count a Workload that reached the stage, and record how long that took."""
+        """Count a Workload that reached the stage, and record the duration until then in microseconds."""
         self.count(obj, view)
         self.measure(obj, view, microseconds)
 
@@ -62,14 +62,14 @@ class _LifecycleStage:
             family.add(labels)
 
     def measure(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
-        """Record the duration of the stage for a Workload."""
+        """Record how long a Workload took to complete the stage, given in microseconds."""
         seconds = max(0, microseconds) / SECOND
         for family, labels in zip(self._times, _queue_labels(obj, view), strict=True):
             family.observe(labels, seconds)
 
 
 class WorkloadMetrics:
-    """Life cycle metrics of Workloads, and the numbers of unadmitted and finished Workloads."""
+    """Counters and durations of the Workload life cycle, and gauges of unadmitted and finished Workloads."""
 
     def __init__(self, index: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
         self._index = index
@@ -92,12 +92,12 @@ class WorkloadMetrics:
         self.finished: dict[str, int] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Count a Workload that existed before the process started; it affects gauges only."""
+        """Add a Workload that existed before this process started to the gauges, but not to counters and durations."""
         if event.key.kind == scheme.WORKLOAD:
             self._update_gauges(event.key, event.obj, workload_view(event.obj))
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the metrics for a watch event."""
+        """Update the metrics for a watch event of a Workload, ClusterQueue, LocalQueue or Cohort."""
         kind = event.key.kind
         if kind in _TREE_KINDS:
             self._forget_cohorts()
@@ -112,12 +112,12 @@ class WorkloadMetrics:
                 self._group.forget(cohort=event.key.name)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of all Workload families."""
+        """Yield the exposition text of all counters and histograms of Workloads."""
         self._forget_cohorts()
         return self._group.texts()
 
     def _forget_cohorts(self) -> None:
-        """Delete the series of Cohorts that no longer exist, including Cohorts without an object of their own."""
+        """Delete the series of Cohorts that no longer exist, including Cohorts that queues named without an object."""
         for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
             self._group.forget(cohort=name)
             self._cohorts.discard(name)
@@ -165,15 +165,15 @@ class WorkloadMetrics:
     # --- transitions ---
 
     def _observe_creation(self, obj: Obj, view: WorkloadView) -> None:
-        """Record the time from a job's creation to its Workload's creation, unless the job's spec was changed."""
+        """Record the time from a job's creation to its Workload's creation, unless the job's spec was changed since."""
         owner = controller_of(obj)
-        info = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
-        if owner is None or info is None:
+        owner_kind = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
+        if owner is None or owner_kind is None:
             return
-        job = self._objects.get(Key(info.constant, view.namespace, owner["name"]))
+        job = self._objects.get(Key(owner_kind.constant, view.namespace, owner["name"]))
         if job is not None and job["metadata"].get("generation", 1) == 1:
-            latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
-            self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), latency / SECOND)
+            creation_latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
+            self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), creation_latency / SECOND)
 
     def _observe_admission(self, obj: Obj, view: WorkloadView, *, is_at_once: bool) -> None:
         self._admission.reach(obj, view, self._now() - view.waiting_since)
@@ -235,7 +235,7 @@ class WorkloadMetrics:
 
 
 def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
-    """Return the LocalQueue, reason and cause of an unadmitted Workload; None for any other Workload."""
+    """Return the LocalQueue of an unadmitted Workload, and why it is not admitted; None for any other Workload."""
     if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
         return None
     condition = find_condition(obj, lifecycle.ADMITTED)
@@ -244,7 +244,7 @@ def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | N
 
 
 class _Eviction(NamedTuple):
-    """The reason and cause of an eviction, and how often the Workload was evicted for them (0 if unknown)."""
+    """The reason and cause of a Workload's eviction, and the number of evictions for both (0 if unknown)."""
 
     reason: str
     cause: str
@@ -252,7 +252,7 @@ class _Eviction(NamedTuple):
 
 
 def _find_eviction(obj: Obj, old: Obj, reason: str) -> _Eviction:
-    """Return the eviction that was added to the status since `old`, or else one derived from the condition's reason."""
+    """Return the eviction that was counted since `old`; without one, derive it from the condition's `reason`."""
     old_counts = _eviction_counts(old)
     for reason_and_cause, count in _eviction_counts(obj).items():
         if count > old_counts.get(reason_and_cause, 0):
@@ -262,7 +262,7 @@ def _find_eviction(obj: Obj, old: Obj, reason: str) -> _Eviction:
 
 
 def _eviction_counts(obj: Obj) -> dict[tuple[str, str], int]:
-    """Return the number of evictions in a Workload's status, by reason and underlying cause."""
+    """Return how often a Workload was evicted, by reason and underlying cause, from its status."""
     stats = (obj.get("status") or {}).get("schedulingStats") or {}
     return {(entry["reason"], entry["underlyingCause"]): entry["count"] for entry in stats.get("evictions") or ()}
 
@@ -272,25 +272,25 @@ def _priority_class(obj: Obj) -> str:
 
 
 def _local_queue_labels(view: WorkloadView) -> Labels:
-    """Return the labels of a Workload's LocalQueue: name, namespace."""
+    """Return the label values of a Workload's LocalQueue: its name and its namespace."""
     namespace, _, name = view.queue.partition("/")
     return name, namespace
 
 
 def _queue_labels(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
-    """Return the labels of a Workload's ClusterQueue and LocalQueue, each with the priority class."""
+    """Return the label values of a Workload's ClusterQueue and of its LocalQueue, each with the priority class."""
     name = _priority_class(obj)
     return (view.cluster_queue, name), (*_local_queue_labels(view), name)
 
 
-def _move_count(counts: dict[_CountedKey, int], old_key: _CountedKey | None, new_key: _CountedKey | None) -> None:
-    """Decrease the count of `old_key` and increase the count of `new_key`; None means no key."""
+def _move_count(count_by_key: dict[_CountedKey, int], old_key: _CountedKey | None, new_key: _CountedKey | None) -> None:
+    """Move one from the count of `old_key` to the count of `new_key`; a key of None is skipped."""
     if old_key is not None:
-        counts[old_key] -= 1
-        if not counts[old_key]:
-            del counts[old_key]
+        count_by_key[old_key] -= 1
+        if not count_by_key[old_key]:
+            del count_by_key[old_key]
     if new_key is not None:
-        counts[new_key] = counts.get(new_key, 0) + 1
+        count_by_key[new_key] = count_by_key.get(new_key, 0) + 1
 
 
 # Counts, durations in real time, and results of scheduling cycles. Source: Kueue's pkg/scheduler.
@@ -304,7 +304,7 @@ _CYCLE_METRIC_NAMES: Final = (
 
 
 class CycleMetrics:
-    """Counts, durations and results of scheduling cycles; `clock` returns monotonic seconds."""
+    """Counts, durations and results of scheduling cycles; the function `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], role: str) -> None:
         self._clock = clock
@@ -318,11 +318,11 @@ class CycleMetrics:
         self._started_at = self._clock()
 
     def decide(self) -> None:
-        """Record the time at which the cycle's decisions are made and before they are written."""
+        """Record the time at which the scheduling cycle has made its decisions and starts to write them."""
         self._decided_at = self._clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Count an ended cycle and its decisions, and record the duration of its phases."""
+        """Count a completed scheduling cycle and its decisions, and record the durations of deciding and writing."""
         ended_at = self._clock()
         result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
         self._group.add("kueue_admission_attempts_total", (result,))
@@ -339,7 +339,7 @@ class CycleMetrics:
                 self._group.add("kueue_preemption_target_recomputations_total", labels)
 
     def loop(self, _loop: object) -> None:
-        """Count a preemption loop: Workloads that preempt each other endlessly."""
+        """Count a detected preemption loop, in which Workloads preempt each other endlessly."""
         self._own_group.add("batchyard_preemption_loops_total", ())
 
     def forget(self, queue: str) -> None:
@@ -348,22 +348,22 @@ class CycleMetrics:
         self._group.forget(preempting_cluster_queue=queue)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of the families that Kueue also has."""
+        """Yield the exposition text of the scheduling cycle metrics that Kueue also has."""
         return self._group.texts()
 
     def own_texts(self) -> Iterator[str]:
-        """Yield the text of the families that only batchyard has."""
+        """Yield the exposition text of the scheduling cycle metrics that only batchyard has."""
         return self._own_group.texts()
 
     def _count_preemptions(self, decision: Preempt) -> None:
-        """Count the preemption targets whose eviction was not already in progress."""
+        """Count the Workloads that a decision preempts, except Workloads whose eviction was already in progress."""
         for target in decision.targets:
             if not target.workload.evicted:
                 self._group.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
 
 
 def _search_result(decision: Decision) -> str:
-    """Return the result of a repeated search for preemption targets, as a label."""
+    """Return the label value for the result of a repeated search for Workloads to preempt."""
     if isinstance(decision, Preempt):
         return "new_targets"
     is_deferred = isinstance(decision, StayPending) and decision.requeue is RequeueReason.PENDING_PREEMPTION

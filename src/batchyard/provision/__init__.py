@@ -1,1 +1,1 @@
-"""Platform provisioning from one platform.yaml: validation, rendered files, costs, and create and destroy steps."""
+"""Platforms from one platform.yaml: its validation, the rendered files, the costs, and the create and destroy steps."""

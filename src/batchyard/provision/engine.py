@@ -1,4 +1,4 @@
-"""Engine manifests: the batchyard operator or the releases of Kueue and JobSet, and Kueue's Configuration.
+"""Manifests of a platform's engine: batchyard's operator, or the releases of Kueue and JobSet; and its Configuration.
 
 The engine is a separate kustomization. It is applied first, because the other manifests need its kinds.
 """
@@ -23,10 +23,10 @@ from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES
 # start, so a digest in the pods' annotations restarts them when it changes.
 
 
-_NAMESPACE: Final = "kueue-system"
+_KUEUE_NAMESPACE: Final = "kueue-system"
 _CONFIGURATION_FILE: Final = "controller_manager_config.yaml"
-_DIGEST: Final = "platform.batchyard.dev/configuration"
-_FRAMEWORKS: Final = (
+_DIGEST_ANNOTATION: Final = "platform.batchyard.dev/configuration"
+_KUEUE_FRAMEWORKS: Final = (
     "batch/job",
     "kubeflow.org/mpijob",
     "ray.io/rayjob",
@@ -59,25 +59,25 @@ _RELEASE_CONFIGURATION: Final[Mapping[str, Any]] = {
         }
     },
     "clientConnection": {"qps": 300, "burst": 500},
-    "integrations": {"frameworks": list(_FRAMEWORKS)},
+    "integrations": {"frameworks": list(_KUEUE_FRAMEWORKS)},
 }
 #: Kueue's default strategies, which the Configuration must list when fair sharing is enabled.
 _FAIR_SHARING_STRATEGIES: Final = tuple(each.value for each in BOTH_STRATEGIES)
 
 
 _TYPE_FIELDS: Final[Mapping[str, Any]] = {field: _RELEASE_CONFIGURATION[field] for field in ("apiVersion", "kind")}
-_PATH: Final = "spec.kueue"
+_KUEUE_PATH: Final = "spec.kueue"
 _KUEUE_REMEDY: Final = "choose engine: kueue"
 
 
 def configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return the complete Configuration for a Kueue release; None if the release's default applies."""
+    """Return the complete Configuration of a Kueue release; None if the platform keeps the release's Configuration."""
     fields = _kueue_fields(platform)
     return {**_RELEASE_CONFIGURATION, **fields} if fields else None
 
 
 def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return the Configuration for batchyard's operator, `batchyard up` and the simulator; None if no field is set."""
+    """Return Kueue's Configuration as batchyard's operator and simulator read it; None if no field is set."""
     fields = decision_fields({**_TYPE_FIELDS, **_kueue_fields(platform)})
     return fields if len(fields) > len(_TYPE_FIELDS) else None
 
@@ -88,14 +88,14 @@ def configuration_faults(platform: PlatformModel) -> Iterator[FieldError]:
         return
     decoding = decode({**_TYPE_FIELDS, **platform.kueue})
     for fault in decoding.faults:
-        yield fault._replace(path=f"{_PATH}.{fault.path}")
+        yield fault._replace(path=f"{_KUEUE_PATH}.{fault.path}")
     if decoding.obj is None or platform.engine is PlatformEngine.KUEUE:
         return
     for fault in unsupported_field_errors(decoding.obj):
-        yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE_REMEDY}")
+        yield fault._replace(path=f"{_KUEUE_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE_REMEDY}")
     for feature in ignored_settings(decoding.obj):
         problem = f"the batchyard operator does not support {feature}"
-        yield FieldError(_PATH, problem, f"remove the setting, or {_KUEUE_REMEDY}")
+        yield FieldError(_KUEUE_PATH, problem, f"remove the setting, or {_KUEUE_REMEDY}")
 
 
 def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
@@ -112,41 +112,41 @@ def patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
         return []
     text = dump_yaml(config)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    config_map = _object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_CONFIGURATION_FILE: text}}
-    pod_template = {"template": {"metadata": {"annotations": {_DIGEST: digest}}}}
-    manager = _object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": pod_template}
-    return [{"patch": dump_yaml(each)} for each in (config_map, manager)]
+    config_map_patch = _kueue_object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_CONFIGURATION_FILE: text}}
+    pod_template = {"template": {"metadata": {"annotations": {_DIGEST_ANNOTATION: digest}}}}
+    manager_patch = _kueue_object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": pod_template}
+    return [{"patch": dump_yaml(each)} for each in (config_map_patch, manager_patch)]
 
 
-def _object(version: str, kind: str, name: str) -> dict[str, Any]:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": _NAMESPACE}}
+def _kueue_object(version: str, kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": _KUEUE_NAMESPACE}}
 
 
 #: The default releases, which the tests use: this Kueue serves and stores v1beta2.
 KUEUE_VERSION: Final = "v0.19.2"
 JOB_SET_VERSION: Final = "v0.12.0"
-_RELEASE: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
-_SCRAPING: Final[Mapping[MetricsCollector, Scraping]] = {
+_RELEASE_URL: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
+_SCRAPING_BY_COLLECTOR: Final[Mapping[MetricsCollector, Scraping]] = {
     MetricsCollector.POD_MONITORING: Scraping.POD_MONITORING,
     MetricsCollector.SERVICE_MONITOR: Scraping.SERVICE_MONITOR,
     MetricsCollector.NONE: Scraping.NONE,
 }
-_ACCESS: Final = "monitoring-access.yaml"
+_ACCESS_FILE: Final = "monitoring-access.yaml"
 #: Webhook port of the released Kueue and JobSet.
 KUEUE_WEBHOOK_PORT: Final = 9443
-NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngine.KUEUE: "kueue-system"}
+ENGINE_NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngine.KUEUE: "kueue-system"}
 
 
 class EngineDeployment(NamedTuple):
-    """A Deployment that must be available before the platform's objects are applied."""
+    """A Deployment of the platform's engine, which must be available before the platform's objects are applied."""
 
     namespace: str
     name: str
 
 
-def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, str]:
-    """Return the files of the engine's kustomization by name; `access` holds RBAC objects for its monitoring."""
-    manifest_files = {_ACCESS: yaml_text(access)} if access else {}
+def files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
+    """Return the files of the engine's kustomization by name; `access_objects` are RBAC objects for Prometheus."""
+    manifest_files = {_ACCESS_FILE: yaml_text(access_objects)} if access_objects else {}
     if platform.engine is PlatformEngine.KUEUE:
         kueue_patches = patches(platform)
         index = kustomization(
@@ -160,22 +160,25 @@ def files(platform: PlatformModel, access: Sequence[Obj] = ()) -> Mapping[str, s
 
 
 def settings_of(platform: PlatformModel) -> InstallSettings:
-    """Return the settings of the batchyard operator; its cost controllers run if a team has a Budget."""
+    """Return the install settings of batchyard's operator; its cost controllers run only if a team has a Budget."""
     kueue_settings = operator_configuration(platform)
     has_budget = any(team.budget is not None for team in platform.teams)
     return InstallSettings(
         image=image_of(platform),
-        namespace=NAMESPACES[PlatformEngine.BATCHYARD],
+        namespace=ENGINE_NAMESPACES[PlatformEngine.BATCHYARD],
         replicas=platform.operator.replicas,
         controllers=(*KUBERNETES_GROUPS, COSTS) if has_budget else KUBERNETES_GROUPS,
-        scraping=_SCRAPING[platform.monitoring.collector],
+        scraping=_SCRAPING_BY_COLLECTOR[platform.monitoring.collector],
         fair_sharing=platform.fair_sharing and not platform.kueue,
         configuration=dump_yaml(kueue_settings) if kueue_settings is not None and platform.kueue else "",
     )
 
 
 def image_of(platform: PlatformModel) -> str:
-    """Return the operator's image: the configured one, or this version's, on GKE in the platform's repository."""
+    """Return the reference of the operator's image: the configured image, or this version's default.
+
+    On GKE, the default image is in the platform's own repository.
+    """
     google, image = platform.google, InstallSettings().image
     if platform.operator.image or google is None:
         return platform.operator.image or image
@@ -183,24 +186,24 @@ def image_of(platform: PlatformModel) -> str:
 
 
 def engine_deployments(platform: PlatformModel) -> list[EngineDeployment]:
-    """Return the engine's Deployments, which must become available."""
+    """Return the Deployments of the engine: batchyard's operator, or the managers of JobSet and Kueue."""
     if platform.engine is PlatformEngine.KUEUE:
         return [
             EngineDeployment("jobset-system", "jobset-controller-manager"),
-            EngineDeployment(NAMESPACES[PlatformEngine.KUEUE], "kueue-controller-manager"),
+            EngineDeployment(ENGINE_NAMESPACES[PlatformEngine.KUEUE], "kueue-controller-manager"),
         ]
     settings = settings_of(platform)
     return [EngineDeployment(settings.namespace, settings.name)]
 
 
 def kustomization(resources: list[str], **fields: object) -> Mapping[str, object]:
-    """Return a Kustomization of these resources, with further fields."""
+    """Return a Kustomization object with these resources and other fields."""
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources, **fields}
 
 
 def _release_manifests(platform: PlatformModel) -> list[str]:
-    """Return the URLs of the release manifests, JobSet first because Kueue checks for its kinds."""
+    """Return the URLs of the manifests of JobSet's and Kueue's releases, JobSet first because Kueue needs its kinds."""
     return [
-        _RELEASE.format("jobset", platform.job_set_version or JOB_SET_VERSION),
-        _RELEASE.format("kueue", platform.kueue_version or KUEUE_VERSION),
+        _RELEASE_URL.format("jobset", platform.job_set_version or JOB_SET_VERSION),
+        _RELEASE_URL.format("kueue", platform.kueue_version or KUEUE_VERSION),
     ]

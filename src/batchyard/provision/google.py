@@ -1,4 +1,4 @@
-"""Google Cloud: the resources that Terraform creates, and the validation of a platform on GKE."""
+"""Google Cloud resources of a platform on GKE: the names of those that Terraform creates, and their validation."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
     google, cluster, name = platform.google, platform.cluster, platform.name
     if google is None or cluster is None:
         return {}
-    accounts = [team.identity.google_name for team in platform.teams]
+    account_names = [team.identity.google_name for team in platform.teams]
     reserved_names = reservations(cluster)
     future_names = future_reservations(cluster)
     declared_names = [row["name"] for row in cluster["spec"].get("reservations") or ()]
@@ -34,7 +34,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
         "booked with Google, not made here": [
             each for each in declared_names if each not in reserved_names and each not in future_names
         ],
-        "service account": ["the nodes' own", *accounts],
+        "service account": ["the nodes' own", *account_names],
         "repository": [google.repository, *more_repositories(platform, google)],
         "image": [recipe.short_name for recipe in image_recipes(platform)],
         "dashboard": ["GPUs"] if google.dashboards else [],
@@ -49,23 +49,23 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
 # GKE's documents on address ranges and on the number of pods per node.
 
 
-_PROJECT: Final = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
-_ACCOUNT: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_PROJECT_PATTERN: Final = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
+_ACCOUNT_PATTERN: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _ACCOUNT_LENGTHS: Final = (6, 30)
-_BUCKET: Final = re.compile(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]")
-_REPOSITORY: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_BUCKET_PATTERN: Final = re.compile(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]")
+_REPOSITORY_PATTERN: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _REPOSITORY_REMEDY: Final = "use up to 63 lowercase letters, digits and -, a letter first"
-_LOCATION: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_LOCATION_PATTERN: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 #: The path of an image in a repository, with a tag; and an image reference in a registry.
-_IMAGE: Final = re.compile(r"[a-z0-9]+(?:[._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_REFERENCE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
-_GIT: Final = re.compile(r"https://[A-Za-z0-9._~:/@%+-]+\.git(?:#[A-Za-z0-9._/@+-]*(?::[A-Za-z0-9._/@+-]*)?)?")
-_ROLE: Final = re.compile(r"((projects|organizations)/[^/\s]+/)?roles/[A-Za-z0-9_.]+")
+_IMAGE_PATTERN: Final = re.compile(r"[a-z0-9]+(?:[._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_REFERENCE_PATTERN: Final = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
+_GIT_PATTERN: Final = re.compile(r"https://[A-Za-z0-9._~:/@%+-]+\.git(?:#[A-Za-z0-9._/@+-]*(?::[A-Za-z0-9._/@+-]*)?)?")
+_ROLE_PATTERN: Final = re.compile(r"((projects|organizations)/[^/\s]+/)?roles/[A-Za-z0-9_.]+")
 _FORBIDDEN_ROLES: Final = frozenset({"roles/owner", "roles/editor"})
 _LABEL_LENGTH_MAX: Final = 63
 _CONTROL_PLANE_PREFIX: Final = 28
 _NODES_PREFIX_MAX: Final = 29
-#: Addresses that Google reserves in a subnet.
+#: The number of addresses that Google reserves in a subnet.
 _RESERVED_ADDRESSES: Final = 4
 #: Prefixes of namespaces that GKE manages.
 _GKE_NAMESPACE_PREFIXES: Final = ("gke-managed-", "gmp-")
@@ -75,7 +75,7 @@ _BUCKET_REMEDY: Final = "use 3 to 63 lowercase letters, digits, -, _ and ., a le
 
 
 def google_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
-    """Yield an error for each violation of Google Cloud's constraints."""
+    """Yield an error for each platform field that violates a constraint of Google Cloud."""
     if platform.cluster is None:
         yield FieldError("spec.cluster", "Required value", "describe the GKE cluster to create")
         return
@@ -86,25 +86,25 @@ def google_faults(platform: PlatformModel, google: Google) -> Iterator[FieldErro
     yield from _submission_faults(platform.cluster, google)
     network_errors = list(_network_faults(google.network))
     yield from network_errors or _address_space_faults(platform, google.network)
-    accounts = dict.fromkeys(platform_accounts(platform.name), "the platform itself")
+    account_owners = dict.fromkeys(platform_accounts(platform.name), "the platform itself")
     for team in platform.teams:
-        yield from _team_faults(team, accounts.setdefault(team.identity.google_name, team.name))
+        yield from _team_faults(team, account_owners.setdefault(team.identity.google_name, team.name))
 
 
 def platform_accounts(name: str) -> list[str]:
-    """Return the IDs of the service accounts of nodes and builds, as the Terraform modules name them."""
+    """Return the IDs of the Google service accounts that Terraform creates for nodes and for Cloud Build."""
     return [f"{name[:24].removesuffix('-')}-{role}" for role in ("nodes", "build")]
 
 
 def _name_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
-    if google.project and not _PROJECT.fullmatch(google.project):
+    if google.project and not _PROJECT_PATTERN.fullmatch(google.project):
         remedy = "use the project ID: 6 to 30 lowercase letters, digits and -, a letter first"
         yield FieldError("spec.google.project", f"{format_value(google.project)} is not a valid project ID", remedy)
     bucket = google.state_bucket or (f"{google.project}-{platform.name}-state" if google.project else "")
-    if bucket and not _BUCKET.fullmatch(bucket):
+    if bucket and not _BUCKET_PATTERN.fullmatch(bucket):
         problem = f"{format_value(bucket)} is not a valid bucket name"
         yield FieldError("spec.google.state.bucket", problem, _BUCKET_REMEDY)
-    if not _REPOSITORY.fullmatch(google.repository):
+    if not _REPOSITORY_PATTERN.fullmatch(google.repository):
         problem = f"{format_value(google.repository)} is not a valid repository name"
         yield FieldError("spec.google.repository", problem, _REPOSITORY_REMEDY)
 
@@ -124,9 +124,9 @@ def _label_faults(google: Google) -> Iterator[FieldError]:
 
 
 def _is_label(text: str) -> bool:
-    """Report whether a text is a valid label: lowercase letters of any script, digits, `-` and `_`."""
-    letters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
-    return 0 < len(text) <= _LABEL_LENGTH_MAX and letters
+    """Report whether a text is a valid Google Cloud label: lowercase letters of any script, digits, `-` and `_`."""
+    has_valid_characters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
+    return 0 < len(text) <= _LABEL_LENGTH_MAX and has_valid_characters
 
 
 def _disk_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
@@ -140,35 +140,35 @@ def _disk_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError
 
 
 def _image_faults(google: Google) -> Iterator[FieldError]:
-    """Report each image of `spec.google.images` with an invalid name, or without exactly one valid source."""
+    """Yield an error for each image of `spec.google.images` with an invalid name, or not exactly one valid source."""
     for index, image in enumerate(google.images):
         path = f"spec.google.images[{index}]"
-        if not _IMAGE.fullmatch(image.name):
+        if not _IMAGE_PATTERN.fullmatch(image.name):
             problem = f"{format_value(image.name)} is not an image name with a tag"
             yield FieldError(f"{path}.name", problem, "use the form trainer:v1")
         if bool(image.copy_from) == bool(image.build_from):
             problem = f"image {image.name} must have exactly one source"
             yield FieldError(path, problem, "set either copyFrom (an image) or buildFrom (a git repository)")
-        elif image.copy_from and not _REFERENCE.fullmatch(image.copy_from):
+        elif image.copy_from and not _REFERENCE_PATTERN.fullmatch(image.copy_from):
             yield FieldError(
                 f"{path}.copyFrom",
                 f"{format_value(image.copy_from)} is not an image reference",
                 "use the form ghcr.io/a/b:v1",
             )
-        elif image.build_from and not _GIT.fullmatch(image.build_from):
+        elif image.build_from and not _GIT_PATTERN.fullmatch(image.build_from):
             remedy = "use the form https://host/path.git#REF:FOLDER"
             problem = f"{format_value(image.build_from)} is not a git repository URL"
             yield FieldError(f"{path}.buildFrom", problem, remedy)
-        if image.repository and not _REPOSITORY.fullmatch(image.repository):
+        if image.repository and not _REPOSITORY_PATTERN.fullmatch(image.repository):
             problem = f"{format_value(image.repository)} is not a valid repository name"
             yield FieldError(f"{path}.repository", problem, _REPOSITORY_REMEDY)
-        if image.location and not (image.repository and _LOCATION.fullmatch(image.location)):
+        if image.location and not (image.repository and _LOCATION_PATTERN.fullmatch(image.location)):
             problem = f"{format_value(image.location)} is not a valid location, or no repository is set"
             yield FieldError(f"{path}.location", problem, "set repository too, and use a location such as us")
 
 
 def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
-    """Report each name in `submitReservations` that is not a future reservation created by Terraform."""
+    """Yield an error for each name in `submitReservations` that is not a future reservation created by Terraform."""
     reservations = future_reservations(cluster)
     for index, name in enumerate(google.submitted_reservations):
         if name not in reservations:
@@ -178,9 +178,9 @@ def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
 
 
 def _network_faults(network: Network) -> Iterator[FieldError]:
-    """Report each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
+    """Yield an error for each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
     known_ranges: dict[str, IPv4Network] = {}
-    for field, text in _ranges(network).items():
+    for field, text in _address_ranges(network).items():
         path = f"spec.google.network.{field}"
         cidr = cidr_of(text)
         if cidr is None:
@@ -205,7 +205,7 @@ def _network_faults(network: Network) -> Iterator[FieldError]:
             yield FieldError(f"spec.google.network.authorized[{index}].cidr", problem, remedy)
 
 
-def _ranges(network: Network) -> dict[str, str]:
+def _address_ranges(network: Network) -> dict[str, str]:
     return {
         "nodes": network.nodes,
         "pods": network.pods,
@@ -224,7 +224,7 @@ def cidr_of(text: str) -> IPv4Network | None:
 
 
 def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
-    """Report each address range that is too small for the maximum number of machines and their pods."""
+    """Yield an error for each address range that is too small for the maximum number of machines and their pods."""
     max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", PODS) for row in platform.node_pools}
     nodes = pods = 0
     for supply in machine_supplies(platform):
@@ -241,14 +241,14 @@ def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator
 
 
 def _pod_addresses(max_pods: int) -> int:
-    """Return the number of pod addresses that GKE gives a node: twice its pods, rounded up to a power of two."""
+    """Return the number of addresses that GKE reserves for a node's pods: twice `max_pods`, rounded up to 2^n."""
     return 1 << (2 * max_pods - 1).bit_length()
 
 
 def _team_faults(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]:
     path, identity = f"{team.path}.serviceAccount", team.identity
     name, (shortest, longest) = identity.google_name, _ACCOUNT_LENGTHS
-    if not (shortest <= len(name) <= longest and _ACCOUNT.fullmatch(name)):
+    if not (shortest <= len(name) <= longest and _ACCOUNT_PATTERN.fullmatch(name)):
         problem = f"{format_value(name)} is not a valid Google service account ID"
         remedy = f"use {shortest} to {longest} lowercase letters, digits and -"
         yield FieldError(f"{path}.googleName", problem, remedy)
@@ -258,14 +258,14 @@ def _team_faults(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]
         if role in _FORBIDDEN_ROLES:
             problem = f"{role} would let the team's pods change everything in the project"
             yield FieldError(f"{path}.roles[{index}]", problem, "list only the roles that the team's Jobs need")
-        elif not _ROLE.fullmatch(role):
+        elif not _ROLE_PATTERN.fullmatch(role):
             yield FieldError(
                 f"{path}.roles[{index}]",
                 f"{format_value(role)} is not a valid IAM role",
                 "use the form roles/bigquery.user",
             )
     for index, bucket in enumerate(identity.buckets):
-        if not _BUCKET.fullmatch(bucket):
+        if not _BUCKET_PATTERN.fullmatch(bucket):
             problem = f"{format_value(bucket)} is not a valid bucket name"
             yield FieldError(f"{path}.buckets[{index}]", problem, f"use only the bucket name; {_BUCKET_REMEDY}")
     if team.namespace.startswith(_GKE_NAMESPACE_PREFIXES):

@@ -19,7 +19,7 @@ from batchyard.provision.engine import image_of
 from batchyard.provision.model import Google, PlatformEngine, PlatformModel
 
 #: The source archive, below the rendered folder.
-SOURCES: Final = "build/operator-image.tar.gz"
+SOURCES_FILE: Final = "build/operator-image.tar.gz"
 #: The folder of the unpacked archive, below the rendered folder.
 _SOURCE_FOLDER: Final = "build/.operator-image"
 #: The platform of GKE's nodes; the build machine may differ.
@@ -28,26 +28,26 @@ _NODE_PLATFORM: Final = "--platform=linux/amd64"
 
 @dataclass(frozen=True, slots=True)
 class ImageRecipe:
-    """An image, and the shell lines that build or copy and push it; `$engine` is docker or podman."""
+    """A container image, and the shell lines that build or copy and push it; `$engine` in them is docker or podman."""
 
     reference: str
-    #: The action, as a sentence without a subject.
+    #: What the shell lines do, as a sentence without a subject.
     summary: str
     lines: Sequence[str]
 
     @property
     def short_name(self) -> str:
-        """The image name without registry, tag and digest."""
+        """The name of the image, without registry, tag and digest."""
         return self.reference.rpartition("/")[2].partition(":")[0].partition("@")[0]
 
     @property
     def registry(self) -> str:
-        """The host of the registry."""
+        """The host name of the image's registry."""
         return self.reference.partition("/")[0]
 
 
 def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
-    """Return a recipe for each image that the platform builds or copies; empty if the cluster is not on GKE."""
+    """Return a recipe for each image that the platform must build or copy; empty if the cluster is not on GKE."""
     google = platform.google
     if google is None:
         return []
@@ -56,7 +56,7 @@ def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
 
 
 def builds_operator(platform: PlatformModel) -> bool:
-    """Report whether the operator's image is built: engine batchyard on GKE, without a configured image."""
+    """Report whether the platform builds the operator's image: on GKE, with batchyard, and no image configured."""
     return platform.google is not None and platform.engine is PlatformEngine.BATCHYARD and not platform.operator.image
 
 
@@ -65,12 +65,12 @@ def _operator_recipe(reference: str) -> ImageRecipe:
     lines = [
         f"rm -rf {_SOURCE_FOLDER}",
         f"mkdir -p {_SOURCE_FOLDER}",
-        f"tar -xzf {SOURCES} -C {_SOURCE_FOLDER}",
+        f"tar -xzf {SOURCES_FILE} -C {_SOURCE_FOLDER}",
         f'"$engine" build {_NODE_PLATFORM} --file {recipe_file} --tag {reference} {_SOURCE_FOLDER}',
         f"rm -rf {_SOURCE_FOLDER}",
         f'"$engine" push {reference}',
     ]
-    return ImageRecipe(reference, f"build {reference} from {SOURCES}, and push it", lines)
+    return ImageRecipe(reference, f"build {reference} from {SOURCES_FILE}, and push it", lines)
 
 
 def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> ImageRecipe:
@@ -85,8 +85,8 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
             f'"$engine" push {reference}',
         ]
         return ImageRecipe(reference, f"copy {image.copy_from} to {reference}", lines)
-    build = f"\"$engine\" build {_NODE_PLATFORM} --tag {reference} '{image.build_from}'"
-    lines = [build, f'"$engine" push {reference}']
+    build_command = f"\"$engine\" build {_NODE_PLATFORM} --tag {reference} '{image.build_from}'"
+    lines = [build_command, f'"$engine" push {reference}']
     return ImageRecipe(reference, f"build {reference} from {image.build_from}, and push it", lines)
 
 
@@ -96,14 +96,17 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
 # it (see `shipped`).
 
 
-_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
-_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
-#: Compiled files, possibly for another machine.
+_ARCHIVED_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
+_ARCHIVED_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
+#: Suffixes of compiled files, which can be for another machine.
 _EXCLUDED_SUFFIXES: Final = frozenset({".pyc", ".so", ".pyd"})
 
 
 def source_archive() -> bytes:
-    """Return a reproducible .tar.gz of the operator's sources. Raises FileNotFoundError if a file is not installed."""
+    """Return a reproducible .tar.gz of the sources that the operator's image is built from.
+
+    Raises FileNotFoundError if this installation lacks a file.
+    """
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as gzip_file,
@@ -118,11 +121,11 @@ def source_archive() -> bytes:
 
 
 def _archive_members() -> Iterator[tuple[str, Path]]:
-    """Yield the archive name and the path of each file of the source archive."""
-    for name in _FILES:
+    """Yield each file of the operator's source archive: its name in the archive and its path."""
+    for name in _ARCHIVED_FILES:
         yield name, _require_path(name, find_file(name))
     yield from _files_below("src/batchyard", Path(__file__).parents[1])
-    for name in _FOLDERS:
+    for name in _ARCHIVED_FOLDERS:
         yield from _files_below(name, _require_path(name, find_folder(name)))
 
 

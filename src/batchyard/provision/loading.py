@@ -1,4 +1,4 @@
-"""Platform loader: decodes a platform.yaml to its model, checks the rules between fields, and locates errors.
+"""Loading of a platform.yaml: decodes it to its model, checks the rules between fields, and locates errors in the file.
 
 An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """
@@ -25,12 +25,12 @@ PROVISIONING_CONTROLLER: Final = "kueue.x-k8s.io/provisioning-request"
 #: The fields of a queue that are copied to the ClusterQueue's spec.
 _QUEUE_SPEC_FIELDS: Final = ("queueingStrategy", "preemption", "flavorFungibility", "fairSharing", "stopPolicy")
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
-_EMPTY: Final[model.Part] = {}
+_NO_FIELDS: Final[model.Part] = {}
 
 
 def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> model.PlatformModel:
-    """Return the model of a Platform spec with a valid structure; `rules` checks the rules between fields later."""
-    google = _google(name, spec["google"]) if "google" in spec else None
+    """Return the model of a Platform's spec, whose structure must be valid; rules between fields are checked later."""
+    google = _google_settings(name, spec["google"]) if "google" in spec else None
     teams = [_team(f"spec.teams[{index}]", row, spec) for index, row in enumerate(spec["teams"])]
     return model.PlatformModel(
         name=name,
@@ -43,9 +43,9 @@ def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> mode
         cluster=cluster,
         flavors=[_flavor(row) for row in spec["flavors"]],
         topologies=[_topology(row) for row in spec.get("topologies") or ()],
-        priorities=[_priority(row) for row in spec.get("priorities") or ()],
-        workload_priorities=[_priority(row) for row in spec.get("workloadPriorities") or ()],
-        admission_checks=[_check(row) for row in spec.get("admissionChecks") or ()],
+        priorities=[_priority_class(row) for row in spec.get("priorities") or ()],
+        workload_priorities=[_priority_class(row) for row in spec.get("workloadPriorities") or ()],
+        admission_checks=[_admission_check(row) for row in spec.get("admissionChecks") or ()],
         cohorts=[_cohort(row) for row in spec.get("cohorts") or ()],
         queue_classes=[row["name"] for row in spec.get("queueClasses") or ()],
         shared_queues=list(_shared_queues(spec.get("queues") or (), teams)),
@@ -56,13 +56,13 @@ def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> mode
 
 
 def _has_weights(spec: model.Part) -> bool:
-    """Report whether any queue, class or cohort sets a fair sharing weight; this enables fair sharing by default."""
-    entries = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
-    entries += [row for team in spec["teams"] for row in team.get("queues") or ()]
-    return any("fairSharing" in row for row in entries)
+    """Report whether any queue, queue class or cohort sets a fair sharing weight, which enables fair sharing."""
+    weighted_rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
+    weighted_rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
+    return any("fairSharing" in row for row in weighted_rows)
 
 
-def _google(name: str, row: model.Part) -> model.Google:
+def _google_settings(name: str, row: model.Part) -> model.Google:
     network, state, nodes = row["network"], row["state"], row["nodes"]
     return model.Google(
         project=row.get("project", ""),
@@ -88,7 +88,7 @@ def _google(name: str, row: model.Part) -> model.Google:
         repository=row.get("repository", name),
         images=[_image(each) for each in row.get("images") or ()],
         keep_repository=row["keepRepository"],
-        build=row["build"],
+        has_build_files=row["build"],
         dashboards=row["dashboards"],
         labels=row.get("labels") or {},
         submitted_reservations=row.get("submitReservations") or (),
@@ -120,7 +120,7 @@ def _topology(row: model.Part) -> model.Topology:
     return model.Topology(row["name"], [level["nodeLabel"] for level in row["levels"]])
 
 
-def _priority(row: model.Part) -> model.PriorityClass:
+def _priority_class(row: model.Part) -> model.PriorityClass:
     return model.PriorityClass(
         name=row["name"],
         value=row["value"],
@@ -130,7 +130,7 @@ def _priority(row: model.Part) -> model.PriorityClass:
     )
 
 
-def _check(row: model.Part) -> model.AdmissionCheck:
+def _admission_check(row: model.Part) -> model.AdmissionCheck:
     provisioning = row.get("provisioning")
     if provisioning is None:
         controller = row.get("controllerName", PROVISIONING_CONTROLLER)
@@ -141,24 +141,24 @@ def _check(row: model.Part) -> model.AdmissionCheck:
 
 
 def _cohort(row: model.Part) -> model.Cohort:
-    quotas = _quotas(row.get("flavors") or ())
+    quotas = _flavor_quotas(row.get("flavors") or ())
     return model.Cohort(row["name"], row.get("parentName", ""), row.get("fairSharing"), quotas)
 
 
-def _quotas(entries: Sequence[model.Part]) -> Sequence[model.FlavorQuotas]:
-    return [model.FlavorQuotas(row["name"], row["resources"]) for row in entries]
+def _flavor_quotas(flavor_rows: Sequence[model.Part]) -> Sequence[model.FlavorQuotas]:
+    return [model.FlavorQuotas(row["name"], row["resources"]) for row in flavor_rows]
 
 
 def _monitoring(spec: model.Part, google: model.Google | None) -> model.Monitoring:
-    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has it."""
+    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has that."""
     row, default_collector = spec["monitoring"], model.MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
         default_collector = model.MetricsCollector.POD_MONITORING
     collector = model.MetricsCollector(row.get("collector", default_collector))
-    return model.Monitoring(collector, row["rules"], row["dashboards"], _stack(row["stack"]))
+    return model.Monitoring(collector, row["rules"], row["dashboards"], _monitoring_stack(row["stack"]))
 
 
-def _stack(row: model.Part) -> model.MonitoringStack | None:
+def _monitoring_stack(row: model.Part) -> model.MonitoringStack | None:
     if not row["enabled"]:
         return None
     return model.MonitoringStack(
@@ -171,10 +171,10 @@ def _stack(row: model.Part) -> model.MonitoringStack | None:
 
 def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
     name = row["name"]
-    namespace, account = row.get("namespace", name), row["serviceAccount"]
-    classes = {each["name"]: each for each in spec.get("queueClasses") or ()}
+    namespace, account_row = row.get("namespace", name), row["serviceAccount"]
+    classes_by_name = {each["name"]: each for each in spec.get("queueClasses") or ()}
     queues = [
-        _queue_of_class(f"{path}.queues[{index}]", row, each, classes.get(each["class"], _EMPTY))
+        _queue_of_class(f"{path}.queues[{index}]", row, each, classes_by_name.get(each["class"], _NO_FIELDS))
         for index, each in enumerate(row.get("queues") or ())
     ]
     return model.PlatformTeam(
@@ -182,13 +182,13 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
         name=name,
         namespace=namespace,
         cohort=row.get("cohortName", ""),
-        members=_create_people(row.get("members") or _EMPTY),
-        admins=_create_people(row.get("admins") or _EMPTY),
+        members=_create_people(row.get("members") or _NO_FIELDS),
+        admins=_create_people(row.get("admins") or _NO_FIELDS),
         identity=model.Identity(
-            name=account.get("name", f"{name}-ksa"),
-            google_name=account.get("googleName", f"wi-{name}"),
-            roles=account.get("roles") or (),
-            buckets=account.get("buckets") or (),
+            name=account_row.get("name", f"{name}-ksa"),
+            google_name=account_row.get("googleName", f"wi-{name}"),
+            roles=account_row.get("roles") or (),
+            buckets=account_row.get("buckets") or (),
         ),
         queues=queues,
         resource_quota=row.get("resourceQuota"),
@@ -203,7 +203,7 @@ def _create_people(row: model.Part) -> model.People:
 
 
 def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_row: model.Part) -> model.Queue:
-    """Return a team's queue of a queue class; fields of the team override fields of the class."""
+    """Return a team's queue that follows a queue class; fields set by the team override fields of the class."""
     name, namespace = f"{team['name']}-{queue_row['class']}", team.get("namespace", team["name"])
     flavors = _merge_quotas(class_row.get("flavors") or (), queue_row.get("flavors") or ())
     row = {**class_row, **queue_row, "flavors": flavors}
@@ -212,7 +212,7 @@ def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_ro
         name=queue_row.get("clusterQueue", f"cq-{name}"),
         of_class=queue_row["class"],
         cohort=row.get("cohortName") or team.get("cohortName") or "",
-        flavors=_quotas(row["flavors"]),
+        flavors=_flavor_quotas(row["flavors"]),
         local_queues=[model.LocalQueue(namespace, queue_row.get("localQueue", f"lq-{name}"))],
         namespace_selector={"matchLabels": {_NAMESPACE_NAME: namespace}},
         admission_checks=row.get("admissionChecks") or (),
@@ -221,17 +221,17 @@ def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_ro
 
 
 def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Part]) -> Sequence[model.Part]:
-    """Merge the flavor quotas of a class and a team, resource by resource; flavors new in the team come last."""
-    entries: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
+    """Merge a queue class's and a team's quotas by flavor and resource; the team's win, its new flavors are last."""
+    merged_rows: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
     for row in team_rows:
-        existing_entry: Mapping[str, Any] = entries.get(row["name"], _EMPTY)
-        entries[row["name"]] = {**row, "resources": {**existing_entry.get("resources", _EMPTY), **row["resources"]}}
-    return list(entries.values())
+        class_row: Mapping[str, Any] = merged_rows.get(row["name"], _NO_FIELDS)
+        merged_rows[row["name"]] = {**row, "resources": {**class_row.get("resources", _NO_FIELDS), **row["resources"]}}
+    return list(merged_rows.values())
 
 
-def _shared_queues(entries: Sequence[model.Part], teams: Sequence[model.PlatformTeam]) -> Iterator[model.Queue]:
-    """Yield the shared queues; a queue that names no teams is shared by all teams."""
-    for index, row in enumerate(entries):
+def _shared_queues(queue_rows: Sequence[model.Part], teams: Sequence[model.PlatformTeam]) -> Iterator[model.Queue]:
+    """Yield the queues that several teams share; a queue that names no teams is shared by all teams."""
+    for index, row in enumerate(queue_rows):
         names = row.get("teams")
         sharing_teams = [team for team in teams if names is None or team.name in names]
         namespaces = list(dict.fromkeys(team.namespace for team in sharing_teams))
@@ -244,7 +244,7 @@ def _shared_queues(entries: Sequence[model.Part], teams: Sequence[model.Platform
             name=row["name"],
             of_class="",
             cohort=row.get("cohortName", ""),
-            flavors=_quotas(row["flavors"]),
+            flavors=_flavor_quotas(row["flavors"]),
             local_queues=[model.LocalQueue(namespace, row.get("localQueue", row["name"])) for namespace in namespaces],
             namespace_selector=selector,
             admission_checks=row.get("admissionChecks") or (),
@@ -256,24 +256,27 @@ def _queue_spec(row: model.Part) -> model.Part:
     return {field: row[field] for field in _QUEUE_SPEC_FIELDS if field in row}
 
 
-#: Paths in resourceGroups: group, flavor, resource and the rest.
-_GROUP: Final = re.compile(
+#: Matches field paths in resourceGroups: the indexes of group, flavor and resource, and the rest of the path.
+_GROUP_PATTERN: Final = re.compile(
     r"spec\.resourceGroups\[(\d+)\](?:\.flavors\[(\d+)\])?(?:\.resources\[(\d+)\](.*)|\.(?:coveredR|r)esources.*)"
 )
-_PATH: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*+)(?:\]|\Z)")
+_PATH_PATTERN: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*+)(?:\]|\Z)")
 #: Platform fields that name an object, by kind; the default is `name`.
-_NAMES: Final[Mapping[str, Sequence[str]]] = {
+_NAME_FIELDS: Final[Mapping[str, Sequence[str]]] = {
     "ClusterQueue": ("clusterQueue", "name"),
     "LocalQueue": ("localQueue", "name"),
     "Namespace": ("namespace", "name"),
     "ServiceAccount": ("serviceAccount", "name"),
 }
 #: Team fields whose value is an object's spec.
-_SPECS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "Budget": "budget"}
+_SPEC_FIELDS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "Budget": "budget"}
 
 
 def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model.Part) -> FieldError:
-    """Map an error of a generated object to its field in the platform file, or to the section that it comes from."""
+    """Return the error of a generated object with the path of the field in the platform file that caused it.
+
+    If no field matches, the path is that of the section which the object is generated from.
+    """
     path = _platform_path(rendered_object, fault.path, spec)
     if path is not None:
         return fault._replace(path=path)
@@ -282,17 +285,17 @@ def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model
     return FieldError(rendered_object.path, problem, fault.remedy)
 
 
-def _platform_path(rendered_object: RenderedObject, path: str, spec: model.Part) -> str | None:
-    group, entries = _GROUP.fullmatch(path), list(_sections(rendered_object, spec))
-    if path == "metadata.name":
-        section_path, row = entries[0]
-        fields = _NAMES.get(rendered_object.obj["kind"], ("name",))
+def _platform_path(rendered_object: RenderedObject, object_path: str, spec: model.Part) -> str | None:
+    group_match, sections = _GROUP_PATTERN.fullmatch(object_path), list(_sections(rendered_object, spec))
+    if object_path == "metadata.name":
+        section_path, row = sections[0]
+        fields = _NAME_FIELDS.get(rendered_object.obj["kind"], ("name",))
         return next((f"{section_path}.{field}" for field in fields if field in row), None)
-    field_path = path.removeprefix("spec.")
-    for section_path, row in entries:
+    field_path = object_path.removeprefix("spec.")
+    for section_path, row in sections:
         relative_path = (
-            _quota_path(rendered_object.obj, group, row)
-            if group
+            _quota_path(rendered_object.obj, group_match, row)
+            if group_match
             else field_path
             if field_path and _has_field(row, field_path)
             else ""
@@ -303,10 +306,10 @@ def _platform_path(rendered_object: RenderedObject, path: str, spec: model.Part)
 
 
 def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
-    """Yield the sections of the platform file that an object comes from, with their paths, overriding ones first."""
+    """Yield path and value of each platform file section that an object is generated from, overriding ones first."""
     path = rendered_object.path
     section = _section_at({"spec": spec}, path)
-    field = _SPECS.get(rendered_object.obj["kind"])
+    field = _SPEC_FIELDS.get(rendered_object.obj["kind"])
     if field is not None:
         path, section = f"{path}.{field}", section.get(field) or {}
     yield path, section
@@ -316,32 +319,32 @@ def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tup
 
 
 def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.Part) -> str:
-    """Return the path of the quotas of a flavor, or of one resource, within a section; '' if it has none."""
+    """Map a ClusterQueue's quota field to its path in a section of the platform file; '' if the section lacks it."""
     group, flavor, resource = (int(number or 0) for number in group_match.groups()[:3])
-    entry = obj["spec"]["resourceGroups"][group]["flavors"][flavor]
-    name = entry["resources"][resource]["name"] if group_match[3] else ""
+    flavor_quotas = obj["spec"]["resourceGroups"][group]["flavors"][flavor]
+    name = flavor_quotas["resources"][resource]["name"] if group_match[3] else ""
     for index, each in enumerate(row.get("flavors") or ()):
-        if each["name"] == entry["name"] and (not name or name in each["resources"]):
+        if each["name"] == flavor_quotas["name"] and (not name or name in each["resources"]):
             return f"flavors[{index}].resources" + (f"[{name}]{group_match[4]}" if name else "")
     return ""
 
 
 def _has_field(row: model.Part, path: str) -> bool:
-    """Report whether a section has the field, or the first field of a nested path."""
-    field_match = _PATH.match(path)
+    """Report whether a section of the platform file has the field, or the first field of a nested path."""
+    field_match = _PATH_PATTERN.match(path)
     return field_match is not None and field_match[1] in row
 
 
 def _section_at(value: Any, path: str) -> model.Part:
-    """Return the mapping at a path such as `spec.teams[0].queues[1]`."""
-    for name, index in _PATH.findall(path):
+    """Return the mapping at a path of the platform file such as `spec.teams[0].queues[1]`; empty if it is none."""
+    for name, index in _PATH_PATTERN.findall(path):
         value = value[name] if name else value[int(index)]
     section: model.Part = value if isinstance(value, Mapping) else {}
     return section
 
 
 API_VERSION: Final = scheme.kind_info(scheme.PLATFORM).api_version
-_EXAMPLE: Final = "create a platform file with `batchyard platform init`"
+_EXAMPLE_REMEDY: Final = "create a platform file with `batchyard platform init`"
 
 
 class PlatformFault(NamedTuple):
@@ -365,21 +368,21 @@ class InvalidPlatformError(Exception):
 
 
 class PlatformSource(NamedTuple):
-    """The text of a platform file, and its display name."""
+    """The text of a platform file, and the file's name for messages."""
 
     name: str
     text: str
 
 
 def read_platform(source: PlatformSource, project: str = "") -> model.PlatformModel:
-    """Parse and check the text of a platform file; raise InvalidPlatform with all errors.
+    """Parse and check the text of a platform file; raise InvalidPlatformError with all errors.
 
     `project` sets or overrides the Google Cloud project.
     """
     documents = list(read_documents(source.text))
     if len(documents) != 1:
         problem = "the file is empty" if not documents else f"the file has {len(documents)} documents"
-        raise InvalidPlatformError([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE))])
+        raise InvalidPlatformError([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE_REMEDY))])
     document = documents[0]
     platform, errors = _read_platform(document, project)
     if platform is None or errors:
@@ -388,7 +391,7 @@ def read_platform(source: PlatformSource, project: str = "") -> model.PlatformMo
 
 
 def _read_platform(document: Document, project: str) -> tuple[model.PlatformModel | None, Sequence[FieldError]]:
-    """Return the platform model of a YAML document, or None, and the errors."""
+    """Return the platform in a YAML document, or None, and the errors found."""
     if document.faults:
         return None, document.faults
     error = _kind_error(document.value)
@@ -398,7 +401,7 @@ def _read_platform(document: Document, project: str) -> tuple[model.PlatformMode
     if decoding.obj is None:
         return None, decoding.faults
     name, spec = decoding.obj["metadata"].get("name") or "", decoding.obj["spec"]
-    cluster, errors = _cluster(name, spec.get("cluster"))
+    cluster, errors = _decode_cluster(name, spec.get("cluster"))
     if errors:
         return None, errors
     platform = with_project(platform_of(name, spec, cluster), project)
@@ -417,9 +420,9 @@ def with_project(platform: model.PlatformModel, project: str) -> model.PlatformM
 
 
 def _kind_error(value: Any) -> FieldError | None:
-    """Return an error if the document is not an object of kind Platform; otherwise None."""
+    """Return an error if a YAML document is not a mapping or has another kind than Platform; otherwise None."""
     if not isinstance(value, dict):
-        return FieldError("", "the document is not a YAML mapping", _EXAMPLE)
+        return FieldError("", "the document is not a YAML mapping", _EXAMPLE_REMEDY)
     kind = value.get("kind")
     if kind != "Platform" and isinstance(kind, str):
         return FieldError(
@@ -428,8 +431,8 @@ def _kind_error(value: Any) -> FieldError | None:
     return None
 
 
-def _cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """Return the complete Cluster of a platform, or its errors with paths in the platform file."""
+def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
+    """Return the Cluster object with all defaults that `spec.cluster` describes, or its errors."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)
@@ -440,14 +443,14 @@ def _cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[F
 
 
 def _relocate_cluster_error(fault: FieldError) -> FieldError:
-    """Return an error of the Cluster with its path in the platform file."""
+    """Return an error of the Cluster object with its path in the platform file, below `spec.cluster`."""
     path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (fault.path, fault.remedy))
     return fault._replace(path=path, remedy=remedy)
 
 
-def _locate_line(source: str, document: Document | None, error: FieldError) -> PlatformFault:
-    number = error.path.removeprefix("line ")
-    if number != error.path and number.isdecimal():
-        return PlatformFault(source, int(number), error._replace(path=""))
+def _locate_line(file_name: str, document: Document | None, error: FieldError) -> PlatformFault:
+    line_text = error.path.removeprefix("line ")
+    if line_text != error.path and line_text.isdecimal():
+        return PlatformFault(file_name, int(line_text), error._replace(path=""))
     line = DocumentLines(document.text, document.line).of(error.path) if document and error.path else 0
-    return PlatformFault(source, line, error)
+    return PlatformFault(file_name, line, error)

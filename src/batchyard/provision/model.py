@@ -14,14 +14,14 @@ Part: TypeAlias = Mapping[str, Any]
 
 
 class PlatformEngine(StrEnum):
-    """The engine of a platform: batchyard's operator, or the releases of Kueue and JobSet."""
+    """What runs a platform's queues: batchyard's operator, or the releases of Kueue and JobSet."""
 
     BATCHYARD = "batchyard"
     KUEUE = "kueue"
 
 
 class MetricsCollector(StrEnum):
-    """The metrics collector of a platform: Google's managed Prometheus, the Prometheus Operator, or none."""
+    """What scrapes a platform's metrics: Google's managed Prometheus, the Prometheus Operator, or nothing."""
 
     POD_MONITORING = "PodMonitoring"
     SERVICE_MONITOR = "ServiceMonitor"
@@ -29,7 +29,7 @@ class MetricsCollector(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Whether only pods of the same namespace, or all pods, may connect to a team's pods."""
+    """Who may connect to a team's pods: only pods of the same namespace, or all pods."""
 
     ISOLATED = "Isolated"
     OPEN = "Open"
@@ -37,22 +37,25 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Address ranges of a cluster on GKE as CIDRs, and access to its control plane."""
+    """Address ranges of a GKE cluster as CIDRs, and settings of the access to its control plane."""
 
     nodes: str
     pods: str
     services: str
     control_plane: str
     private_endpoint: bool
-    #: Rows of name and CIDR; empty: every address, with credentials.
+    #: Who may reach the control plane, as rows of name and CIDR; empty: every address, with credentials.
     authorized_networks: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class JobImage:
-    """An image for Jobs in the platform's repository; exactly one of `copy_from` and `build_from` is set."""
+    """A container image for Jobs that the platform builds or copies into its repository.
 
-    #: With its tag: pytorch-mnist:v1.
+    Exactly one of `copy_from` and `build_from` is set.
+    """
+
+    #: The image name with its tag: pytorch-mnist:v1.
     name: str
     #: An image reference in another registry.
     copy_from: str
@@ -67,7 +70,7 @@ class JobImage:
 class Google:
     """Settings of a platform whose cluster Terraform creates on GKE."""
 
-    #: '' while unknown; `with_project` sets it.
+    #: The project ID; '' while it is unknown, until `with_project` sets it.
     project: str
     network: Network
     release_channel: str
@@ -90,7 +93,7 @@ class Google:
     #: Whether destroy keeps the repositories with their images.
     keep_repository: bool
     #: Whether Cloud Build files for create and destroy are rendered.
-    build: bool
+    has_build_files: bool
     #: Whether Cloud Monitoring gets a GPU dashboard.
     dashboards: bool
     labels: Mapping[str, str]
@@ -100,7 +103,7 @@ class Google:
 
 @dataclass(frozen=True, slots=True)
 class PlatformFlavor:
-    """A ResourceFlavor of the platform: its pools, node labels, taints, tolerations and topology."""
+    """A ResourceFlavor of the platform: its node pools, node labels, taints, tolerations and topology."""
 
     name: str
     pools: Sequence[str]
@@ -112,7 +115,7 @@ class PlatformFlavor:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A Topology: its levels as node label keys, widest level first."""
+    """A Kueue Topology: its levels as node label keys, widest level first."""
 
     name: str
     levels: Sequence[str]
@@ -150,7 +153,7 @@ class FlavorQuotas:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """A Cohort, optionally with quotas."""
+    """A Kueue Cohort, optionally with quotas."""
 
     name: str
     parent: str
@@ -168,7 +171,7 @@ class LocalQueue:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A ClusterQueue with its LocalQueues, and its flavors in the order in which they are tried."""
+    """A ClusterQueue with its LocalQueues, and with its flavors in the order in which Kueue tries them."""
 
     #: The path of the queue in the file: `spec.teams[0].queues[1]`.
     path: str
@@ -185,13 +188,13 @@ class Queue:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the file sets a stopPolicy: the queue admits nothing and does not become Active."""
+        """Whether the platform file sets a stopPolicy, so that the queue admits nothing and does not become Active."""
         return bool(self.spec.get("stopPolicy", "None") != "None")
 
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Names of users and groups, as the API server authenticates them."""
+    """Names of users and groups, as API server authentication returns them."""
 
     users: Sequence[str] = ()
     groups: Sequence[str] = ()
@@ -202,11 +205,11 @@ class Identity:
     """The identity of a team's pods: their ServiceAccount, and on GKE the Google service account."""
 
     name: str
-    #: The account's ID, before the @.
+    #: The ID of the Google service account: its email address before the @.
     google_name: str
-    #: Its roles in the project, such as roles/bigquery.dataViewer.
+    #: The Google service account's roles in the project, such as roles/bigquery.dataViewer.
     roles: Sequence[str]
-    #: Buckets whose objects it may read and write.
+    #: Buckets whose objects the Google service account may read and write.
     buckets: Sequence[str]
 
 
@@ -232,7 +235,7 @@ class PlatformTeam:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringStack:
-    """The images of Prometheus, Grafana and kube-state-metrics, and the retention of metrics."""
+    """The images of Prometheus, Grafana and kube-state-metrics in the cluster, and the retention of metrics in days."""
 
     prometheus_image: str
     grafana_image: str
@@ -242,12 +245,12 @@ class MonitoringStack:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """The metrics collector, whether rules and dashboards are installed, and the optional monitoring stack."""
+    """How a platform is monitored: the collector, whether rules and dashboards are installed, the optional stack."""
 
     collector: MetricsCollector
-    rules: bool
-    dashboards: bool
-    #: None: the platform installs no stack.
+    installs_rules: bool
+    installs_dashboards: bool
+    #: The monitoring stack in the cluster; None: the platform installs none.
     stack: MonitoringStack | None
 
 
@@ -291,12 +294,12 @@ class PlatformModel:
 
     @property
     def queues(self) -> Sequence[Queue]:
-        """All ClusterQueues: the queues of teams, then the shared queues."""
+        """The platform's ClusterQueues: those of teams, then those that teams share."""
         return [*(queue for team in self.teams for queue in team.queues), *self.shared_queues]
 
     @property
     def region(self) -> str:
-        """The region of the cluster, by default the region of its first zone; '' without a cluster."""
+        """The cloud region of the cluster, by default that of its first zone; '' without a cluster."""
         if self.cluster is None:
             return ""
         spec = self.cluster["spec"]
@@ -305,5 +308,5 @@ class PlatformModel:
 
     @property
     def node_pools(self) -> Sequence[Part]:
-        """The node pools of the cluster, as rows of its spec."""
+        """The node pools in the Cluster's spec; empty without a cluster."""
         return [] if self.cluster is None else self.cluster["spec"].get("nodePools") or []

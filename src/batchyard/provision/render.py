@@ -17,7 +17,7 @@ from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pool_properties import machine_of
 from batchyard.package_data import read_folder
 from batchyard.provision import engine
-from batchyard.provision.engine import NAMESPACES, kustomization, operator_configuration
+from batchyard.provision.engine import ENGINE_NAMESPACES, kustomization, operator_configuration
 from batchyard.provision.manifests import platform_objects
 from batchyard.provision.manifests.stack import stack_access
 from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
@@ -30,47 +30,51 @@ from batchyard.provision.yaml_output import labels_of, yaml_text
 # label of Grafana's sidecar.
 
 
-_RULES: Final = "deploy/monitoring/prometheus"
+_RULES_FOLDER: Final = "deploy/monitoring/prometheus"
 _RULES_SUFFIX: Final = ".rules.yml"
-_DASHBOARDS: Final = "deploy/monitoring/grafana/dashboards"
+_DASHBOARDS_FOLDER: Final = "deploy/monitoring/grafana/dashboards"
 #: Evaluation interval of rules; managed Prometheus requires one.
 _INTERVAL: Final = "30s"
 #: The ServiceAccount that reads Kueue's metrics, and the Secret of its token.
 _METRICS_READER: Final = "kueue-metrics-collector"
 _KUEUE_METRICS_PORT: Final = 8443
-_SIDECAR: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
+_SIDECAR_LABELS: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
 def files(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the files of the monitoring kustomization by name; empty without a collector."""
+    """Return the files of the monitoring kustomization by name; empty if no collector is configured."""
     if platform.monitoring.collector is MetricsCollector.NONE:
         return {}
     objects = []
     if platform.engine is PlatformEngine.KUEUE:
         objects += _kueue_scraping(platform)
-    if platform.monitoring.rules:
+    if platform.monitoring.installs_rules:
         objects.append(_rules(platform))
-    dashboards = read_folder(_DASHBOARDS, ".json") if platform.monitoring.dashboards else {}
+    dashboards = read_folder(_DASHBOARDS_FOLDER, ".json") if platform.monitoring.installs_dashboards else {}
     texts_by_name = {"monitoring.yaml": yaml_text(objects)} if objects else {}
     texts_by_name |= {f"dashboards/{name}": text for name, text in dashboards.items()}
     if not texts_by_name:
         return {}
-    fields: dict[str, object] = {"namespace": NAMESPACES[platform.engine]}
+    fields: dict[str, object] = {"namespace": ENGINE_NAMESPACES[platform.engine]}
     if dashboards:
         config_maps = [{"name": name.removesuffix(".json"), "files": [f"dashboards/{name}"]} for name in dashboards]
         fields["configMapGenerator"] = config_maps
-        labels = {**labels_of(platform.name), **_SIDECAR}
+        labels = {**labels_of(platform.name), **_SIDECAR_LABELS}
         fields["generatorOptions"] = {"disableNameSuffixHash": True, "labels": labels}
     resources = ["monitoring.yaml"] if objects else []
     return {"kustomization.yaml": yaml_text([kustomization(resources, **fields)]), **texts_by_name}
 
 
 def _rules(platform: PlatformModel) -> Mapping[str, Any]:
-    rule_texts = read_folder(_RULES, _RULES_SUFFIX).values()
+    rule_texts = read_folder(_RULES_FOLDER, _RULES_SUFFIX).values()
     groups = [group for text in rule_texts for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]]
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         type_fields = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
-        metadata = {"name": "batchyard", "namespace": NAMESPACES[platform.engine], "labels": labels_of(platform.name)}
+        metadata = {
+            "name": "batchyard",
+            "namespace": ENGINE_NAMESPACES[platform.engine],
+            "labels": labels_of(platform.name),
+        }
         return {**type_fields, "metadata": metadata, "spec": {"groups": groups}}
     type_fields = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "ClusterRules"}
     groups_with_interval = [{"name": group["name"], "interval": _INTERVAL, "rules": group["rules"]} for group in groups]
@@ -79,7 +83,7 @@ def _rules(platform: PlatformModel) -> Mapping[str, Any]:
 
 
 def _kueue_scraping(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return the objects with which the collector reads Kueue's metrics, over TLS with a ServiceAccount token."""
+    """Return the objects with which the collector scrapes Kueue's metrics, over TLS with a ServiceAccount token."""
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         return [_kueue_service_monitor(platform)]
     return [*_kueue_reader(platform), _kueue_pod_monitoring(platform)]
@@ -90,11 +94,11 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """
-    namespace = NAMESPACES[PlatformEngine.KUEUE]
+    namespace = ENGINE_NAMESPACES[PlatformEngine.KUEUE]
     metadata = {"name": _METRICS_READER, "namespace": namespace, "labels": labels_of(platform.name)}
-    rbac_group, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
+    rbac_group, reader = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
     token_annotation = {"kubernetes.io/service-account.name": _METRICS_READER}
-    secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
+    secret_rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
         {
@@ -108,13 +112,13 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
             "kind": "ClusterRoleBinding",
             "metadata": {"name": f"{platform.name}-{_METRICS_READER}", "labels": labels_of(platform.name)},
             "roleRef": {"apiGroup": rbac_group, "kind": "ClusterRole", "name": "kueue-metrics-reader"},
-            "subjects": [{**account, "namespace": NAMESPACES[PlatformEngine.KUEUE]}],
+            "subjects": [{**reader, "namespace": ENGINE_NAMESPACES[PlatformEngine.KUEUE]}],
         },
         {
             "apiVersion": f"{rbac_group}/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": [{**secrets, "resourceNames": [_METRICS_READER]}],
+            "rules": [{**secret_rule, "resourceNames": [_METRICS_READER]}],
         },
         {
             "apiVersion": f"{rbac_group}/v1",
@@ -141,7 +145,7 @@ def _kueue_pod_monitoring(platform: PlatformModel) -> Mapping[str, Any]:
         "kind": "PodMonitoring",
         "metadata": {
             "name": "kueue",
-            "namespace": NAMESPACES[PlatformEngine.KUEUE],
+            "namespace": ENGINE_NAMESPACES[PlatformEngine.KUEUE],
             "labels": labels_of(platform.name),
         },
         "spec": {"endpoints": [endpoint], "selector": {"matchLabels": selector}},
@@ -162,7 +166,7 @@ def _kueue_service_monitor(platform: PlatformModel) -> Mapping[str, Any]:
         "kind": "ServiceMonitor",
         "metadata": {
             "name": "kueue",
-            "namespace": NAMESPACES[PlatformEngine.KUEUE],
+            "namespace": ENGINE_NAMESPACES[PlatformEngine.KUEUE],
             "labels": labels_of(platform.name),
         },
         "spec": {"endpoints": [endpoint], "selector": {"matchLabels": selector}},
@@ -172,7 +176,7 @@ def _kueue_service_monitor(platform: PlatformModel) -> Mapping[str, Any]:
 # GPU drivers: GKE installs them by default. If gpuDriver is `disabled`, a pinned version of Google's DaemonSet does.
 
 
-_INSTALLER: Final = (
+_INSTALLER_URL: Final = (
     "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/"
     "feb27ef33e5fdf1b8ec7dafbf4cf527ee400278a/nvidia-driver-installer/cos/daemonset-preloaded.yaml"
 )
@@ -181,7 +185,7 @@ _INSTALLER: Final = (
 def driver_resources(platform: PlatformModel) -> list[str]:
     """Return the URL of the GPU driver installer as a kustomization resource, if the platform needs it."""
     google = platform.google
-    return [_INSTALLER] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
+    return [_INSTALLER_URL] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
 
 
 def has_gpus(platform: PlatformModel) -> bool:
@@ -198,23 +202,25 @@ def has_gpus(platform: PlatformModel) -> bool:
     return any(row["resource"].startswith("nvidia") for row in limits)
 
 
-MANIFESTS: Final = "manifests"
-ENGINE: Final = f"{MANIFESTS}/00-engine"
-MONITORING: Final = "70-monitoring"
-CLUSTER: Final = "cluster.yaml"
-CONFIGURATION: Final = "configuration.yaml"
+MANIFESTS_FOLDER: Final = "manifests"
+ENGINE_FOLDER: Final = f"{MANIFESTS_FOLDER}/00-engine"
+MONITORING_FOLDER: Final = "70-monitoring"
+CLUSTER_FILE: Final = "cluster.yaml"
+CONFIGURATION_FILE: Final = "configuration.yaml"
 
 
 def render(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the text of every rendered file, sorted by path."""
-    texts_by_path = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()}
-    texts_by_path |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
+    """Return the text of every file that the platform is rendered to, sorted by path."""
+    texts_by_path = {
+        f"{ENGINE_FOLDER}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()
+    }
+    texts_by_path |= {f"{MANIFESTS_FOLDER}/{name}": text for name, text in _manifests(platform).items()}
     texts_by_path |= terraform.files(platform)
     if platform.cluster is not None:
-        texts_by_path[CLUSTER] = yaml_text([platform.cluster])
+        texts_by_path[CLUSTER_FILE] = yaml_text([platform.cluster])
     kueue_settings = operator_configuration(platform)
     if kueue_settings is not None:
-        texts_by_path[CONFIGURATION] = yaml_text([kueue_settings])
+        texts_by_path[CONFIGURATION_FILE] = yaml_text([kueue_settings])
     return dict(sorted(texts_by_path.items()))
 
 
@@ -224,7 +230,7 @@ def _manifests(platform: PlatformModel) -> Mapping[str, str]:
     resources = list(texts_by_name)
     monitoring_files = files(platform)
     if monitoring_files:
-        texts_by_name |= {f"{MONITORING}/{name}": text for name, text in monitoring_files.items()}
-        resources.append(MONITORING)
+        texts_by_name |= {f"{MONITORING_FOLDER}/{name}": text for name, text in monitoring_files.items()}
+        resources.append(MONITORING_FOLDER)
     resources += driver_resources(platform)
     return {"kustomization.yaml": yaml_text([engine.kustomization(resources)]), **texts_by_name}

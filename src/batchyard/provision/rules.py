@@ -1,4 +1,4 @@
-"""Validation rules between the fields of a platform: references, uniqueness, names, and Google Cloud's constraints.
+"""Validation rules between the fields of a platform.yaml: references, uniqueness, names, and cloud constraints.
 
 Errors of the generated objects are found when they are rendered (`manifests`).
 """
@@ -10,17 +10,17 @@ from typing import Final
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import find_nearest_name, format_value
 from batchyard.provision import model
-from batchyard.provision.engine import NAMESPACES, configuration_faults
+from batchyard.provision.engine import ENGINE_NAMESPACES, configuration_faults
 from batchyard.provision.google import google_faults
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
 
-_RELEASE: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
+_RELEASE_PATTERN: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 #: Subjects that stand for all users or all pods.
 _ALL_SUBJECTS: Final = frozenset(
     {"system:authenticated", "system:unauthenticated", "system:anonymous", "system:serviceaccounts"}
 )
 #: Namespaces that no platform deletes: those of Kubernetes and of the engines.
-_RESERVED_NAMESPACES: Final = frozenset({*NAMESPACES.values(), "jobset-system"})
+_RESERVED_NAMESPACES: Final = frozenset({*ENGINE_NAMESPACES.values(), "jobset-system"})
 _KUBERNETES_PREFIX: Final = "kube-"
 _SECTIONS_WITH_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
 #: Resource names without a domain. Kueue accepts others of this form too, for example custom counts.
@@ -28,7 +28,7 @@ _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    """Yield an error for each violated rule of a platform whose structure is valid."""
+    """Yield an error for each rule that a platform violates; the structure of its spec is already valid."""
     yield from _flavor_faults(platform)
     yield from _class_faults(platform, spec)
     yield from _resource_faults(spec)
@@ -48,13 +48,13 @@ def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator
         yield FieldError("spec.monitoring.collector", "PodMonitoring needs GKE, but spec.google is not set", remedy)
 
 
-def _report_unknown(path: str, name: str, noun: str, known_names: Iterable[str]) -> Iterator[FieldError]:
-    """Yield an error if `name` is not in `known_names`."""
+def _report_unknown(path: str, name: str, kind_of_object: str, known_names: Iterable[str]) -> Iterator[FieldError]:
+    """Yield an error if `name`, the value of the field at `path`, is not in `known_names`."""
     names = list(known_names)
     if name not in names:
-        close = find_nearest_name(name, names)
-        remedy = f"did you mean {close}?" if close else f"defined in this file: {', '.join(names) or 'none'}"
-        yield FieldError(path, f"this file defines no {noun} {format_value(name)}", remedy)
+        nearest = find_nearest_name(name, names)
+        remedy = f"did you mean {nearest}?" if nearest else f"defined in this file: {', '.join(names) or 'none'}"
+        yield FieldError(path, f"this file defines no {kind_of_object} {format_value(name)}", remedy)
 
 
 def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
@@ -69,16 +69,16 @@ def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _class_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    """Report each unknown class, flavor or team that a queue, queue class or cohort names."""
-    classes = [row["name"] for row in spec.get("queueClasses") or ()]
+    """Yield an error for each unknown queue class, flavor or team that a queue, queue class or cohort names."""
+    class_names = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
-        entries = row["flavors"]
-        names = [each["name"] for each in entries]
+        flavor_rows = row["flavors"]
+        names = [each["name"] for each in flavor_rows]
         yield from _flavor_name_faults(f"spec.queueClasses[{index}]", names, platform.flavors)
     for index, team in enumerate(spec["teams"]):
         for number, row in enumerate(team.get("queues") or ()):
             path = f"spec.teams[{index}].queues[{number}]"
-            yield from _report_unknown(f"{path}.class", row["class"], "queue class", classes)
+            yield from _report_unknown(f"{path}.class", row["class"], "queue class", class_names)
             yield from _flavor_name_faults(path, [each["name"] for each in row.get("flavors") or ()], platform.flavors)
     for index, row in enumerate(spec.get("queues") or ()):
         path = f"spec.queues[{index}]"
@@ -98,51 +98,51 @@ def _flavor_name_faults(
 
 
 def _resource_faults(spec: model.Part) -> Iterator[FieldError]:
-    """Report resource names that are probably misspelled; Kueue accepts a quota for any resource name."""
-    entries = [
+    """Yield an error for each resource name that is probably misspelled; Kueue accepts a quota for any name."""
+    sections = [
         (f"spec.{section}[{index}]", row)
         for section in _SECTIONS_WITH_QUOTAS
         for index, row in enumerate(spec.get(section) or ())
     ]
     for index, team in enumerate(spec["teams"]):
-        entries += [(f"spec.teams[{index}].queues[{i}]", row) for i, row in enumerate(team.get("queues") or ())]
-    for path, row in entries:
+        sections += [(f"spec.teams[{index}].queues[{i}]", row) for i, row in enumerate(team.get("queues") or ())]
+    for path, row in sections:
         for number, flavor in enumerate(row.get("flavors") or ()):
             for name in flavor.get("resources") or ():
-                close = None if "/" in name or name in _RESOURCES else find_nearest_name(name, _RESOURCES)
-                if close:
-                    remedy = f"did you mean {close}? Device resources have a domain, such as nvidia.com/gpu"
+                nearest = None if "/" in name or name in _RESOURCES else find_nearest_name(name, _RESOURCES)
+                if nearest:
+                    remedy = f"did you mean {nearest}? Device resources have a domain, such as nvidia.com/gpu"
                     field_path = f"{path}.flavors[{number}].resources[{name}]"
                     yield FieldError(field_path, f"Kubernetes has no resource {format_value(name)}", remedy)
 
 
 def _queue_faults(queue: model.Queue, platform: model.PlatformModel) -> Iterator[FieldError]:
-    checks = [check.name for check in platform.admission_checks]
+    check_names = [check.name for check in platform.admission_checks]
     for index, row in enumerate(queue.admission_checks):
         path = f"{queue.path}.admissionChecks[{index}].name"
-        yield from _report_unknown(path, row["name"], "admission check", checks)
+        yield from _report_unknown(path, row["name"], "admission check", check_names)
     yield from _group_faults(queue)
 
 
 def _group_faults(queue: model.Queue) -> Iterator[FieldError]:
-    """Report flavors of a queue that share some resources but not all of them."""
+    """Yield an error for flavors of a queue that share some of their resources but not all."""
     first_by_resource: dict[str, tuple[str, frozenset[str]]] = {}
     for index, flavor in enumerate(queue.flavors):
         resources = frozenset(flavor.resources)
         for resource in flavor.resources:
             first_flavor, first_resources = first_by_resource.setdefault(resource, (flavor.name, resources))
             if first_resources != resources:
-                difference = ", ".join(sorted(resources ^ first_resources))
+                extra_names = ", ".join(sorted(resources ^ first_resources))
                 yield FieldError(
                     f"{queue.path}.flavors[{index}].resources",
-                    f"{flavor.name} and {first_flavor} both have quota for {resource}, but only one has {difference}",
+                    f"{flavor.name} and {first_flavor} both have quota for {resource}, but only one has {extra_names}",
                     "list the same resources in all flavors of a group",
                 )
                 break
 
 
 def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report duplicate ClusterQueue names, LocalQueue names in a namespace, and namespaces of two teams."""
+    """Yield an error for each duplicate ClusterQueue, LocalQueue in a namespace, or namespace of two teams."""
     queues: set[str] = set()
     local_queue_keys: set[tuple[str, str]] = set()
     for queue in platform.queues:
@@ -165,16 +165,16 @@ def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report cohorts that are named but not listed, if any are listed, and cycles of parents."""
+    """Yield an error for each cohort that is named but not listed, if any are listed, and for cycles of parents."""
     names = [cohort.name for cohort in platform.cohorts]
-    parents = {cohort.name: cohort.parent for cohort in platform.cohorts}
+    parent_by_cohort = {cohort.name: cohort.parent for cohort in platform.cohorts}
     for index, cohort in enumerate(platform.cohorts):
         path = f"spec.cohorts[{index}].parentName"
         if cohort.parent:
             yield from _report_unknown(path, cohort.parent, "cohort", names)
-        ancestor, steps = cohort.parent, 0
-        while ancestor and ancestor != cohort.name and steps < len(names):
-            ancestor, steps = parents.get(ancestor, ""), steps + 1
+        ancestor, step_count = cohort.parent, 0
+        while ancestor and ancestor != cohort.name and step_count < len(names):
+            ancestor, step_count = parent_by_cohort.get(ancestor, ""), step_count + 1
         if ancestor == cohort.name:
             problem = f"cohort {cohort.name} is its own ancestor"
             yield FieldError(path, problem, "remove parentName from one cohort of this cycle")
@@ -189,9 +189,9 @@ def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    defaults = [index for index, each in enumerate(platform.priorities) if each.is_default]
-    for index in defaults[1:]:
-        first_default = platform.priorities[defaults[0]].name
+    default_indexes = [index for index, each in enumerate(platform.priorities) if each.is_default]
+    for index in default_indexes[1:]:
+        first_default = platform.priorities[default_indexes[0]].name
         path = f"spec.priorities[{index}].default"
         yield FieldError(
             path, f"priority {first_default} is already the default", "set default: true for one priority only"
@@ -203,7 +203,7 @@ def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterato
 
 
 def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report teams whose namespace or members are reserved: destroy deletes the namespaces of teams."""
+    """Yield an error for each team with a reserved namespace (which `destroy` would delete) or reserved members."""
     reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
         if team.namespace in reserved_names or team.namespace.startswith(_KUBERNETES_PREFIX):
@@ -217,9 +217,9 @@ def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _engine_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Report invalid engine versions, Kueue settings and image names."""
+    """Yield an error for each invalid version of Kueue or JobSet, Kueue setting, and image name."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
-        if version and not _RELEASE.fullmatch(version):
+        if version and not _RELEASE_PATTERN.fullmatch(version):
             problem = f"{format_value(version)} is not a release version"
             yield FieldError(f"spec.versions.{field}", problem, "use the form v0.19.2")
     yield from configuration_faults(platform)
@@ -230,7 +230,7 @@ def _engine_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str]]:
-    """Yield each configured image with its field path."""
+    """Yield each container image that the platform file sets, with its field path."""
     yield "spec.operator.image", platform.operator.image
     stack = platform.monitoring.stack
     if stack is not None:

@@ -1,6 +1,7 @@
-"""Machines, prices and Compute Engine quotas that a platform needs, and a check that the system pods fit on its nodes.
+"""Machines, prices and cloud quotas that a platform needs, and a check that the system pods fit on its nodes.
 
-If the untainted pools are too small, the engine's pods stay Pending and no Job is admitted.
+System pods are those of the engine and of the monitoring stack. If the untainted node pools are too small, the engine's
+pods stay Pending and no Job is admitted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,36 +26,36 @@ from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
 
 #: Name prefix of auto-provisioned machines.
 AUTO_PROVISIONED: Final = "auto-provisioned"
-_RESOURCES: Final = {well_known.ACCELERATOR: well_known.GPU, well_known.TPU_ACCELERATOR: well_known.TPU}
+_RESOURCE_BY_LABEL: Final = {well_known.ACCELERATOR: well_known.GPU, well_known.TPU_ACCELERATOR: well_known.TPU}
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSupply:
-    """The minimum and maximum number of machines of one type and provisioning model, and their price."""
+    """The minimum and maximum number of machines of a node pool or of auto-provisioning, and the price of one."""
 
     name: str
     machine: MachineType
     #: standard, spot, flex-start or queued.
     provisioning: str
-    reserved: bool
+    is_reserved: bool
     minimum: int
     maximum: int
     #: The hourly price of one machine.
     price: MicroDollars
 
     @property
-    def idle(self) -> MicroDollars:
-        """The hourly price of the minimum number of machines."""
+    def idle_price(self) -> MicroDollars:
+        """The hourly price of the minimum number of machines, in millionths of a dollar."""
         return self.minimum * self.price
 
     @property
-    def full(self) -> MicroDollars:
-        """The hourly price of the maximum number of machines."""
+    def full_price(self) -> MicroDollars:
+        """The hourly price of the maximum number of machines, in millionths of a dollar."""
         return self.maximum * self.price
 
 
 def machine_supplies(platform: PlatformModel) -> Sequence[MachineSupply]:
-    """Return the machines of each node pool, then the auto-provisioned machines; empty without a cluster."""
+    """Return the machines that each node pool can have, then those of auto-provisioning; empty without a cluster."""
     cluster = platform.cluster
     if cluster is None:
         return []
@@ -70,7 +71,7 @@ def _pool_supply(row: Part, cluster: Part, catalog: Catalog) -> MachineSupply:
         name=row["name"],
         machine=machine_of(pool, catalog),
         provisioning=row.get("provisioning", "standard"),
-        reserved=bool(row.get("reservation")),
+        is_reserved=bool(row.get("reservation")),
         minimum=minimum,
         maximum=maximum,
         price=pool_price(pool, cluster),
@@ -90,11 +91,11 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
 
 
 def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
-    """Yield the machines that auto-provisioning can create, as many as the flavors have quota for."""
+    """Yield the machines that node auto-provisioning can create, as many as the flavors have accelerator quota for."""
     limits = _accelerator_limits(platform)
     quota_by_type: dict[tuple[str, str], int] = {}
     for flavor in platform.flavors:
-        accelerator = _accelerator(flavor)
+        accelerator = _accelerator_of(flavor)
         if flavor.pools or accelerator is None or accelerator not in limits:
             continue
         provisioning = flavor.node_labels.get(well_known.PROVISIONING, "standard")
@@ -112,26 +113,26 @@ def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Ite
 def _accelerator_limits(platform: PlatformModel) -> Mapping[str, int]:
     assert platform.cluster is not None
     autoscaling = platform.cluster["spec"].get("autoscaling") or {}
-    entries = (autoscaling.get("autoProvisioning") or {}).get("limits") or ()
-    return {row["resource"]: row["max"] for row in entries}
+    limit_rows = (autoscaling.get("autoProvisioning") or {}).get("limits") or ()
+    return {row["resource"]: row["max"] for row in limit_rows}
 
 
-def _accelerator(flavor: PlatformFlavor) -> str | None:
-    return next((flavor.node_labels[key] for key in _RESOURCES if key in flavor.node_labels), None)
+def _accelerator_of(flavor: PlatformFlavor) -> str | None:
+    return next((flavor.node_labels[key] for key in _RESOURCE_BY_LABEL if key in flavor.node_labels), None)
 
 
 def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
-    """Return the sum of a flavor's nominal accelerator quotas over all queues and cohorts."""
-    resource = next(_RESOURCES[key] for key in _RESOURCES if key in flavor.node_labels)
-    entries = [row for queue in platform.queues for row in queue.flavors] + [
+    """Return the sum of the nominal accelerator quotas that all queues and cohorts have of a flavor."""
+    resource = next(_RESOURCE_BY_LABEL[key] for key in _RESOURCE_BY_LABEL if key in flavor.node_labels)
+    quota_rows = [row for queue in platform.queues for row in queue.flavors] + [
         row for cohort in platform.cohorts for row in cohort.flavors
     ]
-    quotas = [row.resources[resource] for row in entries if row.name == flavor.name and resource in row.resources]
+    quotas = [row.resources[resource] for row in quota_rows if row.name == flavor.name and resource in row.resources]
     return sum(meta.amount(resource, quota["nominalQuota"]) for quota in quotas)
 
 
 def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """Return the cheapest machine type with the fewest chips of an accelerator; None if no type has it."""
+    """Return the machine type with the fewest chips of an accelerator, the cheapest of these; None if there is none."""
     candidates = [
         machine
         for machine in catalog.machines.values()
@@ -144,7 +145,7 @@ def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> 
     )
 
 
-#: The field path that errors name.
+#: The field path of errors about system pods.
 NODE_POOLS: Final = "spec.cluster.nodePools"
 _MIB: Final = 1 << 20
 #: Requests of the managers of Kueue and JobSet, as in their releases.
@@ -160,14 +161,14 @@ _GKE_POD_REQUESTS: Final[Sequence[Mapping[str, str]]] = (
 )
 _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 _AUTO_PROVISIONED_RESOURCES: Final = frozenset({"cpu", "memory"})
-_REMEDY: Final = (
+_NODES_REMEDY: Final = (
     "use larger machines (such as machineType: e2-standard-4) or more nodes in a pool without taints, "
     "or enable node auto-provisioning (cluster.autoscaling.autoProvisioning)"
 )
 
 
 class SystemPod(NamedTuple):
-    """The pods of one Deployment: the replica count, and the requested quantities by resource."""
+    """The pods of one system Deployment: their number, and the requested quantities of each by resource."""
 
     name: str
     replicas: int
@@ -176,13 +177,13 @@ class SystemPod(NamedTuple):
 
 @dataclass(slots=True)
 class _FreeNode:
-    """The free resources of a node: CPU in millicores, memory in bytes."""
+    """The resources of a node that no pod has taken yet: CPU in millicores, memory in bytes."""
 
     cpu: int
     memory: int
 
     def try_place(self, pod: "_PodRequests") -> bool:
-        """Subtract the pod's requests and return True if the pod fits; otherwise return False."""
+        """Subtract a pod's requests from the free resources and return True; return False if the pod does not fit."""
         if pod.cpu > self.cpu or pod.memory > self.memory:
             return False
         self.cpu -= pod.cpu
@@ -196,18 +197,18 @@ class _PodRequests(NamedTuple):
 
 
 def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
-    """Return the engine's pods, then the pods of the monitoring stack."""
-    stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
+    """Return the pods of the engine (batchyard or Kueue), then the pods of the monitoring stack."""
+    stack_pods = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
-        kueue = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
+        kueue_pod = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
         job_set = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
-        return [kueue, job_set, *stack]
+        return [kueue_pod, job_set, *stack_pods]
     settings = settings_of(platform)
-    return [SystemPod(settings.name, settings.replicas, settings.requests), *stack]
+    return [SystemPod(settings.name, settings.replicas, settings.requests), *stack_pods]
 
 
 def system_pod_faults(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield an error if the system pods and GKE's pods do not fit on the untainted nodes."""
+    """Yield an error if the system pods and GKE's own pods do not fit on the untainted nodes together."""
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
         return
@@ -219,7 +220,7 @@ def system_pod_faults(platform: PlatformModel) -> Iterator[FieldError]:
     if placed_count < len(all_requests):
         pools = _describe_pools(platform, cluster)
         problem = f"{_describe_pods(system_pod_list)} do not fit on the nodes without taints ({pools})"
-        yield FieldError(NODE_POOLS, f"{problem} beside GKE's own pods", _REMEDY)
+        yield FieldError(NODE_POOLS, f"{problem} beside GKE's own pods", _NODES_REMEDY)
 
 
 def _provisions_nodes(cluster: Part) -> bool:
@@ -229,18 +230,18 @@ def _provisions_nodes(cluster: Part) -> bool:
 
 
 def _free_nodes(platform: PlatformModel, cluster: Part, count_max: int) -> list[_FreeNode]:
-    """Return the free resources of untainted nodes, at most `count_max` nodes of each pool."""
-    daemons = _parse_requests(_DAEMON_SET_REQUESTS)
+    """Return the free resources of each untainted node beside GKE's DaemonSets; at most `count_max` nodes per pool."""
+    overhead = _parse_requests(_DAEMON_SET_REQUESTS)
     nodes = []
     for pool, node in _untainted_pools(platform, cluster):
         allocatable = _parse_requests(node["status"]["allocatable"])
         count = min(pool_bounds(pool, cluster)[1], count_max)
-        nodes += [_FreeNode(allocatable.cpu - daemons.cpu, allocatable.memory - daemons.memory) for _ in range(count)]
+        nodes += [_FreeNode(allocatable.cpu - overhead.cpu, allocatable.memory - overhead.memory) for _ in range(count)]
     return nodes
 
 
 def _untainted_pools(platform: PlatformModel, cluster: Part) -> Iterator[tuple[Part, Part]]:
-    """Yield the pools that accept pods without tolerations, each with a template Node."""
+    """Yield the node pools that accept pods without tolerations, each with a template Node."""
     for row in platform.node_pools:
         pool = {"metadata": {"name": row["name"]}, "spec": row}
         node = node_template(pool, zones_of(pool, cluster)[0], cluster)
@@ -257,18 +258,18 @@ def _parse_requests(resources: Mapping[str, str]) -> _PodRequests:
 
 
 def _describe_pods(pods: Sequence[SystemPod]) -> str:
-    texts = [f"{pod.replicas} x {pod.name} ({pod.requests['cpu']} CPU, {pod.requests['memory']})" for pod in pods]
-    return " and ".join(texts)
+    pod_texts = [f"{pod.replicas} x {pod.name} ({pod.requests['cpu']} CPU, {pod.requests['memory']})" for pod in pods]
+    return " and ".join(pod_texts)
 
 
 def _describe_pools(platform: PlatformModel, cluster: Part) -> str:
-    daemons = _parse_requests(_DAEMON_SET_REQUESTS)
+    overhead = _parse_requests(_DAEMON_SET_REQUESTS)
     descriptions = []
     for pool, node in _untainted_pools(platform, cluster):
         free_resources = _parse_requests(node["status"]["allocatable"])
         count, machine = pool_bounds(pool, cluster)[1], pool["spec"]["machineType"]
-        memory = (free_resources.memory - daemons.memory) // _MIB
-        free_text = f"{free_resources.cpu - daemons.cpu}m CPU and {memory}Mi free on each"
+        free_mib = (free_resources.memory - overhead.memory) // _MIB
+        free_text = f"{free_resources.cpu - overhead.cpu}m CPU and {free_mib}Mi free on each"
         descriptions.append(f"{pool['metadata']['name']}: {count} x {machine}, {free_text}")
     return "; ".join(descriptions) or "the platform has none"
 
@@ -282,8 +283,8 @@ def _describe_pools(platform: PlatformModel, cluster: Part) -> str:
 # flex-start.
 
 
-GLOBAL: Final = "global"
-_GPUS: Final[Mapping[str, str]] = {
+GLOBAL_REGION: Final = "global"
+_GPU_METRICS: Final[Mapping[str, str]] = {
     "nvidia-l4": "NVIDIA_L4_GPUS",
     "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
     "nvidia-a100-80gb": "NVIDIA_A100_80GB_GPUS",
@@ -295,12 +296,12 @@ _GPUS: Final[Mapping[str, str]] = {
     "nvidia-tesla-v100": "NVIDIA_V100_GPUS",
 }
 #: Metrics of chips and preemptible chips by accelerator. Later families share a metric with a family dimension.
-_TPUS: Final[Mapping[str, tuple[str, str]]] = {
+_TPU_METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "tpu-v5-lite-podslice": ("TPU_LITE_PODSLICE_V5", "PREEMPTIBLE_TPU_LITE_PODSLICE_V5"),
     "tpu-v5p-slice": ("TPUS_PER_TPU_FAMILY (CT5P)", "PREEMPTIBLE_TPU_V5P"),
     "tpu-v6e-slice": ("TPUS_PER_TPU_FAMILY (CT6E)", "PREEMPTIBLE_TPU_V6E"),
 }
-_CPUS: Final[Mapping[str, str]] = {
+_CPU_METRICS: Final[Mapping[str, str]] = {
     "e2": "CPUS",
     "n1": "CPUS",
     "n2": "N2_CPUS",
@@ -316,9 +317,9 @@ _CPUS: Final[Mapping[str, str]] = {
     "t2a": "T2A_CPUS",
     "t2d": "T2D_CPUS",
 }
-_PREEMPTIBLE: Final = frozenset({"spot", "flex-start", "queued"})
+_PREEMPTIBLE_PROVISIONING: Final = frozenset({"spot", "flex-start", "queued"})
 #: Metrics of disk capacity by disk type.
-_DISKS: Final[Mapping[str, str]] = {
+_DISK_METRICS: Final[Mapping[str, str]] = {
     "pd-standard": "DISKS_TOTAL_GB",
     "pd-balanced": "SSD_TOTAL_GB",
     "pd-ssd": "SSD_TOTAL_GB",
@@ -327,17 +328,17 @@ _DISKS: Final[Mapping[str, str]] = {
 
 
 class ComputeQuota(NamedTuple):
-    """The amount that the platform needs of a Compute Engine quota, and the pools that need it."""
+    """The amount of a Compute Engine quota that the platform needs, and the node pools that need it."""
 
     region: str
     metric: str
     needed: int
-    #: Names of pools.
+    #: The names of the node pools.
     used_by: Sequence[str]
 
 
 def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
-    """Return the needed Compute Engine quotas, sorted; empty if the cluster is not on Google Cloud."""
+    """Return the Compute Engine quotas that the platform needs, sorted; empty if its cluster is not on GKE."""
     if platform.google is None:
         return []
     amounts_by_quota: dict[tuple[str, str], dict[str, int]] = {}
@@ -345,29 +346,29 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
         if supply.maximum:
             for region, metric, per_machine in _quota_needs(supply, platform):
                 amounts_by_quota.setdefault((region, metric), {})[supply.name] = per_machine * supply.maximum
-    entries = [
+    compute_quotas = [
         ComputeQuota(region, metric, sum(amounts_by_pool.values()), list(amounts_by_pool))
         for (region, metric), amounts_by_pool in amounts_by_quota.items()
     ]
-    return sorted(entries, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
+    return sorted(compute_quotas, key=lambda row: (row.region == GLOBAL_REGION, row.region, row.metric))
 
 
 def _quota_needs(supply: MachineSupply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
-    """Yield the region, metric and amount of each quota that one machine uses."""
-    machine, preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE, platform.region
+    """Yield each Compute Engine quota that one machine uses: region, metric name and amount."""
+    machine, is_preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE_PROVISIONING, platform.region
     accelerator = machine.accelerator
     if accelerator is not None and accelerator.resource == well_known.GPU:
-        metric = _GPUS.get(accelerator.type, "")
+        metric = _GPU_METRICS.get(accelerator.type, "")
         if metric:
-            yield region, f"PREEMPTIBLE_{metric}" if preemptible else metric, accelerator.count
-        yield GLOBAL, "GPUS_ALL_REGIONS", accelerator.count
-    if accelerator is not None and accelerator.type in _TPUS:
-        yield region, _TPUS[accelerator.type][preemptible], accelerator.count
-    if machine.family in _CPUS or accelerator is None:
-        metric = _CPUS.get(machine.family, f"CPUS_PER_VM_FAMILY ({machine.family.upper()})")
-        yield region, "PREEMPTIBLE_CPUS" if preemptible else metric, machine.cpu_milli // 1000
+            yield region, f"PREEMPTIBLE_{metric}" if is_preemptible else metric, accelerator.count
+        yield GLOBAL_REGION, "GPUS_ALL_REGIONS", accelerator.count
+    if accelerator is not None and accelerator.type in _TPU_METRICS:
+        yield region, _TPU_METRICS[accelerator.type][is_preemptible], accelerator.count
+    if machine.family in _CPU_METRICS or accelerator is None:
+        metric = _CPU_METRICS.get(machine.family, f"CPUS_PER_VM_FAMILY ({machine.family.upper()})")
+        yield region, "PREEMPTIBLE_CPUS" if is_preemptible else metric, machine.cpu_milli // 1000
     google = platform.google
     assert google is not None
     disk_type = HYPERDISK if needs_hyperdisk(machine) else google.disk_type
-    yield region, _DISKS[disk_type], google.disk_size_gb
+    yield region, _DISK_METRICS[disk_type], google.disk_size_gb
     yield region, "INSTANCES", 1

@@ -1,4 +1,4 @@
-"""YAML output of rendered files, reproducible byte for byte, and the common metadata of rendered objects."""
+"""YAML output of rendered files, reproducible byte for byte, and the labels that all rendered objects have."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -8,16 +8,16 @@ import yaml
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 
-HEADER: Final = "# Made by `batchyard platform render`: change the platform's file, and render again.\n"
+FILE_HEADER: Final = "# Made by `batchyard platform render`: change the platform's file, and render again.\n"
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
-    """Return documents as one YAML text, with fields in the given order."""
-    return HEADER + "---\n".join(dump_yaml(document) for document in documents)
+    """Return the documents as one YAML text; their fields keep their order."""
+    return FILE_HEADER + "---\n".join(dump_yaml(document) for document in documents)
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:
-    """Return one document as YAML, with fields in the given order."""
+    """Return one document as YAML; its fields keep their order."""
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 
@@ -33,11 +33,11 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
 PART_OF: Final = "app.kubernetes.io/part-of"
@@ -45,14 +45,14 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
 class RenderedObject(NamedTuple):
-    """A rendered object, and the path of the platform field from which it is rendered."""
+    """An object to write to the manifests, and the path of the platform.yaml field that it comes from."""
 
     obj: Obj
     path: str
 
 
 def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
-    """Return an object in the storage version of its kind, with the labels of the platform."""
+    """Return an object of a kind, in its storage version, with these fields and the labels of the platform."""
     info = scheme.kind_info(kind)
     metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform)}
     if namespace:
@@ -61,5 +61,5 @@ def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: A
 
 
 def labels_of(platform: str) -> Mapping[str, str]:
-    """Return the labels that identify the objects of a platform."""
+    """Return the labels that mark an object as part of the platform."""
     return {MANAGED_BY: "batchyard", PART_OF: platform}

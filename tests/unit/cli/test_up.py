@@ -86,7 +86,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
     with (tmp_path / "up.log").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path}: another `batchyard up --detach` is starting it; wait until it is ready" in reported
+    assert f"{tmp_path}: another `batchyard up --detach` starts the platform here; wait for it" in reported
     (tmp_path / "up.log").unlink()
     (tmp_path / "up.log").mkdir()
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")

@@ -52,7 +52,7 @@ def test_pool_supply_follows_from_its_size(size: str, least: int, most: int) -> 
 
 def test_idle_and_full_costs_follow_from_bounds() -> None:
     found = supply("{name: np, machineType: e2-medium, autoscaling: {totalMin: 1, totalMax: 10}}")
-    assert (found.price, found.idle, found.full) == (33_510, 33_510, 335_100)
+    assert (found.price, found.idle_price, found.full_price) == (33_510, 33_510, 335_100)
 
 
 def test_reserved_machines_cost_less_than_on_demand() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.package_data import read_folder
-from batchyard.provision.images import SOURCES, builds_operator, image_recipes, source_archive
+from batchyard.provision.images import SOURCES_FILE, builds_operator, image_recipes, source_archive
 from batchyard.provision.loading import PlatformSource, read_platform
 
 pytestmark = pytest.mark.slow
@@ -39,8 +39,8 @@ def test_source_archive_is_complete_and_reproducible() -> None:
 
 def test_image_commands_build_from_archive_and_push(tmp_path: Path) -> None:
     (recipe,) = image_recipes(read_platform(PlatformSource("p", REFARCH)))
-    (tmp_path / SOURCES).parent.mkdir(parents=True)
-    (tmp_path / SOURCES).write_bytes(source_archive())
+    (tmp_path / SOURCES_FILE).parent.mkdir(parents=True)
+    (tmp_path / SOURCES_FILE).write_bytes(source_archive())
     engine = tmp_path / "engine"
     engine.write_text(ENGINE)
     engine.chmod(0o755)

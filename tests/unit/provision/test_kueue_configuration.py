@@ -11,7 +11,7 @@ from batchyard.api.kueue_configuration import read_configuration
 from batchyard.base.instant import MINUTE
 from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
-from batchyard.provision.render import ENGINE, render
+from batchyard.provision.render import ENGINE_FOLDER, render
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
@@ -49,7 +49,7 @@ def read(more: str = "", text: str = TEXT) -> PlatformModel:
 
 def kustomize(platform: PlatformModel, folder: Path) -> dict[str, Any]:
     """Build the engine's kustomization with kubectl; a local file replaces the releases. Return objects by kind."""
-    whole = yaml.safe_load(render(platform)[f"{ENGINE}/kustomization.yaml"])
+    whole = yaml.safe_load(render(platform)[f"{ENGINE_FOLDER}/kustomization.yaml"])
     (folder / "kustomization.yaml").write_text(yaml.dump({**whole, "resources": ["release.yaml"]}), "utf-8")
     (folder / "release.yaml").write_text(RELEASE, "utf-8")
     done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
@@ -81,7 +81,7 @@ def test_platform_settings_are_merged_into_release_configuration(tmp_path: Path)
 def test_fair_sharing_weight_enables_fair_sharing(tmp_path: Path) -> None:
     assert "preemptionStrategies" in manager_configuration(read(WEIGHED), tmp_path)["fairSharing"]
     operator = render(read(WEIGHED, TEXT.replace("engine: kueue", "engine: batchyard")))
-    assert "--fair-sharing" in operator[f"{ENGINE}/deployment.yaml"]
+    assert "--fair-sharing" in operator[f"{ENGINE_FOLDER}/deployment.yaml"]
 
 
 def test_explicit_fair_sharing_setting_is_kept() -> None:
@@ -138,12 +138,12 @@ def test_operator_receives_kueue_settings() -> None:
         "  fairSharing: true\n  kueue: {waitForPodsReady: {timeout: 10m}, integrations: {labelKeysToCopy: [team]}}\n"
     )
     files = render(read(stated, OURS))
-    objects = {each["kind"]: each for each in yaml.safe_load_all(files[f"{ENGINE}/deployment.yaml"])}
+    objects = {each["kind"]: each for each in yaml.safe_load_all(files[f"{ENGINE_FOLDER}/deployment.yaml"])}
     (text,) = objects["ConfigMap"]["data"].values()
     found = parse_kueue_settings(read_configuration("k", text))
     assert (found.pods_ready, found.copied_labels) == (PodsReadyPolicy(10 * MINUTE), ("team",))
     assert found.policy.fair_sharing
-    assert "--fair-sharing" not in files[f"{ENGINE}/deployment.yaml"]
+    assert "--fair-sharing" not in files[f"{ENGINE_FOLDER}/deployment.yaml"]
     assert parse_kueue_settings(read_configuration("k", files["configuration.yaml"])) == found
 
 

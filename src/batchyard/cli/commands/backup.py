@@ -14,7 +14,7 @@ from batchyard.store.journal_file import JournalError
 
 
 def write_backup(file: Path, folder: Path) -> None:
-    """Write a backup of a platform, which may be running or stopped; exit with 1 on failure."""
+    """Write a backup of a platform's data directory, while it runs or is stopped; exit with 1 on failure."""
     try:
         contents = journal.back_up(folder / JOURNAL_FILE, file)
     except JournalError as error:
@@ -37,8 +37,8 @@ def restore_backup(file: Path, folder: Path) -> None:
         output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
     state = contents.store
     count = len(state.objects)
-    output.report_line(f"batchyard: {folder}: {count} objects restored; it continues from revision {state.revision}")
-    output.report_line(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")
+    output.report_line(f"batchyard: {folder}: {count} objects restored; revisions continue from {state.revision}")
+    output.report_line(f"batchyard: start the platform with: batchyard up --data-dir {quote(str(folder))}")
 
 
 def backup(

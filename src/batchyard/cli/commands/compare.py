@@ -12,7 +12,7 @@ from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.commands.simulate import parse_load_factor, print_warnings, write_report
-from batchyard.cli.options import Output, OutputOption, Seed, duration
+from batchyard.cli.options import Output, OutputOption, Seed, to_duration
 from batchyard.cli.output import render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.compare.comparison import (
@@ -32,7 +32,7 @@ from batchyard.sim.scenario import InvalidScenario, Source
 
 #: The maximum number of rejected writes of a run that are printed.
 REJECTIONS_SHOWN_MAX: Final = 10
-#: Sections that are printed with `-o wide` only.
+#: Sections of the comparison that are printed with `-o wide` only.
 _WIDE_SECTIONS: Final = frozenset({"quotaByQueue"})
 
 
@@ -52,12 +52,12 @@ class CompareRequest:
 
 
 def run(request: CompareRequest) -> None:
-    """Run the comparison and print it; exit with 1 on failure."""
+    """Simulate both configurations and print the comparison; exit with 1 on failure."""
     names = _display_names(request)
-    pair = _read_variants(request, names)
-    print_warnings(pair.warnings)
+    configurations = _read_variants(request, names)
+    print_warnings(configurations.warnings)
     try:
-        comparison = compare_configurations(names, pair, request.settings, run_with_progress)
+        comparison = compare_configurations(names, configurations, request.settings, run_with_progress)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
     output.write(format_comparison(comparison, request.output_format))
@@ -68,29 +68,29 @@ def run(request: CompareRequest) -> None:
 
 
 def format_comparison(comparison: ConfigurationComparison, output_format: Output) -> str:
-    """Format the comparison in one of the output formats."""
+    """Format the comparison as tables, JSON or YAML."""
     if not output_format.is_table:
         return render_document(document_of(comparison), output_format)
-    sections = [f"{comparison.headline}\n"]
+    section_texts = [f"{comparison.headline}\n"]
     for section in comparison.sections:
         if section.name == "overall":
-            sections.append(format_table(_overall_table(comparison.names, section)))
+            section_texts.append(format_table(_overall_table(comparison.names, section)))
         elif output_format is Output.WIDE or section.name not in _WIDE_SECTIONS:
-            sections.append(f"# {section.title}\n{format_table(_section_table(section))}")
+            section_texts.append(f"# {section.title}\n{format_table(_section_table(section))}")
     for title, changes in (("wait less", comparison.changes.better), ("wait longer", comparison.changes.worse)):
         if changes:
             total_note = f", of {len(changes)}" if len(changes) > CHANGES_SHOWN_MAX else ""
-            sections.append(
+            section_texts.append(
                 f"# Workloads that would {title} with"
                 f" {comparison.names[1]}{total_note}\n{_wait_changes_table(comparison, changes[:CHANGES_SHOWN_MAX])}"
             )
     if comparison.repeats:
-        sections.append(f"# over {comparison.settings.seeds} seeds\n{_repeats_table(comparison)}")
-    return "\n".join(sections)
+        section_texts.append(f"# over {comparison.settings.seeds} seeds\n{_repeats_table(comparison)}")
+    return "\n".join(section_texts)
 
 
 def _display_names(request: CompareRequest) -> tuple[str, str]:
-    """Return the display names of both configurations: the stems of their paths, or the full paths if equal."""
+    """Return display names of both configurations: the file names without suffix, or if equal, the full paths."""
     a, b = Path(request.a).stem or request.a, Path(request.b).stem or request.b
     if a != b:
         return a, b
@@ -105,35 +105,35 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
     try:
         return read_pair(variants[0], variants[1], _read_loads(request, variants), request.settings.until)
     except InvalidScenario as invalid:
-        faults = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
 
 
 def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
-    """Return the load of both configurations: manifests, and traces converted to Jobs."""
-    loads: list[Source] = []
-    traces = [path for path in request.loads if is_trace(Path(path))]
-    if request.factor is not None and not traces:
+    """Return the workloads that both simulations get: manifest files, and cluster traces converted to Jobs."""
+    sources: list[Source] = []
+    trace_paths = [path for path in request.loads if is_trace(Path(path))]
+    if request.factor is not None and not trace_paths:
         output.fail("batchyard: --load scales a trace: set the folder of a trace with --trace")
     for path in request.loads:
-        loads += as_jobs(Path(path), request.factor or Fraction(1), variants) if path in traces else [path]
-    return loads
+        sources += as_jobs(Path(path), request.factor or Fraction(1), variants) if path in trace_paths else [path]
+    return sources
 
 
 def _overall_table(names: tuple[str, str], section: Section) -> Table:
-    """Return the overall table: a row for each metric that is not zero in both runs."""
+    """Return the table of the comparison's overall metrics, without metrics that are zero for both configurations."""
     rows = [["", *(name.upper() for name in names), "CHANGE"]]
     (row,) = section.rows
     for figure in section.figures:
-        values = row.figures[figure.name]
-        if any(values):
-            cells = [format_figure(figure.unit, value) for value in values]
-            rows.append([figure.title, *cells, format_change(figure, values)])
+        value_pair = row.figures[figure.name]
+        if any(value_pair):
+            cells = [format_figure(figure.unit, value) for value in value_pair]
+            rows.append([figure.title, *cells, format_change(figure, value_pair)])
     return rows
 
 
 def _section_table(section: Section) -> Table:
-    """Return a section as a table, with a change column after its first metric that has a better direction."""
+    """Return one section of the comparison as a table; a CHANGE column follows its main metric, if it has one."""
     main_figure = next((figure for figure in section.figures if figure.good and figure.unit is not Unit.COUNT), None)
     rows = [[section.about.upper()]]
     for figure in section.figures:
@@ -141,17 +141,17 @@ def _section_table(section: Section) -> Table:
     for row in section.rows:
         cells = [row.name]
         for figure in section.figures:
-            values = row.figures.get(figure.name, (None, None))
-            cells.append(_format_values(figure.unit, values))
+            value_pair = row.figures.get(figure.name, (None, None))
+            cells.append(_format_values(figure.unit, value_pair))
             if figure is main_figure:
-                cells.append(format_change(figure, values))
+                cells.append(format_change(figure, value_pair))
         rows.append(cells)
     return rows
 
 
-def _format_values(unit: Unit, values: ValuePair) -> str:
-    """Format the values of both configurations as `A -> B`, or as one value if they are equal."""
-    a, b = format_figure(unit, values[0]), format_figure(unit, values[1])
+def _format_values(unit: Unit, value_pair: ValuePair) -> str:
+    """Format the values of a metric under both configurations as `A -> B`, or as one value if they are equal."""
+    a, b = format_figure(unit, value_pair[0]), format_figure(unit, value_pair[1])
     return a if a == b else f"{a} -> {b}"
 
 
@@ -181,30 +181,30 @@ def _repeat_row(comparison: RepeatedFigure) -> list[str]:
         comparison.difference + comparison.margin,
     )
     bounds = [f"{'-' if bound < 0 else ''}{format_figure(unit, abs(bound))}" for bound in (lower, upper)]
-    change = format_change(comparison.figure, comparison.means) or "none"
+    change_text = format_change(comparison.figure, comparison.means) or "none"
     return [
         *(
             comparison.figure.title,
             format_figure(unit, comparison.means[0]),
             format_figure(unit, comparison.means[1]),
-            change,
+            change_text,
         ),
         *(f"{bounds[0]} to {bounds[1]}", "" if comparison.is_certain or not comparison.margin else "may be chance"),
     ]
 
 
 def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
-    """Return remarks on the comparison: rejected writes, preemption loops, and how to read the figures."""
+    """Return remarks on a comparison: rejected writes, preemption loops, and notes on how to read the metrics."""
     lines = []
     for name, side in zip(comparison.names, (comparison.runs.a, comparison.runs.b), strict=True):
         rejections = side.result.refused
         lines += [f"{name}: rejected: {refusal}" for refusal in rejections[:REJECTIONS_SHOWN_MAX]]
         if len(rejections) > REJECTIONS_SHOWN_MAX:
             lines.append(f"{name}: rejected: and {len(rejections) - REJECTIONS_SHOWN_MAX} more")
-        loops = dict.fromkeys(loop.message for loop in side.result.loops)
-        lines += [f"{name}: loop: {message}" for message in loops]
-    overall = next(section for section in comparison.sections if section.name == "overall")
-    never_admitted = overall.rows[0].figures["neverAdmitted"]
+        loop_messages = dict.fromkeys(loop.message for loop in side.result.loops)
+        lines += [f"{name}: loop: {message}" for message in loop_messages]
+    overall_section = next(section for section in comparison.sections if section.name == "overall")
+    never_admitted = overall_section.rows[0].figures["neverAdmitted"]
     if any(never_admitted):
         duration = format_figure(Unit.SECONDS, comparison.lasts)
         lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {duration}")
@@ -228,7 +228,7 @@ def compare(
     ] = None,
     until: Annotated[
         Duration | None,
-        typer.Option(parser=duration, metavar="DURATION", help="Stop both after this virtual time, such as 2h."),
+        typer.Option(parser=to_duration, metavar="DURATION", help="Stop both after this virtual time, such as 2h."),
     ] = None,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds to run both with, from --seed on.")] = 1,

@@ -25,14 +25,14 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 
 class CostGrouping(StrEnum):
-    """The fields by which the costs can be grouped."""
+    """The fields by which `batchyard cost` can group its rows."""
 
     TEAM = "team"
     QUEUE = "queue"
@@ -61,7 +61,7 @@ _NO_COSTS: Final = "No costs are recorded for the requested time.\n"
 
 
 class CostQuery(NamedTuple):
-    """The arguments of `batchyard cost` that select and group the records."""
+    """The arguments of `batchyard cost` that select and group CostRecords."""
 
     by: CostGrouping
     begin: str
@@ -70,7 +70,7 @@ class CostQuery(NamedTuple):
 
 
 def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostFormat) -> None:
-    """Print the costs; exit with 1 if no platform responds."""
+    """Print the costs that a platform's CostRecords contain; exit with 1 if they cannot be read."""
     try:
         now = _platform_time(target)
         begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
@@ -97,21 +97,21 @@ def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[
     if namespace:
         return _cost_records_in(target, namespace), ""
     try:
-        items: Sequence[Obj] = request_document(target, lambda _: f"{_COST_API}/costrecords")["items"]
+        cost_records: Sequence[Obj] = request_document(target, lambda _: f"{_COST_API}/costrecords")["items"]
     except UnreachableError as error:
         if error.code != _FORBIDDEN:
             raise
-        note = "limited to your own namespace: no permission to list CostRecords in other namespaces"
-        return _cost_records_in(target, ""), note
-    return items, ""
+        remark = "limited to your own namespace: no permission to list CostRecords in other namespaces"
+        return _cost_records_in(target, ""), remark
+    return cost_records, ""
 
 
 def _cost_records_in(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
     def path(default_namespace: str) -> str:
         return f"{_COST_API}/namespaces/{quote(namespace or default_namespace)}/costrecords"
 
-    items: Sequence[Obj] = request_document(target, path)["items"]
-    return items
+    cost_records: Sequence[Obj] = request_document(target, path)["items"]
+    return cost_records
 
 
 def _platform_time(target: ClusterTarget) -> Instant:
@@ -139,11 +139,11 @@ def _parse_instant(text: str, now: Instant) -> Instant:
 
 
 def _report_remarks(cost_report: CostReport) -> Sequence[str]:
-    """Return remarks on the reported period and on machines without a known price."""
+    """Return remarks on a cost report: the period that it covers, and machines without a known price."""
     if cost_report.begin is None or cost_report.through is None:
         return ()
-    through = format_time(cost_report.through // SECOND * SECOND)
-    remarks = [f"from {format_time(cost_report.begin)} until {through}; records cover whole hours, days and months"]
+    end_text = format_time(cost_report.through // SECOND * SECOND)
+    remarks = [f"from {format_time(cost_report.begin)} until {end_text}; records cover whole hours, days and months"]
     if cost_report.unpriced_pools:
         names = ", ".join(cost_report.unpriced_pools)
         remarks.append(f"no price is known for machines of {names}: they count as free")
@@ -194,5 +194,5 @@ def cost(
     output: Annotated[CostFormat, typer.Option("--output", "-o", help="How to print it.")] = CostFormat.TABLE,
 ) -> None:
     """Show the costs of machines by team, queue or Workload, with the lost and idle parts."""
-    target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     print_costs(target, CostQuery(by, begin or since, end, namespace), output)

@@ -11,7 +11,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import NOTHING_FOUND, render_document, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
@@ -21,7 +21,7 @@ _NOT_FOUND = 404
 
 
 class DecisionQuery(NamedTuple):
-    """The arguments of `batchyard decisions` that select decisions."""
+    """The arguments of `batchyard decisions` that select entries of the decision ledger."""
 
     about: str
     namespace: str
@@ -33,7 +33,7 @@ class DecisionQuery(NamedTuple):
 
 
 def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: Output) -> None:
-    """Print the selected decisions; exit with 1 if the cluster has no decision ledger."""
+    """Print the selected decisions of a platform; exit with 1 if the cluster has no decision ledger."""
     try:
         decision_list = _query_decisions(target, query)
     except UnreachableError as error:
@@ -73,41 +73,41 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
     except ValueError:
         pass
     try:
-        ago = parse_duration(text)
+        time_before_now = parse_duration(text)
     except ValueError:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
     try:
         now: Instant = request_document(target, lambda _: REPORT)["instant"]
     except UnreachableError:
         now = wall_clock()  # no permission to read the platform's time
-    return now - ago
+    return now - time_before_now
 
 
-def _format_decisions(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
-    """Format each decision as one line; with `is_wide`, followed by its details."""
-    if not items:
+def _format_decisions(decision_items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
+    """Format each scheduling decision as one line; with `is_wide`, the decision's details follow the line."""
+    if not decision_items:
         return NOTHING_FOUND
     rows = [
         (_format_decision_time(decision), _format_object(decision), decision["reason"], decision["message"])
-        for decision in items
+        for decision in decision_items
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    column_widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
-    for row, item in zip(rows, items, strict=True):
-        padded_cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+    for row, item in zip(rows, decision_items, strict=True):
+        padded_cells = [cell.ljust(width) for cell, width in zip(row, column_widths, strict=False)]
         lines.append("  ".join([*padded_cells, row[3]]).rstrip())
         if is_wide:
             lines += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
     return "\n".join(lines) + "\n"
 
 
-def _format_decision_time(item: Mapping[str, Any]) -> str:
-    seconds_part, _, fraction = item["time"].rstrip("Z").partition(".")
+def _format_decision_time(decision: Mapping[str, Any]) -> str:
+    seconds_part, _, fraction = decision["time"].rstrip("Z").partition(".")
     return f"{seconds_part}.{(fraction or '0')[:3]:0<3}Z"
 
 
-def _format_object(item: Mapping[str, Any]) -> str:
-    reference = item["regarding"]
+def _format_object(decision: Mapping[str, Any]) -> str:
+    reference = decision["regarding"]
     namespace_prefix = f"{reference['namespace']}/" if reference.get("namespace") else ""
     return f"{reference['kind'].lower()} {namespace_prefix}{reference['name']}"
 
@@ -135,6 +135,6 @@ def decisions(
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print them.")] = Output.TABLE,
 ) -> None:
     """List scheduling decisions with their times and details."""
-    target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     query = DecisionQuery(about, "" if all_namespaces else namespace, since, until, reason, limit)
     print_decisions(target, query._replace(is_everywhere=all_namespaces), output)

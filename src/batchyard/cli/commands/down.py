@@ -42,26 +42,26 @@ def _end_platform(process: PlatformProcess, folder: Path) -> None:
 
 
 def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
-    """End the pods of this machine, or print how many keep running."""
+    """End the pods that a stopped platform left running on this machine, or only print how many there are."""
     from batchyard.server.local_node.orphans import GRACE_SECONDS, OrphanedPods  # noqa: PLC0415 - only for down
 
     orphaned_pods = OrphanedPods(folder)
     count = len(orphaned_pods.pods())
     if not count and not end_pods:
         return
-    pods = "1 pod" if count == 1 else f"{count} pods"
+    pods_text = "1 pod" if count == 1 else f"{count} pods"
     if not end_pods:
-        message = f"batchyard: {pods} of this machine keep running: `batchyard up` adopts them"
+        message = f"batchyard: {pods_text} of this machine keep running: `batchyard up` adopts them"
         output.report_line(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if count:
-        output.report_line(f"batchyard: ending {pods}, which can take up to {GRACE_SECONDS} s")
+        output.report_line(f"batchyard: ending {pods_text}, which can take up to {GRACE_SECONDS} s")
     if not orphaned_pods.end():
         output.fail(f"batchyard: some pods could not be ended; see the files in {folder / 'node'}")
 
 
 def _has_ended(journal: Path) -> bool:
-    """Return whether the platform process releases its journal within ENDED_WITHIN."""
+    """Wait until the platform process releases its journal file; return False after END_TIMEOUT_SECONDS."""
 
     def raise_timeout(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError

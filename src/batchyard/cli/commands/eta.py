@@ -23,7 +23,7 @@ from batchyard.sim.state import State
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
 #: The status codes of a server that serves forecasts but is overloaded.
-_OVERLOADED: Final = (429, 503)
+_OVERLOADED_CODES: Final = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EtaRequest:
 
 
 def run(request: EtaRequest) -> None:
-    """Print the forecasts; exit with 1 if there is none."""
+    """Print the forecast start times of the requested Workloads; exit with 1 if the object has none."""
     if request.subject:
         subject = _parse_subject(request)
         documents = [_forecast_on_server(request, subject) or _forecast_locally(request, subject)]
@@ -52,7 +52,7 @@ def run(request: EtaRequest) -> None:
 
 
 def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: options.Output, *, is_one: bool) -> str:
-    """Format the forecasts in one of the output formats."""
+    """Format the forecasts as a table, JSON or YAML."""
     if not output_format.is_table:
         list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
         value = documents[0] if is_one else list_document
@@ -76,7 +76,7 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
 
 
 def _parse_subject(request: EtaRequest) -> Key:
-    """Return the key of the object whose start is forecast; exit if the argument is malformed."""
+    """Return the key of the object whose start the user asks for; exit if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
     for constant in SUBJECT_KINDS:
         info = kind_info(constant)
@@ -103,16 +103,16 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
     state = requested_state(request.state, request.source)
     names = _pending_workload_keys(state, request)
     forecasts_by_name = forecasts(state, names, request.forecast_options)
-    subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
-    return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subjects.items()]
+    subject_by_name = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
+    return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subject_by_name.items()]
 
 
 def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
-    """Return the keys of the selected pending Workloads, in order of creation."""
-    views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
+    """Return the keys of the pending Workloads in the requested namespace and queue, in order of creation."""
+    workload_views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
     selected_views = [
         view
-        for view in views
+        for view in workload_views
         if not view.finished
         and not view.admitted
         and (not request.namespace or view.namespace == request.namespace)
@@ -122,7 +122,7 @@ def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
 
 
 def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    """Return the server's forecast; None if the server does not serve forecasts or a state file is used."""
+    """Return the forecast that the server computes; None if it cannot, or if a state file is used instead."""
     if request.state is not None:
         return None
     try:
@@ -137,13 +137,13 @@ async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, A
     info = kind_info(subject.kind)
     path = object_path(info, info.storage_version, subject.namespace, subject.name, "eta")
     try:
-        answer = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
+        reply = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
     finally:
         await transport.close()
-    if answer.code == 200:
-        return decode_object(answer.body)
-    if answer.code in _OVERLOADED:
-        output.report_line(f"batchyard: the server is overloaded ({failure_reason(answer)}): forecasting locally")
+    if reply.code == 200:
+        return decode_object(reply.body)
+    if reply.code in _OVERLOADED_CODES:
+        output.report_line(f"batchyard: the server is overloaded ({failure_reason(reply)}): forecasting locally")
     return None
 
 
@@ -179,5 +179,7 @@ def eta(
 
     horizon: Duration = HORIZON if until is None else until
     forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
-    source = ClusterTarget(options.cluster(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR)
+    source = ClusterTarget(
+        options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
+    )
     run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output))

@@ -1,6 +1,6 @@
 """The command `batchyard fault node`: crashes, reclaims or drains a node of a running platform.
 
-A machine failure is written to the status of the machine's Instance, as scenario faults do. Nodes are drained as by
+A machine failure is written to the status of the machine's Instance, as in simulations. Nodes are drained as by
 `kubectl drain`.
 """
 
@@ -34,26 +34,26 @@ _DRAIN_OPTIONS: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_
 
 
 class _OwnerClient:
-    """A client that sends requests to the platform as its owner, over one connection."""
+    """An HTTP client that sends requests with the credentials of the platform's owner, over one connection."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
 
     def get(self, path: str) -> Obj | None:
-        """Return the object or list at a path; None if it does not exist."""
-        code, document = self._send("GET", path)
-        if code == http.client.NOT_FOUND:
+        """Return the object or list at an API path; None if it does not exist."""
+        status_code, document = self._send("GET", path)
+        if status_code == http.client.NOT_FOUND:
             return None
-        return _check_status(code, document)
+        return _check_status(status_code, document)
 
-    def patch(self, path: str, change: Mapping[str, Any]) -> None:
-        """Apply a merge patch to the object at a path."""
-        _check_status(*self._send("PATCH", path, change, _MERGE_PATCH_TYPE))
+    def patch(self, path: str, patch_document: Mapping[str, Any]) -> None:
+        """Apply a JSON merge patch to the object at an API path."""
+        _check_status(*self._send("PATCH", path, patch_document, _MERGE_PATCH_TYPE))
 
     def post(self, path: str, document: Mapping[str, Any]) -> str:
-        """Create an object; return the error message of the platform, or '' on success."""
-        code, answer = self._send("POST", path, document, "application/json")
-        return "" if code < http.client.BAD_REQUEST else str(answer.get("message") or code)
+        """Create an object; return the platform's error message, or '' on success."""
+        status_code, response_document = self._send("POST", path, document, "application/json")
+        return "" if status_code < http.client.BAD_REQUEST else str(response_document.get("message") or status_code)
 
     def now(self) -> Instant:
         """Return the current time of the platform."""
@@ -70,7 +70,7 @@ class _OwnerClient:
 
 
 def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
-    """Crash the machine of a node, or reclaim it as its cloud would; exit if the node has no machine."""
+    """Crash or reclaim (as a cloud would) the simulated machine of a node; exit if the node has no such machine."""
     with _connect_as_owner(folder) as owner:
         instance = _running_instance(owner, name)
         now = owner.now()
@@ -82,7 +82,7 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
         else:
             changed_instance = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
-    message = f"is being reclaimed: it stops at {stops_at}" if is_reclaimed else f"crashed at {format_time(now)}"
+    message = f"is being reclaimed and stops at {stops_at}" if is_reclaimed else f"crashed at {format_time(now)}"
     output.report_line(f"batchyard: the machine of node {name} {message}")
 
 
@@ -94,18 +94,18 @@ def drain_node(folder: Path, name: str) -> None:
         owner.patch(f"{_NODES_PATH}/{quote(name)}", {"spec": {"unschedulable": True}})
         pod_list = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
         pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
-        rejections = {_pod_key(pod): message for pod in pods if (message := _evict(owner, pod))}
-    for pod, message in rejections.items():
+        rejection_by_pod = {_pod_key(pod): message for pod in pods if (message := _evict(owner, pod))}
+    for pod, message in rejection_by_pod.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")
-    message = f"node {name} is cordoned, {len(pods) - len(rejections)} of {len(pods)} pods were evicted"
-    if rejections:
+    message = f"node {name} is cordoned, {len(pods) - len(rejection_by_pod)} of {len(pods)} pods were evicted"
+    if rejection_by_pod:
         output.fail(f"batchyard: {message}; run the command again once the other pods can be evicted")
     output.report_line(f"batchyard: {message}; kubectl uncordon {name} makes it schedulable again")
 
 
 @contextmanager
 def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
-    """Yield a client for the platform of a data directory; exit if the platform does not respond."""
+    """Yield a client with the owner's credentials for a data directory's platform; exit if it does not respond."""
     platform_process = running_platform(folder)
     try:
         with closing(owner_connection(platform_process, folder)) as connection:
@@ -130,16 +130,16 @@ def _running_instance(owner: _OwnerClient, name: str) -> Obj:
 
 
 def _evict(owner: _OwnerClient, pod: Obj) -> str:
-    """Evict a pod; return the reason of a rejection, or '' on success."""
+    """Evict a pod; return the reason why the API server rejected the eviction, or '' on success."""
     metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
     path = f"/api/v1/namespaces/{quote(metadata['namespace'])}/pods/{quote(metadata['name'])}/eviction"
     return owner.post(path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
 
 
-def _check_status(code: int, document: dict[str, Any]) -> Obj:
-    """Return the document of a response; raise ValueError for an error status."""
-    if code >= http.client.BAD_REQUEST:
-        raise ValueError(f"{code}: {document.get('message') or 'the response has no error message'}")
+def _check_status(status_code: int, document: dict[str, Any]) -> Obj:
+    """Return the JSON document of an HTTP response; raise ValueError if the response has an error status."""
+    if status_code >= http.client.BAD_REQUEST:
+        raise ValueError(f"{status_code}: {document.get('message') or 'the response has no error message'}")
     return document
 
 

@@ -1,4 +1,7 @@
-"""The command `batchyard guide`: plays the reference architecture's guide and compares it with published figures."""
+"""The command `batchyard guide`: simulates Google's guide to its GKE batch reference architecture step by step.
+
+The queues and nodes after each step are compared with the figures that the guide publishes.
+"""
 
 import signal
 from collections import Counter
@@ -16,8 +19,7 @@ from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, running_platform_context
 from batchyard.cli.commands.simulate import print_warnings, write_report
-from batchyard.cli.options import GuideStepName, Output, Report
-from batchyard.cli.options import speed as factor
+from batchyard.cli.options import GuideStepName, Output, Report, parse_speed
 from batchyard.cli.output import render_document
 from batchyard.cli.platform.render import write_platform_files
 from batchyard.cli.platform.target import read_source, read_valid_platform
@@ -28,11 +30,11 @@ from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Reporter, rejected_write
 from batchyard.sim.scenario import InvalidScenario
 
-# The table rows of a guide by name, without object names and ages, which differ between runs.
+# The output rows of a guide by name, without object names and ages, which differ between runs.
 
 
 class PlayedGuide(Protocol):
-    """A guide that was played, in a simulation or on a live platform."""
+    """A run of the reference architecture's guide, in a simulation or on a live platform."""
 
     @property
     def initial(self) -> Mapping[str, int]:
@@ -40,17 +42,17 @@ class PlayedGuide(Protocol):
 
     @property
     def began(self) -> Instant:
-        """The instant at which the guide began."""
+        """The virtual time at which the guide's run began."""
 
     def now(self) -> Instant:
-        """Return the current virtual time of the guide."""
+        """Return the current virtual time of the guide's run."""
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind."""
+        """Return all objects of a kind in the cluster of the guide's run."""
 
 
 def guide_rows(observations: Sequence[GuideObservation], guide: PlayedGuide) -> Mapping[str, str]:
-    """Return the table rows of all steps (`STEP: NAME`) and all Jobs (`NAMESPACE/NAME`), as text by name."""
+    """Return the output rows of all steps (key `STEP: NAME`) and of all Jobs (key `NAMESPACE/NAME`), as text by key."""
     rows: dict[str, str] = {}
     for observation in observations:
         queues = queue_rows(observation.cluster_queues, observation.now)
@@ -63,18 +65,18 @@ def guide_rows(observations: Sequence[GuideObservation], guide: PlayedGuide) -> 
 
 
 def queue_rows(cluster_queues: Sequence[Obj], now: Instant) -> Mapping[str, str]:
-    """Return the table cells of each ClusterQueue, as text by queue name."""
+    """Return the cells that `kubectl get clusterqueues -o wide` shows of each ClusterQueue, as text by queue name."""
     _, *rows = printing.table(scheme.CLUSTER_QUEUE, cluster_queues, now=now, wide=True, namespaces=False)
     return {name: " ".join(filter(None, cells)) for name, *cells in rows}
 
 
 def node_rows(nodes: Sequence[Obj], now: Instant) -> Mapping[str, str]:
-    """Return the number of nodes with the same pool, status, roles and version."""
-    counts = Counter(_kind_of_node(node, now) for node in nodes)
-    return {kind: f"{count} nodes" for kind, count in counts.items()}
+    """Count the nodes with the same pool, status, roles and version; return texts such as `4 nodes` by these fields."""
+    node_counts = Counter(_describe_node(node, now) for node in nodes)
+    return {kind: f"{count} nodes" for kind, count in node_counts.items()}
 
 
-def _kind_of_node(node: Obj, now: Instant) -> str:
+def _describe_node(node: Obj, now: Instant) -> str:
     _, status, roles, _, version, *_ = printing.row(node, now=now, wide=False)
     return f"{pool_of(node)} {status} {roles} {version}"
 
@@ -87,7 +89,7 @@ def run(
     report: Path | None = None,
     platform_dir: Path | None = None,
 ) -> None:
-    """Play the guide in a simulation and, if `live_speed` is set, on a live platform at that speed.
+    """Simulate the guide; if `live_speed` is set, also run it on a live platform at that speed.
 
     `platform_dir` is a rendered platform folder. Exits with 1 in three cases: a row that quota alone decides differs
     from the guide, a Job does not end, or a live row differs from the simulation without a late timing as its reason.
@@ -121,7 +123,7 @@ def run(
 
 
 def _treat_signals_as_ctrl_c() -> None:
-    """Handle SIGTERM and SIGHUP as Ctrl-C, so that the started platform is also stopped."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that these signals also stop the live platform."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
@@ -146,7 +148,7 @@ def _print_guide(
 
 
 def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequence[DifferentRow], speed: float) -> None:
-    """Print each row that differs from the simulation with its reason, and each late Job or reading."""
+    """Print each row of the live run that differs from the simulation and why, and each late Job or reading."""
     for row in different_rows:
         output.report_line(f"batchyard: {row}")
     for timing in live_guide.timings.missed_timings:
@@ -154,8 +156,8 @@ def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequen
     equal_count = row_count - len(different_rows)
     output.report_line(f"batchyard: {equal_count} of {row_count} table rows equal those of the simulation")
     if live_guide.timings.missed_timings:
-        slower = live_guide.timings.speed_for(speed)
-        output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
+        slower_speed = live_guide.timings.speed_for(speed)
+        output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower_speed:g}x")
 
 
 def _format_guide(
@@ -164,7 +166,7 @@ def _format_guide(
     output_format: Output,
     live_doc: Mapping[str, Any] | None,
 ) -> str:
-    """Format the steps and the final Jobs; JSON and YAML also contain the live report."""
+    """Format the results of all steps and the final Jobs; JSON and YAML also contain the report on the live run."""
     if output_format.is_table:
         return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
     document = _document(observations, guide)
@@ -172,7 +174,7 @@ def _format_guide(
 
 
 def _step_table(observation: GuideObservation, began: Instant) -> str:
-    """Return the tables after a step: the queues, and later the nodes."""
+    """Return the tables of a step: the queues after the step, and the nodes, which are read later."""
     queues = (
         f"# {observation.step.name}: queues after"
         f" {format_age(observation.now - began)}\n{printing.format_table(_queues_table(observation))}"
@@ -183,7 +185,7 @@ def _step_table(observation: GuideObservation, began: Instant) -> str:
 
 
 def _pools_table(observation: GuideObservation) -> printing.Table:
-    """Return a table of the ready nodes of each pool beside the guide's published counts."""
+    """Return a table of each pool's ready nodes after a step, beside the number that the guide publishes."""
     counts = observation.step.nodes
     rows = [[pool, str(count), *_published_cells(count, counts, pool)] for pool, count in observation.pools.items()]
     total = sum(observation.pools.values())
@@ -201,7 +203,7 @@ def _published_cells(count: int, guide_counts: Mapping[str, int] | None, pool: s
 
 
 def _queues_table(observation: GuideObservation) -> printing.Table:
-    """Return the table `kubectl get clusterqueues -o wide` beside the guide's published counts."""
+    """Return the table `kubectl get clusterqueues -o wide` after a step, beside the counts that the guide publishes."""
     queues, now = observation.cluster_queues, observation.now
     header, *rows = printing.table(scheme.CLUSTER_QUEUE, queues, now=now, wide=True, namespaces=False)
     published_cells = [_published_queue_cells(observation, obj["metadata"]["name"]) for obj in queues]
@@ -221,13 +223,13 @@ def _jobs(guide: PlayedGuide) -> Sequence[Obj]:
 
 
 def _jobs_table(guide: PlayedGuide) -> str:
-    """Return the table that `kubectl get jobs -A` prints."""
+    """Return the table of the Jobs of the guide's run, as `kubectl get jobs -A` prints it."""
     now = guide.now()
     return printing.format_table(printing.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 
 
 def _document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> dict[str, Any]:
-    """Return the steps and Jobs as a document in the format of the guide's published figures."""
+    """Return the results of the steps and Jobs as a JSON document, in the format of the guide's published figures."""
     now = guide.now()
     return {
         "initialNodes": guide.initial,
@@ -239,7 +241,7 @@ def _document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> d
             }
             for observation in observations
         ],
-        "jobs": [_job(job, now) for job in _jobs(guide)],
+        "jobs": [_job_document(job, now) for job in _jobs(guide)],
     }
 
 
@@ -248,7 +250,7 @@ def _live_document(live_guide: LiveGuide, different_rows: Sequence[DifferentRow]
     return {"missedTimings": missed_timings, "differentRows": [row._asdict() for row in different_rows]}
 
 
-def _job(job: Obj, now: Instant) -> dict[str, str]:
+def _job_document(job: Obj, now: Instant) -> dict[str, str]:
     _, _, completions, duration, age = printing.row(job, now=now, wide=False)
     metadata = job["metadata"]
     key = {"namespace": metadata["namespace"], "name": metadata["name"]}
@@ -285,7 +287,7 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
 def run_for_platform(
     file: str, manifests: Path | None, step: str | None, output_format: Output, speed: float | None, report: Path | None
 ) -> None:
-    """Play the guide on a platform.yaml, or without one on the platform of the manifests folder."""
+    """Run the guide on the platform of a platform.yaml, or if `file` is '', on that of the manifests folder."""
     if not file:
         run(manifests, step, output_format, speed, report)
         return
@@ -294,14 +296,14 @@ def run_for_platform(
 
 
 def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
-    """Simulate the whole guide on a platform."""
+    """Simulate the whole reference architecture guide on a platform."""
     with _render_temporarily(platform) as folder:
         run(None, None, output_format, None, platform_dir=folder)
 
 
 @contextmanager
 def _render_temporarily(platform: PlatformModel) -> Iterator[Path]:
-    """Render a platform into a temporary folder, which exists while the context is active."""
+    """Render a platform into a temporary folder, which is deleted at the end of the `with` block."""
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
         write_platform_files(render(platform), Path(name), overwrite=False)
         yield Path(name)
@@ -323,7 +325,8 @@ def guide(
         bool, typer.Option("--live", help="Play it on a running platform by kubectl; report differences.")
     ] = False,
     speed: Annotated[
-        float, typer.Option(parser=factor, metavar="FACTOR", show_default="60x", help="With --live: the speed of time.")
+        float,
+        typer.Option(parser=parse_speed, metavar="FACTOR", show_default="60x", help="With --live: the speed of time."),
     ] = 60.0,
     report: Report = None,
 ) -> None:

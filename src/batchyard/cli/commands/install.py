@@ -25,7 +25,7 @@ class _PlainDumper(yaml.SafeDumper):
 
 
 def option_problems(settings: InstallSettings) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the problems of each option: an invalid namespace or name, or a missing image."""
+    """Yield each invalid option with its problems: an invalid namespace or name, or a missing image."""
     if problems := rules.dns_label_errors(settings.namespace):
         yield "namespace", problems
     if problems := rules.dns1035_label_errors(settings.name) or rules.dns1035_label_errors(settings.webhook_service):
@@ -35,7 +35,7 @@ def option_problems(settings: InstallSettings) -> Iterator[tuple[str, Sequence[s
 
 
 def run(settings: InstallSettings, out: Path | None) -> None:
-    """Print the manifests, or write the files of the kustomization to a folder."""
+    """Print the operator's manifests, or write them to a folder as a kustomization."""
     if out is None:
         output.write(_dump_objects(manifests(settings)))
         return
@@ -52,7 +52,7 @@ def read_configuration_text(file: Path) -> str:
 
 
 def kustomization_files(settings: InstallSettings) -> dict[str, str]:
-    """Return the texts of the kustomization's files by file name."""
+    """Return the texts of the operator's kustomization by file name."""
     objects_by_file = manifests_by_file(settings)
     texts_by_name = {f"{name}.yaml": _dump_objects(objects) for name, objects in objects_by_file.items()}
     kustomization = {

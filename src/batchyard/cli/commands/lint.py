@@ -29,11 +29,11 @@ class LintRequest:
 
 
 def run(request: LintRequest) -> None:
-    """Print the findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
+    """Print the lint findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
     for name in request.rules:
         if name not in RULES_BY_NAME:
-            suggestion = find_nearest_name(name, RULES_BY_NAME)
-            remedy = f"did you mean {suggestion}?" if suggestion else "see docs/lint.md"
+            nearest_name = find_nearest_name(name, RULES_BY_NAME)
+            remedy = f"did you mean {nearest_name}?" if nearest_name else "see docs/lint.md"
             output.fail(f"batchyard: unknown rule {name}; {remedy}")
     report = lint(request.paths, request.rules)
     shown_findings = [
@@ -44,7 +44,7 @@ def run(request: LintRequest) -> None:
     if request.output.is_table:
         output.write("".join(f"{text}\n" for text in map(_format_finding, shown_findings)))
     else:
-        output.write(render_document(_document(shown_findings, report), request.output))
+        output.write(render_document(_report_document(shown_findings, report), request.output))
     output.report_line(summary(report))
     failing_findings = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
     if failing_findings:
@@ -52,16 +52,16 @@ def run(request: LintRequest) -> None:
 
 
 def summary(report: LintReport) -> str:
-    """Return the numbers of documents and findings in one line."""
+    """Return the numbers of linted documents and of findings as one line."""
     document_count = _format_count(report.documents, "document")
     if not report.findings:
         return f"batchyard: no findings in {document_count}"
-    counts = ", ".join(_format_count(report.count(severity), severity.value) for severity in Severity)
-    return f"batchyard: {counts} in {document_count}"
+    count_texts = ", ".join(_format_count(report.count(severity), severity.value) for severity in Severity)
+    return f"batchyard: {count_texts} in {document_count}"
 
 
 def _format_finding(finding: LintFinding) -> str:
-    """Format a finding: a line with its location, then the problem, fix and link."""
+    """Format a lint finding: a line with file, line and rule, then the problem, the fix and a link."""
     return "\n".join(_finding_lines(finding))
 
 
@@ -76,18 +76,18 @@ def _finding_lines(finding: LintFinding) -> Iterator[str]:
     yield f"    see: {finding.link}"
 
 
-def _document(findings: Sequence[LintFinding], report: LintReport) -> dict[str, Any]:
+def _report_document(findings: Sequence[LintFinding], report: LintReport) -> dict[str, Any]:
     """Return the lint report as a JSON document."""
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
         "kind": "LintReport",
         "documents": report.documents,
         "counts": {severity.value: report.count(severity) for severity in Severity},
-        "findings": [_row(finding) for finding in findings],
+        "findings": [_finding_fields(finding) for finding in findings],
     }
 
 
-def _row(finding: LintFinding) -> Mapping[str, Any]:
+def _finding_fields(finding: LintFinding) -> Mapping[str, Any]:
     row = {**asdict(finding), "severity": finding.severity.value, "patches": list(finding.patches)}
     return {**{field: value for field, value in row.items() if value not in ("", 0, [])}, "link": finding.link}
 

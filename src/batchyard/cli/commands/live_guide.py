@@ -1,12 +1,12 @@
-"""The command `batchyard guide --live`: plays the guide with kubectl on a platform in its own process.
+"""The command `batchyard guide --live`: runs the reference architecture's guide with kubectl on a live platform.
 
-The platform's clock runs to the instant of the next Job or reading. It stops there until kubectl has created the Job or
-the objects have been read. A slow machine then changes no result. The clock does not stop at real-time speed, nor if
-operators run beside the platform, because they could be in the middle of a reconcile. Jobs and readings can then be
-late; `Timings` records by how much.
+The platform runs in its own process. Its virtual clock runs to the due time of the next Job or reading (of queues or
+nodes). The clock stops there until kubectl has created the Job or the objects have been read. A slow machine then
+changes no result. The clock does not stop at real-time speed, nor if operators run beside the platform, because they
+could be in the middle of a reconcile. Jobs and readings can then be late; `Timings` records by how much.
 
 The kubectl process of each step starts during the previous step and creates the objects that the Jobs need. Objects are
-read at the platform's revision at the instant of the reading.
+read at the platform's revision at the due time of the reading.
 
 A guide begins whole minutes after the creation of its Cluster, as in the simulation, because the autoscaler runs every
 ten seconds from then on.
@@ -67,7 +67,7 @@ class Kubectl:
         return _read_output(self._start(arguments), arguments, input_text)
 
     def start_stream(self, *arguments: str) -> "KubectlStream":
-        """Start a kubectl process that handles documents as they are written to its standard input."""
+        """Start a kubectl process that handles each YAML document as soon as it is written to its standard input."""
         return KubectlStream(self._start(arguments), arguments)
 
     def _start(self, arguments: tuple[str, ...]) -> "subprocess.Popen[str]":
@@ -81,7 +81,7 @@ class Kubectl:
 
 
 class KubectlStream:
-    """A running kubectl process that handles each document as soon as it is written."""
+    """A running kubectl process that handles each YAML document as soon as it is written to its standard input."""
 
     def __init__(self, process: "subprocess.Popen[str]", arguments: tuple[str, ...]) -> None:
         self._process = process
@@ -126,36 +126,36 @@ def _read_output(process: "subprocess.Popen[str]", arguments: tuple[str, ...], i
 
 #: The maximum lateness, in virtual time, that counts as on time.
 LATENESS_TOLERANCE: Final = 3 * SECOND
-#: The reason of a row that differs although no Job or reading was late.
+#: The reason that is given if a row differs although no Job or reading was late.
 UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in batchyard; please report it"
 
 
 class Timing(NamedTuple):
-    """The lateness of a Job or reading of a guide step, in virtual time."""
+    """How late a Job was created, or queues or nodes were read, in a step of the guide (in virtual time)."""
 
     step: str
-    what: str
+    event_kind: str
     name: str
-    late: Duration
-    #: Whether the event happened; if not, `late` is how long the guide waited for it.
+    lateness: Duration
+    #: Whether the event happened; if not, `lateness` is how long the guide waited for it.
     is_reached: bool = True
 
     def __str__(self) -> str:
-        """Return the step, the event and its lateness as one sentence."""
-        subject = f"step {self.step}: {self.what} {self.name}"
+        """Return the step, the late event and its lateness as one sentence."""
+        subject = f"step {self.step}: {self.event_kind} {self.name}"
         if not self.is_reached:
-            return f"{subject} did not happen within {_format_lateness(self.late)} of its due time"
-        return f"{subject} was {_format_lateness(self.late)} late"
+            return f"{subject} did not happen within {_format_lateness(self.lateness)} of its due time"
+        return f"{subject} was {_format_lateness(self.lateness)} late"
 
     def document(self) -> Mapping[str, Any]:
-        """Return the timing as a JSON object."""
-        late = self.late / SECOND
-        event = {"step": self.step, "what": self.what, "name": self.name}
-        return {**event, "lateSeconds": late, "reached": self.is_reached}
+        """Return the lateness of the event as a JSON object."""
+        late_seconds = self.lateness / SECOND
+        event = {"step": self.step, "what": self.event_kind, "name": self.name}
+        return {**event, "lateSeconds": late_seconds, "reached": self.is_reached}
 
 
 class DifferentRow(NamedTuple):
-    """A table row that differs between the live platform and the simulation, with the reason."""
+    """An output row of the guide that differs between the live platform and the simulation, with the reason."""
 
     name: str
     simulated: str
@@ -163,7 +163,7 @@ class DifferentRow(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """Return the row name, both texts and the reason as one line."""
+        """Return the row name, its text in the simulation and on the live platform, and the reason as one line."""
         return f"{self.name}: simulated {self.simulated}, live {self.live}; reason: {self.reason}"
 
     @property
@@ -173,29 +173,29 @@ class DifferentRow(NamedTuple):
 
 
 class Timings:
-    """The lateness of all Jobs and readings of a guide."""
+    """The lateness of all Job creations and readings while a guide runs on a live platform."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         self._steps = steps
         self._recorded: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Record a lateness; ignore Jobs and readings that were on time."""
-        if timing.late > 0 or not timing.is_reached:
+        """Record how late a Job was created or objects were read; ignore what was on time."""
+        if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
     @property
     def missed_timings(self) -> Sequence[Timing]:
-        """The recorded timings that exceed the tolerance or whose event did not happen."""
-        return [timing for timing in self._recorded if timing.late > LATENESS_TOLERANCE or not timing.is_reached]
+        """The recorded timings that exceed the tolerated lateness, or whose event did not happen."""
+        return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
-        """Return the speed at which the same real-time delays are within the tolerance; half of `speed` if unknown."""
-        max_lateness = max((timing.late for timing in self.missed_timings if timing.is_reached), default=0)
+        """Return the clock speed at which the same delays would be tolerated; half of `speed` if unknown."""
+        max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
     def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
-        """Return the rows that differ from the simulation, each with the late timing that explains it."""
+        """Return the rows that differ from the simulation, each with the late event that explains the difference."""
         names = [
             name
             for name in dict.fromkeys((*expected_rows, *live_rows))
@@ -207,14 +207,16 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Return the largest lateness up to the row's step; of all steps if the row belongs to no step."""
+        """Describe the most delayed Job or reading up to the step of this output row, or of all steps, to explain the
+        row.
+        """
         step, is_of_step, _ = row.partition(": ")
         steps = self._steps[: self._steps.index(step) + 1] if is_of_step else self._steps
         timings = [timing for timing in self._recorded if timing.step in steps]
         if not timings:
             return UNEXPLAINED_REASON
-        latest_timing = max(timings, key=lambda timing: timing.late)
-        other_late_count = sum(timing.late > LATENESS_TOLERANCE for timing in timings) - 1
+        latest_timing = max(timings, key=lambda timing: timing.lateness)
+        other_late_count = sum(timing.lateness > LATENESS_TOLERANCE for timing in timings) - 1
         return f"{latest_timing}, and {other_late_count} more were late" if other_late_count > 0 else str(latest_timing)
 
 
@@ -233,7 +235,7 @@ _CLOCK_POLL_INTERVAL: Final = 0.005  # seconds
 
 
 class StartedPlatform(NamedTuple):
-    """A running platform in its own process, with a connection to it."""
+    """A live platform that runs in its own process, with an HTTP connection to it."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -243,7 +245,7 @@ class StartedPlatform(NamedTuple):
 
 
 class GuideMoment(NamedTuple):
-    """An instant of the guide, and the revision of the platform's objects at that instant."""
+    """A virtual time of the guide's run, and the revision (resourceVersion) of the platform's objects at that time."""
 
     now: Instant
     revision: int
@@ -253,7 +255,7 @@ class GuideMoment(NamedTuple):
 def running_platform_context(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[StartedPlatform]:
-    """Run a platform with a temporary data directory while the context is active."""
+    """Run a platform in its own process, with a temporary data directory, until the end of the `with` block."""
     if shutil.which("kubectl") is None:
         output.fail("batchyard: kubectl not found on the PATH; install it, or run the guide without --live")
     with TemporaryDirectory(prefix="batchyard-guide-") as name:
@@ -275,7 +277,7 @@ _DueJob: TypeAlias = tuple[Instant, dict[str, Any]]
 
 
 class LiveGuide:
-    """Plays a guide on a running platform; with `stops_clock` the clock stops for its Jobs and readings."""
+    """Runs a guide on a live platform; with `stops_clock`, the virtual clock stops for each Job and reading."""
 
     def __init__(self, guide: Guide, live_platform: StartedPlatform, *, stops_clock: bool = False) -> None:
         self._files = guide.files
@@ -292,7 +294,7 @@ class LiveGuide:
         self.timings = Timings([])
 
     def play(self, steps: Sequence[GuideStep]) -> Iterator[GuideObservation]:
-        """Play the steps one by one and yield the queues and nodes after each step."""
+        """Run the guide's steps one by one; yield the queues and nodes after each step."""
         self.timings = Timings([step.name for step in steps])
         self._kubectl.run("apply", "-f", "-", input_text="\n".join(map(json.dumps, self._documents_of(PLATFORM_FILES))))
         kubectl_stream = self._prepare_step(steps[0])
@@ -307,15 +309,15 @@ class LiveGuide:
             yield GuideObservation(step, now, queues, self._last_reading.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
-        """Return the instant of the latest reading."""
+        """Return the virtual time of the latest reading of objects."""
         return self._last_reading.now
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind at the latest reading."""
+        """Return all objects of a kind as they were at the latest reading."""
         return self._objects_at(self._last_reading, kind)
 
     def _start_instant(self) -> Instant:
-        """Record the ready nodes as initial; return the next whole minute since the Cluster's creation."""
+        """Record the initial ready nodes of each pool; return the next whole minute since the Cluster's creation."""
         self._last_reading = self._current_moment()
         self.initial = ready_by_pool(self.objects(scheme.NODE))
         (cluster,) = self.objects(scheme.CLUSTER)
@@ -323,7 +325,7 @@ class LiveGuide:
         return created_at - (created_at - self._current_moment().now) // MINUTE * MINUTE
 
     def _objects_at(self, moment: GuideMoment, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind at the revision of a moment."""
+        """Return all objects of a kind as they were at the revision (resourceVersion) of `moment`."""
         info = scheme.kind_info(kind)
         group = f"apis/{info.group}" if info.group else "api"
         revision_query = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
@@ -331,11 +333,11 @@ class LiveGuide:
         type_fields = {"apiVersion": info.api_version, "kind": info.kind}  # list items omit these fields
         return [{**type_fields, **item} for item in self._request(path)["items"]]
 
-    def _record_reading(self, step: GuideStep, subject: str, late: Duration) -> None:
-        self.timings.note(Timing(step.name, "reading of", f"the {subject}", late))
+    def _record_reading(self, step: GuideStep, subject: str, lateness: Duration) -> None:
+        self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """Return the instant and the ClusterQueues, once they are due and their counts include every Workload."""
+        """Read the ClusterQueues from `due_at` on until they count every Workload; return the time and the queues."""
         for attempt in range(_QUEUE_READINGS_MAX):
             moment = self._wait_for_moment(due_at + attempt * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
@@ -349,7 +351,7 @@ class LiveGuide:
         return moment.now, queues
 
     def _prepare_step(self, step: GuideStep | None) -> KubectlStream | None:
-        """Start a kubectl process that creates the objects which a step's Jobs need, and can then create the Jobs."""
+        """Start the kubectl process that creates the objects which a step's Jobs need; None if the step has no Jobs."""
         if step is None or step.folder is None:
             return None
         kubectl_stream = self._kubectl.start_stream("create", "-f", "-", "-o", _CREATION_TIME_FORMAT)
@@ -359,7 +361,7 @@ class LiveGuide:
         return kubectl_stream
 
     def _create_jobs_or_wait(self, step: GuideStep, kubectl_stream: KubectlStream | None) -> Instant:
-        """Create a step's Jobs at their due times, or wait until all Jobs end; return when that was done."""
+        """Create a step's Jobs at their due times, or wait until all Jobs end; return the virtual time at the end."""
         if kubectl_stream is None:
             return self._wait_until_idle(step)
         files = self._files[step.name]
@@ -372,8 +374,8 @@ class LiveGuide:
         creation_times = (self._create_with_stopped_clock if self._stops_clock else self._create_with_running_clock)(
             step, due_jobs, kubectl_stream
         )
-        pairs = zip(due_jobs, creation_times, strict=True)
-        lateness = {document["metadata"]["name"]: instant - due_at for (due_at, document), instant in pairs}
+        jobs_and_times = zip(due_jobs, creation_times, strict=True)
+        lateness = {document["metadata"]["name"]: instant - due_at for (due_at, document), instant in jobs_and_times}
         for name, duration in lateness.items():
             self.timings.note(Timing(step.name, "Job", name, duration))
         return max(due_jobs[-1][0], *creation_times)
@@ -399,7 +401,7 @@ class LiveGuide:
         """Create each Job at its due time without stopping the clock; return the creation times."""
         started_at, wall_started_at = self._wait_for_moment(self.began + step.starts_at).now, wall_clock()
         for due_at, document in due_jobs:
-            self._wait(due_at - started_at - int((wall_clock() - wall_started_at) * self._platform.speed))
+            self._wait_for_duration(due_at - started_at - int((wall_clock() - wall_started_at) * self._platform.speed))
             kubectl_stream.write_document(_with_run_time(document, step.runtime, self._cluster))
         return [parse_time(text) for text in kubectl_stream.end().split()][
             -len(due_jobs) :
@@ -409,7 +411,7 @@ class LiveGuide:
         return [document for path, _ in self._files[step] for document in _read_documents(path)]
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
-        """Wait until all Jobs have ended and the added nodes are removed; return that instant, in whole minutes."""
+        """Wait until all Jobs have ended and the added nodes are removed; return the virtual time, in whole minutes."""
         instant = started_at = self.began + step.starts_at
         while (
             unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
@@ -430,13 +432,15 @@ class LiveGuide:
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
-        """Wait for an instant and return its moment, which can be later if the clock does not stop."""
+        """Wait for a virtual time; return the time reached (later if the clock does not stop) and the objects'
+        revision.
+        """
         if self._stops_clock:
             self._request(CLOCK, {"until": instant})
         while (moment := self._current_moment()).now < instant:
-            self._wait(instant - moment.now)
+            self._wait_for_duration(instant - moment.now)
         while self._stops_clock and not self._request(CLOCK)["hasStopped"]:
-            self._wait(int(_CLOCK_POLL_INTERVAL * SECOND * self._platform.speed))
+            self._wait_for_duration(int(_CLOCK_POLL_INTERVAL * SECOND * self._platform.speed))
         return self._current_moment() if self._stops_clock else moment
 
     def _current_moment(self) -> GuideMoment:
@@ -444,16 +448,16 @@ class LiveGuide:
         return GuideMoment(status["instant"], status["revision"])
 
     def _request(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Send a request to the platform as its owner; reconnect once if the connection broke."""
+        """Send a request to the platform with its owner's credentials; reconnect once if the connection broke."""
         connection = self._platform.connection
         try:
             return request_as_owner(connection, path, put)
         except (OSError, http.client.HTTPException):
-            self._wait(0)  # ends the command if the platform has ended
+            self._wait_for_duration(0)  # ends the command if the platform has ended
             connection.close()
             return request_as_owner(connection, path, put)
 
-    def _wait(self, duration: Duration) -> None:
+    def _wait_for_duration(self, duration: Duration) -> None:
         """Wait for a duration in virtual time; the command exits if the platform ends meanwhile."""
         try:
             self._platform.process.wait(duration / SECOND / self._platform.speed)
@@ -464,7 +468,7 @@ class LiveGuide:
 
 
 def _counted_workloads(queue: Obj) -> int:
-    """Return the number of Workloads that the status of a ClusterQueue counts."""
+    """Return the number of Workloads in a ClusterQueue's status: pending Workloads and those with reserved quota."""
     status = queue.get("status") or {}
     workload_count: int = status.get("pendingWorkloads", 0) + status.get("reservingWorkloads", 0)
     return workload_count
@@ -476,7 +480,7 @@ def _read_documents(path: Path) -> Sequence[dict[str, Any]]:
 
 
 def _with_run_time(document: dict[str, Any], runtime: str, cluster: Obj | None) -> dict[str, Any]:
-    """Set the run time of a Job manifest, unless the manifest or the Cluster sets one."""
+    """Return a Job manifest with this run time, unless the manifest or the Cluster already sets a run time."""
     if is_timed(document, cluster):
         return document
     metadata = document["metadata"]

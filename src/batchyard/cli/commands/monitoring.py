@@ -1,4 +1,4 @@
-"""The command `batchyard monitoring`: runs Prometheus and Grafana for a platform, with generated configurations."""
+"""The command `batchyard monitoring`: runs the installed Prometheus and Grafana for a platform, and configures both."""
 
 import http.client
 import json
@@ -59,18 +59,18 @@ check_for_plugin_updates = false
 
 
 class MonitoringFolder(NamedTuple):
-    """The paths of the generated files and data in the monitoring folder of a data directory."""
+    """Paths of the files that `batchyard monitoring` generates or stores in a platform's data directory."""
 
     path: Path
 
     @property
     def state(self) -> Path:
-        """The state file, which records the running processes."""
+        """The state file, which records the running Prometheus and Grafana processes."""
         return self.path / "monitoring.json"
 
     @property
     def prometheus(self) -> Path:
-        """The folder of Prometheus."""
+        """The folder with Prometheus' configuration, rules, data and log."""
         return self.path / "prometheus"
 
     @property
@@ -80,7 +80,7 @@ class MonitoringFolder(NamedTuple):
 
     @property
     def grafana(self) -> Path:
-        """The folder of Grafana."""
+        """The folder with Grafana's settings, dashboards, data and log."""
         return self.path / "grafana"
 
     @property
@@ -174,7 +174,7 @@ class ProgramError(Exception):
 
 
 class HttpProgram(NamedTuple):
-    """A program to start: its command line, port, readiness path and log file."""
+    """Prometheus or Grafana: its command line, its port, the URL path that reports readiness, and its log file."""
 
     #: The name in messages.
     name: str
@@ -205,18 +205,18 @@ def url_of(port: int) -> str:
 
 
 def free_port(port: int, option: str) -> int:
-    """Return the port, or a free port for 0; raise ProgramError if the port is in use."""
+    """Return `port`, or any free port if it is 0; raise ProgramError if the port is in use. `option` sets the port."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
-            port_in_use: int = server_socket.getsockname()[1]
-            return port_in_use
+            bound_port: int = server_socket.getsockname()[1]
+            return bound_port
     except OSError as error:
         problem = f"cannot use port {port} of {LOOPBACK}: {error.strerror}"
         raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any free port") from error
 
 
 def start(program: HttpProgram) -> "subprocess.Popen[bytes]":
-    """Start a program in its own session, so that Ctrl-C does not reach it."""
+    """Start Prometheus or Grafana in its own session, so that Ctrl-C does not reach the process."""
     with program.log.open("wb") as log:
         return subprocess.Popen(  # noqa: S603 - Prometheus or Grafana, with fixed arguments
             program.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -224,7 +224,7 @@ def start(program: HttpProgram) -> "subprocess.Popen[bytes]":
 
 
 def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until a program is ready; raise ProgramError if it ends or is not ready in time."""
+    """Wait until the program reports readiness; raise ProgramError if its process ends or is not ready in time."""
     for _ in range(round(READY_TIMEOUT / _POLL_INTERVAL)):
         if _is_ready(program):
             return
@@ -236,11 +236,11 @@ def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -
     raise ProgramError(f"{program.name} was not ready within {READY_TIMEOUT} s; read its log {program.log}")
 
 
-def ended_error(program: HttpProgram, code: int) -> ProgramError:
+def ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
     """Return the error for a program that ended unexpectedly, with its last log lines."""
     lines = program.log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
     message = "".join(f"\n  {line}" for line in lines)
-    return ProgramError(f"{program.name} ended with exit code {code}; the end of its log {program.log}:{message}")
+    return ProgramError(f"{program.name} ended with exit code {exit_code}; the end of its log {program.log}:{message}")
 
 
 def _is_ready(program: HttpProgram) -> bool:
@@ -265,17 +265,17 @@ def end_process(process: "subprocess.Popen[bytes]") -> None:
 
 
 def served_process(process: "subprocess.Popen[bytes]", program: HttpProgram) -> ServedProcess:
-    """Return the state file entry of a process that is ready."""
+    """Return the state file's record of a running process: its pid, URL and start time."""
     return ServedProcess(process.pid, program.url, process_start_time(process.pid))
 
 
 def write_served_processes(state: Path, processes: Mapping[str, ServedProcess]) -> None:
-    """Write the state file: the running processes by name."""
+    """Write the state file, which records the running processes by program name."""
     write_private(state, json.dumps({name: process._asdict() for name, process in processes.items()}).encode())
 
 
 def read_served_processes(state: Path) -> Mapping[str, ServedProcess]:
-    """Return the processes of the state file that are still running, by name."""
+    """Return the processes that the state file records and that still run, by program name."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
         fields = {name: (int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
@@ -293,7 +293,7 @@ def end_served_process(process: ServedProcess) -> bool:
 
 
 def _has_ended(process: ServedProcess, timeout_seconds: float) -> bool:
-    """Return whether a process has ended, or ends within some seconds; a zombie counts as ended."""
+    """Return whether a process ends within `timeout_seconds` or has already ended; a zombie counts as ended."""
     try:
         process_fd = os.pidfd_open(process.pid)
     except (ProcessLookupError, OverflowError, ValueError):
@@ -333,7 +333,7 @@ _ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 
 def start_monitoring(request: MonitoringRequest) -> None:
-    """Write the files and start the programs; return when they end, or with `detach` once they are ready."""
+    """Configure and start Prometheus and Grafana; return when one ends, or with `detach` once both are ready."""
     platform_process = running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
     if prometheus_path is None:
@@ -358,7 +358,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
 
 
 def end_monitoring(data_dir: Path) -> None:
-    """End the programs that another `batchyard monitoring` command started."""
+    """End the Prometheus and Grafana processes that another `batchyard monitoring` command started."""
     folder = monitoring_folder(data_dir)
     processes = read_served_processes(folder.state)
     if not processes:
@@ -388,7 +388,7 @@ def _starts_grafana(request: MonitoringRequest) -> bool:
 
 
 def _grafana_program() -> Sequence[str]:
-    """Return the command that runs Grafana's server; empty if Grafana is not installed."""
+    """Return the start of Grafana's command line, such as `grafana server`; empty if Grafana is not installed."""
     if (program_path := shutil.which("grafana")) is not None:
         return [program_path, "server"]
     old_program_path = shutil.which("grafana-server")
@@ -400,13 +400,13 @@ def _grafana_program_definition(folder: MonitoringFolder, port: int) -> HttpProg
 
 
 def _grafana_command(folder: MonitoringFolder) -> list[str]:
-    """Return the command line of Grafana with the generated settings, even if Grafana is not installed."""
+    """Return the command line that runs Grafana with the generated settings, even if Grafana is not installed."""
     program = _grafana_program() or ("grafana", "server")
     return [*program, f"--homepath={_grafana_home(program[0])}", f"--config={folder.settings}"]
 
 
 def _grafana_home(program: str) -> Path:
-    """Return the folder of Grafana's own files: beside the program if it has them, else the folder of the packages."""
+    """Return the folder of Grafana's own files: near the program if they are there, else that of Linux packages."""
     archive_folder = Path(program).resolve().parents[1] if "/" in program else Path(_GRAFANA_HOME)
     return archive_folder if (archive_folder / "conf" / "defaults.ini").is_file() else Path(_GRAFANA_HOME)
 
@@ -414,7 +414,7 @@ def _grafana_home(program: str) -> Path:
 def _run_programs(
     programs: Sequence[HttpProgram], folder: MonitoringFolder, platform: str, request: MonitoringRequest
 ) -> None:
-    """Start the programs in order, print their URLs, and wait until one ends unless detached."""
+    """Start the programs one after the other and print their URLs; unless detached, wait until one ends."""
     with _raise_on_signal(), _end_processes_on_exit(folder, request) as processes:
         for program in programs:
             process = start(program)
@@ -427,7 +427,7 @@ def _run_programs(
                     for started_program, running in processes
                 },
             )
-        _print_result(_document(processes, folder, platform), request)
+        _print_result(_monitoring_document(processes, folder, platform), request)
         if not request.detach:
             _wait_until_one_ends(processes)
 
@@ -438,7 +438,7 @@ class _TerminationRequested(BaseException):
 
 @contextmanager
 def _raise_on_signal() -> Iterator[None]:
-    """Convert SIGINT and SIGTERM into an orderly end of the command with exit code 0."""
+    """End the `with` block at SIGINT or SIGTERM, so that the command ends in order, with exit code 0."""
 
     def handle_signal(_signal: int, _frame: FrameType | None) -> None:
         for number in _END_SIGNALS:  # ignore further signals while the programs end
@@ -457,7 +457,7 @@ def _raise_on_signal() -> Iterator[None]:
 
 @contextmanager
 def _end_processes_on_exit(folder: MonitoringFolder, request: MonitoringRequest) -> Iterator[_ProgramProcesses]:
-    """Terminate the started processes at the end of the block; with `detach` only if the block fails."""
+    """Terminate the started processes at the end of the `with` block; with `detach`, only if the block fails."""
     processes: _ProgramProcesses = []
     keeps_running = False
     try:
@@ -471,7 +471,7 @@ def _end_processes_on_exit(folder: MonitoringFolder, request: MonitoringRequest)
 
 
 def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
-    """Wait until one of the processes ends, then raise ProgramError."""
+    """Wait until Prometheus or Grafana ends, then raise ProgramError."""
     while True:
         for program, process in processes:
             try:
@@ -481,8 +481,8 @@ def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
             raise ended_error(program, process.returncode)
 
 
-def _document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
-    """Return the JSON document about the processes: URLs, pids and files."""
+def _monitoring_document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
+    """Return the JSON document that the command prints: URLs, pids and files of Prometheus and Grafana."""
     by_name = {program.name: (program, process.pid) for program, process in processes}
     prometheus, pid = by_name[_PROMETHEUS]
     grafana = by_name.get(_GRAFANA)
@@ -515,7 +515,7 @@ def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> No
         output.report_line(f"batchyard: Grafana listening on {url}, pid {pid}; log in as admin, admin")
     else:
         grafana_state = "is not started" if _grafana_program() else "is not installed"
-        output.report_line(f"batchyard: Grafana {grafana_state}; start it with our data source and dashboards:")
+        output.report_line(f"batchyard: Grafana {grafana_state}; start Grafana with our data source and dashboards:")
         output.report_line(f"  {join(grafana['command'])}")
     if request.detach:
         folder = quote(str(request.data_dir))

@@ -1,4 +1,7 @@
-"""The command `batchyard operator`: runs the controllers, or shadow mode, against an external API server."""
+"""The command `batchyard operator`: runs the controllers or shadow mode against an external API server.
+
+Shadow mode changes nothing: it predicts the decisions of the cluster's Kueue and reports each divergence.
+"""
 
 import asyncio
 import os
@@ -25,8 +28,8 @@ from batchyard.cli.options import (
     LogLevelOption,
     Otlp,
     ProgressFormat,
-    duration,
     parse_operator_controllers,
+    to_duration,
 )
 from batchyard.client.leader_election import LeaseSettings
 from batchyard.operator_manifests.deployment import InstallSettings as Installed
@@ -54,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def shadow(config: ShadowConfig, output_format: ProgressFormat) -> None:
-    """Run shadow mode until a termination signal or for the requested duration; exit with 1 after a divergence."""
+    """Run shadow mode until a termination signal or for the configured duration; exit with 1 after a divergence."""
     try:
         write = _write_text if output_format is ProgressFormat.TEXT else _write_json
         counts = uvloop.run(_run_until_signal(config, write))
@@ -70,7 +73,7 @@ def shadow(config: ShadowConfig, output_format: ProgressFormat) -> None:
 
 
 def summary(counts: ComparisonCounts) -> str:
-    """Return the result of shadow mode in one line."""
+    """Return the numbers of agreeing and of divergent decisions of Kueue as one line."""
     agreements = sum(counts.agreements.values())
     divergences_by_kind = ", ".join(f"{count} {name}" for name, count in sorted(counts.divergences.items()))
     message = f"{agreements} decisions of Kueue as predicted, {counts.divergence_count} divergences"
@@ -98,12 +101,14 @@ Shadow: TypeAlias = Annotated[
 ]
 Lasts: TypeAlias = Annotated[
     Duration | None,
-    typer.Option("--for", parser=duration, metavar="DURATION", help="With --shadow: end after this duration."),
+    typer.Option("--for", parser=to_duration, metavar="DURATION", help="With --shadow: end after this duration."),
 ]
 Patience: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
-        parser=duration, metavar="DURATION", help="With --shadow: longest delay between both decisions; default: 15s."
+        parser=to_duration,
+        metavar="DURATION",
+        help="With --shadow: longest delay between both decisions; default: 15s.",
     ),
 ]
 
@@ -116,7 +121,7 @@ Output: TypeAlias = Annotated[
 def is_shadow(
     shadow: bool, lasts: Duration | None, patience: Duration | None, output_format: ProgressFormat | None
 ) -> bool:
-    """Return whether shadow mode is on; raise BadParameter if its options are set without `--shadow`."""
+    """Return whether shadow mode is on; raise BadParameter if an option of shadow mode is set without `--shadow`."""
     if not shadow and any(option is not None for option in (lasts, patience, output_format)):
         raise typer.BadParameter("--for, --patience and --output require --shadow")
     return shadow
@@ -131,9 +136,9 @@ def run_shadow(
     kueue: tuple[Path | None, bool],
     form: ProgressFormat | None,
 ) -> None:
-    """Run shadow mode beside a Kueue; `kueue` is its Configuration file and whether it uses fair sharing."""
-    default = ShadowSettings()
-    settings = default if patience is None else ShadowSettings(min(default.settle, patience // 2), patience)
+    """Compare a running Kueue's decisions with batchyard's; `kueue` is its Configuration file and fair sharing flag."""
+    defaults = ShadowSettings()
+    settings = defaults if patience is None else ShadowSettings(min(defaults.settle, patience // 2), patience)
     config, fair_sharing = kueue
     kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(
@@ -205,11 +210,11 @@ def _operator_config(options: OperatorOptions) -> OperatorConfig:
 
 
 def _kueue_settings(options: OperatorOptions) -> KueueSettings:
-    """Return the Kueue settings, with the PodsReady timeout also applied to Workloads without a job."""
-    kueue = KueueSettings() if options.config is None else read_kueue_settings(options.config)
-    if kueue.pods_ready is not None:
-        kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))
-    return kueue.with_fair_sharing() if options.fair_sharing else kueue
+    """Return the Kueue settings; the PodsReady timeout also applies to Workloads that no job object owns."""
+    settings = KueueSettings() if options.config is None else read_kueue_settings(options.config)
+    if settings.pods_ready is not None:
+        settings = replace(settings, pods_ready=replace(settings.pods_ready, without_job=True))
+    return settings.with_fair_sharing() if options.fair_sharing else settings
 
 
 def _lease_settings(lease: LeaseOptions) -> LeaseSettings:
@@ -230,7 +235,7 @@ async def _run_operator_until_signal(config: OperatorConfig) -> None:
 
 def _lease_option(name: str, description: str, default: str) -> Any:
     option = f"--leader-elect-{name}"
-    return typer.Option(option, parser=duration, metavar="DURATION", help=description, show_default=default)
+    return typer.Option(option, parser=to_duration, metavar="DURATION", help=description, show_default=default)
 
 
 _Kubeconfig: TypeAlias = Annotated[
@@ -267,7 +272,7 @@ _WebhookLifetime: TypeAlias = Annotated[
     Duration,
     typer.Option(
         "--webhook-certificate-lifetime",
-        parser=duration,
+        parser=to_duration,
         metavar="DURATION",
         help="Validity of a webhook certificate.",
         show_default="8760h",

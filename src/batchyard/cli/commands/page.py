@@ -19,7 +19,7 @@ from batchyard.server.platform.credentials import ADMIN_USER, CredentialsError, 
 
 
 class PageViewer(NamedTuple):
-    """The user of the link, its groups and the hours of validity; name '' selects the platform's owner."""
+    """The user that the dashboard link authenticates: name ('' for the platform's owner), groups, hours of validity."""
 
     name: str
     groups: Sequence[str]
@@ -27,7 +27,7 @@ class PageViewer(NamedTuple):
 
 
 def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
-    """Print the link, or open it in a browser."""
+    """Print the link to the dashboard, or open it in a browser."""
     platform_process = running_platform(folder)
     link = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
     if platform_process.url.startswith("https:"):

@@ -41,11 +41,11 @@ from batchyard.sim.world import EPOCH, ignore_record
 
 _COST_COLUMNS: Final = ("MACHINE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in USES), "COST")
 #: The decimal places of hours, which make them exact to a hundredth of a second.
-_HOUR_DIGITS: Final = 6
+_HOUR_DECIMAL_PLACES: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
-    """Return the cost tables by pool and by team; the costs of unused machine hours are listed as (unused)."""
+    """Return two tables of a run's costs: by pool and by team; the row (unused) has costs of unused machine hours."""
     pools = [["POOL", "PROVISIONING", *_COST_COLUMNS]]
     pools += [[line.pool, line.provisioning, *_cost_cells(lines)] for line, lines in _group_lines(statement.by_pool)]
     teams = [["TEAM", *_COST_COLUMNS]]
@@ -55,20 +55,20 @@ def costs_tables(statement: Statement) -> str:
 
 
 def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
-    """Return the table of gangs that lost a machine: time to recovery, lost pod time, and preempted gangs."""
+    """Return the table of Workloads (gangs) that lost a machine: recovery time, lost pod time, preempted Workloads."""
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
     return format_table([header, *(_loss_row(loss, now) for loss in losses)])
 
 
 def unplaced_table(pods: Iterable[Obj]) -> str:
-    """Return the table of pods without a node and the reasons; empty if all pods have a node."""
-    views = [pod_view(pod) for pod in pods]
-    rows = [[pod.namespace, pod.name, pod.unplaced] for pod in views if pod.awaits_node and pod.unplaced]
+    """Return a table of the pods that were not scheduled to a node, with the reasons; empty if there are none."""
+    pod_views = [pod_view(pod) for pod in pods]
+    rows = [[pod.namespace, pod.name, pod.unplaced] for pod in pod_views if pod.awaits_node and pod.unplaced]
     return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
 
 
 def accounting_document(result: Result) -> dict[str, Any]:
-    """Return costs and recoveries as a document, if the run has machines: dollars as exact text, times in seconds."""
+    """Return a run's costs (dollars as exact text) and recoveries from machine losses; empty without machines."""
     if result.costs is None:
         return {}
     costs = {
@@ -85,8 +85,8 @@ def accounting_document(result: Result) -> dict[str, Any]:
 def _use_fields(line: StatementLine) -> dict[str, Any]:
     return {
         "use": line.use,
-        "machineHours": round(line.machine_hours, _HOUR_DIGITS),
-        "acceleratorHours": round(line.accelerator_hours, _HOUR_DIGITS),
+        "machineHours": round(line.machine_hours, _HOUR_DECIMAL_PLACES),
+        "acceleratorHours": round(line.accelerator_hours, _HOUR_DECIMAL_PLACES),
         "cost": _exact_dollars(line.cents),
     }
 
@@ -103,7 +103,7 @@ def _table_without_empty_columns(rows: Table) -> str:
 
 
 def _group_lines(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, list[StatementLine]]]:
-    """Return the cost lines of each pool or team, with the first line of each group."""
+    """Group cost lines by pool, provisioning and team; return each group's first line and all of its lines."""
     groups: dict[tuple[str, str, str], list[StatementLine]] = {}
     for line in lines:
         groups.setdefault((line.pool, line.provisioning, line.team), []).append(line)
@@ -111,7 +111,7 @@ def _group_lines(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, li
 
 
 def _cost_cells(lines: Sequence[StatementLine]) -> list[str]:
-    """Return the cells of a cost row: total hours, the cost of each use, and the total cost."""
+    """Return the cells of a cost table row: machine and accelerator hours, the cost of each use, and the total cost."""
     hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
     costs = [sum(line.cents for line in lines if line.use == use) for use in USES]
     return [
@@ -164,8 +164,8 @@ def run(request: SimulateRequest) -> None:
     scenario, state = read_scenario_and_state(request)
     with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
-        shown_before = () if state is None else state.added_events()
-        reporter = None if request.report is None else Reporter(simulation.world, shown_before)
+        earlier_events = () if state is None else state.added_events()
+        reporter = None if request.report is None else Reporter(simulation.world, earlier_events)
         result = run_to_end(simulation)
     if reporter is not None and request.report is not None:
         write_report(request.report, reporter.html(result.now, result.costs))
@@ -175,7 +175,7 @@ def run(request: SimulateRequest) -> None:
 
 
 def write_report(path: Path, html: str, option: str = "--report") -> None:
-    """Write an HTML report; the command exits if that fails. `option` is the option that names the file."""
+    """Write an HTML report; the command exits if that fails, and names `option`, with which the user chose the file."""
     try:
         path.write_text(html, "utf-8")
     except OSError as error:
@@ -183,7 +183,7 @@ def write_report(path: Path, html: str, option: str = "--report") -> None:
 
 
 def requested_scenario(request: SimulateRequest) -> Scenario:
-    """Return the scenario that the arguments describe; exit with 1 if it is invalid."""
+    """Return the scenario (the manifests to simulate) that the arguments name; exit with 1 if it is invalid."""
     scenario = read_scenario_or_exit([*request.paths, *([str(request.cluster)] if request.cluster else ())])
     if request.cluster is not None and scenario.cluster is None:
         output.fail(f"{request.cluster}: this file contains no Cluster of cloud.batchyard.dev/v1alpha1; add one")
@@ -191,7 +191,10 @@ def requested_scenario(request: SimulateRequest) -> Scenario:
 
 
 def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State | None]:
-    """Return the scenario to run, and the state it starts from, if any; manifests beside a state are applied to it."""
+    """Return the scenario to simulate and the cluster state that it starts from, or None without a state file.
+
+    Other manifests are applied to that state.
+    """
     states = [path for path in request.paths if is_state(path)]
     if not states:
         return requested_scenario(request), None
@@ -207,21 +210,21 @@ def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State |
     start = start_from_state(state)
     if scenario is None:
         return replace(start.scenario, runtime=request.runtime), state
-    kueue = start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
+    kueue_settings = start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
     cluster = scenario.cluster or start.cluster
-    return replace(scenario, cluster=cluster, kueue=kueue, runtime=request.runtime), state
+    return replace(scenario, cluster=cluster, kueue=kueue_settings, runtime=request.runtime), state
 
 
 @contextmanager
 def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
-    """Yield the options of a run while its event log is open."""
-    length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
+    """Yield the options of a simulation run; the run's event log is open until the end of the `with` block."""
+    run_length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield SimulationOptions(length, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
+        yield SimulationOptions(run_length, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
 
 
 def report_remarks(result: Result) -> None:
-    """Print the remarks on a run; exit with 1 if a preemption loop ended it."""
+    """Print remarks on a simulation run; exit with 1 if a preemption loop ended the run."""
     for line in run_remarks(result):
         output.report_line(line)
     if result.ending is RunEnding.LOOP:
@@ -229,39 +232,39 @@ def report_remarks(result: Result) -> None:
 
 
 def read_scenario_or_exit(paths: Sequence[str]) -> Scenario:
-    """Return the scenario of the given paths; print warnings, and exit on invalid manifests."""
+    """Return the scenario in the manifests at these paths; print warnings, and exit if a manifest is invalid."""
     try:
         scenario, warnings = read_scenario(paths)
     except InvalidScenario as invalid:
-        faults = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
     print_warnings(warnings)
     return scenario
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
-    """Print warnings about valid manifests."""
+    """Print the first warnings about manifests, and how many more there are."""
     for line in _first_lines(warnings, "warning"):
         output.report_line(line)
 
 
 def format_result(result: Result, output_format: Output) -> str:
-    """Format the final objects and the accounting tables; ClusterQueues are shown with all columns."""
+    """Format a run's final objects, then tables of unplaced pods, losses and costs; ClusterQueues get all columns."""
     if output_format in (Output.JSON, Output.YAML):
-        return render(result.objects, output_format, now=result.now, besides=accounting_document(result))
+        return render(result.objects, output_format, now=result.now, extra_fields=accounting_document(result))
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
     other_objects = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
-    tables = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]
-    tables.append(unplaced_table(result.objects[scheme.POD]))
+    table_texts = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]
+    table_texts.append(unplaced_table(result.objects[scheme.POD]))
     if result.losses:
-        tables.append(losses_table(result.losses, result.now))
+        table_texts.append(losses_table(result.losses, result.now))
     if result.costs is not None:
-        tables.append(costs_tables(result.costs))
-    return "\n".join(table for table in tables if table not in ("", NOTHING_FOUND)) or NOTHING_FOUND
+        table_texts.append(costs_tables(result.costs))
+    return "\n".join(table for table in table_texts if table not in ("", NOTHING_FOUND)) or NOTHING_FOUND
 
 
 def run_remarks(result: Result) -> Iterator[str]:
-    """Yield remarks on a run: rejected writes, missed faults, preemption loops, and a summary."""
+    """Yield remarks on a simulation run: rejected writes, faults without effect, preemption loops, and a summary."""
     yield from _first_lines([str(refusal) for refusal in result.refused], "rejected")
     yield from _first_lines(
         [f"{fault.path}: the fault matched no object at its time and had no effect" for fault in result.missed], "fault"
@@ -281,14 +284,14 @@ def run_remarks(result: Result) -> Iterator[str]:
 
 def format_go_duration(seconds: float) -> str:
     """Format a duration in Go's notation: 1h2m3.5s, 250ms."""
-    total = round(seconds * SECOND)
+    microseconds = round(seconds * SECOND)
     for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
-        if 0 < total < unit * 1000:
-            return f"{total / unit:g}{name}"
-    hours, remainder = divmod(total, HOUR)
+        if 0 < microseconds < unit * 1000:
+            return f"{microseconds / unit:g}{name}"
+    hours, remainder = divmod(microseconds, HOUR)
     minutes, remainder = divmod(remainder, MINUTE)
-    units = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder / SECOND:.9g}s": remainder}
-    return "".join(text for text, amount in units.items() if amount) or "0s"
+    amount_by_text = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder / SECOND:.9g}s": remainder}
+    return "".join(text for text, amount in amount_by_text.items() if amount) or "0s"
 
 
 def run_to_end(simulation: Simulation) -> Result:
@@ -302,7 +305,7 @@ def run_to_end(simulation: Simulation) -> Result:
 
 @contextmanager
 def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
-    """Yield a function that writes event log records as lines of compact JSON; it does nothing without a file."""
+    """Yield a function that writes records to the event log as JSON lines; without a `name`, it does nothing."""
     if name is None:
         yield ignore_record
         return
@@ -325,16 +328,16 @@ def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
 
 
 def _loop_messages(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
-    """Yield the message of each distinct loop once, with the number of detections."""
-    detections: dict[str, int] = {}
+    """Yield the message of each distinct preemption loop once, with the number of times that it was detected."""
+    detection_counts: dict[str, int] = {}
     for loop in loops:
-        detections[loop.message] = detections.get(loop.message, 0) + 1
-    for message, count in detections.items():
+        detection_counts[loop.message] = detection_counts.get(loop.message, 0) + 1
+    for message, count in detection_counts.items():
         yield f"{message}{f' (found {count} times)' if count > 1 else ''}"
 
 
 def _first_lines(lines: Sequence[str], label: str) -> Iterator[str]:
-    """Yield the first lines with their kind as prefix, and the number of further lines."""
+    """Yield the first lines, each prefixed with `label`, and the number of omitted lines."""
     yield from (f"{label}: {line}" for line in lines[:REMARKS_SHOWN_MAX])
     if len(lines) > REMARKS_SHOWN_MAX:
         yield f"{label}: and {len(lines) - REMARKS_SHOWN_MAX} more"
@@ -346,7 +349,7 @@ _UNKNOWN: Final = "-"
 
 
 def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
-    """Replay a cluster trace with a load factor and print its report; exit with 1 on failure."""
+    """Replay a cluster trace with its arrival rate times `load`, and print a report; exit with 1 on failure."""
     trace = _read_trace_or_exit(folder, load)
     has_manifests = bool(request.paths or request.cluster)
     scenario = add_manifests(trace, requested_scenario(request)) if has_manifests else None
@@ -354,13 +357,13 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
         replay = TraceRun(trace, options, scenario)
         result = run_to_end(replay.simulation)
     if request.events != "-":
-        rest = _without_trace(result) if has_manifests else None
-        output.write(_format_trace_report(replay.report(), rest, request.output))
+        manifests_result = _without_trace(result) if has_manifests else None
+        output.write(_format_trace_report(replay.report(), manifests_result, request.output))
     report_remarks(result)
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
-    """Return the trace report as tables, separated by empty lines."""
+    """Return the report on a replayed trace as tables, separated by empty lines."""
     tables_by_title = {
         "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods_table(report),
         "waits of pods scheduled in both, from creation to binding": _waits_table(report),
@@ -379,13 +382,13 @@ def _read_trace_or_exit(folder: Path, load: Fraction) -> Trace:
         lines = [str(fault) for fault in invalid.faults[:REMARKS_SHOWN_MAX]]
         if len(invalid.faults) > REMARKS_SHOWN_MAX:
             lines.append(f"and {len(invalid.faults) - REMARKS_SHOWN_MAX} more")
-        faults = len(invalid.faults)
-        lines.append(f"batchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        lines.append(f"batchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
         output.fail("\n".join(lines))
 
 
 def _format_trace_report(report: TraceReport, result: Result | None, output_format: Output) -> str:
-    """Format the trace report, and the objects of manifests that ran beside the trace."""
+    """Format the report on a replayed trace, and the final objects of the manifests that ran beside the trace."""
     if output_format.is_table:
         tables = report_tables(report, wide=output_format is Output.WIDE)
         return tables if result is None else f"{tables}\n{format_result(result, output_format)}"
@@ -396,7 +399,7 @@ def _format_trace_report(report: TraceReport, result: Result | None, output_form
 
 
 def _without_trace(result: Result) -> Result:
-    """Return the result without the nodes and pods of the trace, which would be thousands of uniform rows."""
+    """Return the result without the nodes and pods of the replayed trace, which are thousands of uniform rows."""
     pods = [pod for pod in result.objects[scheme.POD] if pod["metadata"]["namespace"] != NAMESPACE]
     return replace(result, objects={**result.objects, scheme.NODE: [], scheme.POD: pods})
 
@@ -407,8 +410,8 @@ _USAGE_HEADER: Final = ["NODES WITH", "NODES", "RESOURCE", "MEAN", "PEAK", "PEAK
 def _pods_table(report: TraceReport) -> Table:
     pods = report.pods
     header = ["PODS", "PLACED HERE", "PLACED THERE", "IN BOTH", "WAITING", "NOT CREATED"]
-    numbers = pods.total, pods.placed_here, pods.placed_there, pods.placed_in_both, pods.waiting, pods.not_created
-    return [header, list(map(str, numbers))]
+    pod_counts = pods.total, pods.placed_here, pods.placed_there, pods.placed_in_both, pods.waiting, pods.not_created
+    return [header, list(map(str, pod_counts))]
 
 
 def _waits_table(report: TraceReport) -> Table:
@@ -437,15 +440,15 @@ def _reasons_table(report: TraceReport) -> Table:
 
 
 def _usage_row(row: Usage) -> list[str]:
-    shares = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
+    cells = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
     mean, peak = _format_percent(row.mean), _format_percent(row.peak)
-    return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *shares]
+    return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *cells]
 
 
 def _fragmentation_table(report: TraceReport) -> Table:
     fragmentation = report.fragmentation
-    shares = [_format_percent(share) for share in (fragmentation.mean, fragmentation.peak)]
-    cells = [*shares, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)]
+    share_cells = [_format_percent(share) for share in (fragmentation.mean, fragmentation.peak)]
+    cells = [*share_cells, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)]
     return [["MEAN", "PEAK", "PEAK AT", "AT LEAST"], cells]
 
 
@@ -470,7 +473,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 def parse_run_length(text: str) -> Duration:
-    """Parse the maximum virtual time of a run; raise BadParameter if it is malformed."""
+    """Parse the maximum virtual time of a simulation run; raise BadParameter if the text is malformed."""
     try:
         return run_length(text)
     except ValueError as error:
@@ -478,7 +481,7 @@ def parse_run_length(text: str) -> Duration:
 
 
 def parse_load_factor(text: str) -> Fraction:
-    """Parse the factor on a trace's arrival rate; raise BadParameter if it is malformed."""
+    """Parse the factor by which a trace's arrival rate is multiplied; raise BadParameter if it is malformed."""
     try:
         return parse_load(text)
     except ValueError as error:

@@ -22,7 +22,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.cli import output
 from batchyard.cli.cluster_access import SNAPSHOT_KINDS, SOURCE_ERRORS, ClusterTarget, read_snapshot
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import ObjectCounter
 from batchyard.server.operator.snapshot import SnapshotResult
 from batchyard.sim.redaction import Redaction, without_secrets
@@ -48,7 +48,7 @@ class SnapshotRequest:
 
 
 def run(request: SnapshotRequest) -> None:
-    """Write the snapshot and print remarks on it; exit with 1 on failure."""
+    """Write the objects of a live cluster to a file and print remarks; exit with 1 on failure."""
     redaction = Redaction(_hash_key(request.key)) if request.redacts else None
     try:
         with _open_output(request.file) as stream, ObjectCounter("reading", len(SNAPSHOT_KINDS)) as progress:
@@ -64,25 +64,25 @@ def run(request: SnapshotRequest) -> None:
 
 
 def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
-    """Yield remarks on a snapshot: missing kinds, later revisions, Kueue's Configuration, and object counts."""
+    """Yield remarks on a snapshot: missing kinds, kinds read later, Kueue's Configuration, and object counts."""
     for line in consequences_of(snapshot.forbidden):
         yield f"no permission to list {line}"
     if snapshot.loose:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot.loose))
         yield f"kinds read at a later revision, because the server no longer had the first revision: {names}"
-    plurals = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
-    if plurals:
-        yield f"kinds that the server does not serve: {', '.join(plurals)}"
+    kinds = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
+    if kinds:
+        yield f"kinds that the server does not serve: {', '.join(kinds)}"
     if snapshot.configuration_message:
         yield snapshot.configuration_message
     yield from snapshot.beside
-    counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
+    summary = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
     redaction_note = "names are hashed, " if request.redacts else ""
     file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
     yield (
         f"{sum(snapshot.counts.values())} objects as of {format_time(snapshot.at)}, revision"
         f" {snapshot.revision}{file_note}: "
-        f"{counts}; {redaction_note}environment variables and Secrets are omitted"
+        f"{summary}; {redaction_note}environment variables and Secrets are omitted"
     )
 
 
@@ -110,7 +110,7 @@ async def _write_snapshot(
 
 @contextmanager
 def _open_output(name: str) -> Iterator[BinaryIO]:
-    """Yield the output stream; a regular file gets its name once complete and is readable only by its owner."""
+    """Yield the stream to write the snapshot to; a regular file appears under its name only when it is complete."""
     if name == STANDARD_OUTPUT:
         with output.open_binary_output() as stream:
             yield stream
@@ -152,5 +152,5 @@ def snapshot(
     if redact_key and not redact:
         raise typer.BadParameter("--redact-key requires --redact")
 
-    source = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+    source = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
     run(SnapshotRequest(source, file, redact, redact_key))

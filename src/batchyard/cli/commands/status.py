@@ -39,7 +39,7 @@ def print_status(folder: Path, output_format: Output) -> None:
 
 
 def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, Any]:
-    """Request the status report of a platform as its owner."""
+    """Request a platform's status report over a new connection, with the owner's credentials."""
     connection = owner_connection(platform_process, folder)
     try:
         return read_status(connection)
@@ -48,7 +48,7 @@ def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, A
 
 
 def owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
-    """Return a connection to the platform as its owner; it reconnects on the next request after a close."""
+    """Return an HTTP connection to a platform with the owner's credentials, which reconnects if it was closed."""
     url_parts = urlsplit(platform_process.url)
     assert url_parts.hostname is not None, f"the platform URL {platform_process.url} has no host"
     if url_parts.scheme == "http":
@@ -58,12 +58,12 @@ def owner_connection(platform_process: PlatformProcess, folder: Path) -> http.cl
 
 
 def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
-    """Return the status report of the platform; raise OSError, HTTPException or ValueError on failure."""
+    """Request the platform's status report; raise OSError, HTTPException or ValueError on failure."""
     return request_as_owner(connection, STATUS_REPORT_PATH)
 
 
 def request_as_owner(connection: http.client.HTTPConnection, path: str, put: Obj | None = None) -> dict[str, Any]:
-    """Return the document at a path, after a PUT of `put`; raise OSError, HTTPException or ValueError on failure."""
+    """GET a JSON document, or PUT `put` if set; raise OSError, HTTPException or ValueError if the request fails."""
     connection.request("GET" if put is None else "PUT", path, None if put is None else json.dumps(put))
     response = connection.getresponse()
     content = response.read()
@@ -95,7 +95,7 @@ def _format_status(status_report: Mapping[str, Any]) -> str:
 
 
 def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
-    """Return the rows of a local node: isolation of pods, GPUs, and missing features with remedies."""
+    """Return status rows on this machine as a node: isolation of pods, images, GPUs, and missing features."""
     isolation = node_status["isolation"]
     mechanisms = {
         f"bubblewrap {isolation['bubblewrap']}": isolation["bubblewrap"],
@@ -105,24 +105,24 @@ def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
         "a user for each pod": isolation.get("usersOfPods"),
         "seccomp": isolation.get("seccomp"),
     }
-    available = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
+    mechanism_names = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
     rows = {
         "this machine": f"node {node_status['node']}, {node_status['pods']} pods run",
-        "isolation": available or "none",
+        "isolation": mechanism_names or "none",
     }
     rows["not enforced"] = "NetworkPolicy: pods reach all other pods"
     rows["images"] = _describe_images(node_status)
     for number, gpu in enumerate(node_status["gpus"]):
-        used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
-        memory = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
-        rows[f"GPU {number}"] = f"{gpu['model']} {gpu['uuid']}, {memory}{used}, {gpu['pod'] or 'free'}"
+        usage_text = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
+        memory_text = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
+        rows[f"GPU {number}"] = f"{gpu['model']} {gpu['uuid']}, {memory_text}{usage_text}, {gpu['pod'] or 'free'}"
     for row in node_status["missing"]:
         rows[f"no {row['what']}"] = f"{row['means']}; {row['remedy']}"
     return rows
 
 
 def _describe_images(status: Mapping[str, Any]) -> str:
-    """Return which container images can run on this machine, and which engine runs them."""
+    """Describe which container images can run on this machine, and with which container engine."""
     descriptions = [_describe_engine(engine) for engine in status["engines"]]
     if not descriptions:
         return "only images set by --image; for other images: apt-get install podman runc, or docker"

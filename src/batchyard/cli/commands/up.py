@@ -1,4 +1,4 @@
-"""The command `batchyard up`: runs the embedded platform, in the foreground or the background."""
+"""The command `batchyard up`: runs a platform on this machine, in the foreground or the background."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ from batchyard.cli.options import (
     Runtime,
     SyncMode,
     parse_platform_controllers,
-    speed,
+    parse_speed,
 )
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
@@ -128,7 +128,7 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
 
 
 def requested_cluster(options: UpOptions) -> Obj | None:
-    """Return the Cluster of `--cluster`, None without the option; exit if it is invalid."""
+    """Return the Cluster that `--cluster` names, None without the option; the command exits if it is invalid."""
     has_local_options = bool(options.images or options.host_paths or options.host_network)
     if options.cluster is None:
         if has_local_options:
@@ -150,7 +150,7 @@ def requested_cluster(options: UpOptions) -> Obj | None:
 
 
 def _parse_image(text: str) -> dict[str, object]:
-    """Return the entry of `spec.local.images` for an `--image` value; exit if it is malformed."""
+    """Parse the value of an `--image` option to an entry of the Cluster's `spec.local.images`; exit if malformed."""
     name, equals, replacement = text.partition("=")
     if not equals or not name or not replacement:
         examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman: or NAME=docker:"
@@ -167,7 +167,7 @@ def _parse_image(text: str) -> dict[str, object]:
 
 
 def _read_cluster(path: Path) -> Obj:
-    """Return the Cluster of a file, or the built-in Cluster with this machine as its node for `local`."""
+    """Return the Cluster in a file; for the name `local`, the built-in Cluster that has this machine as its node."""
     try:
         text = _LOCAL_CLUSTER if path == _LOCAL_CLUSTER_NAME else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])
@@ -223,7 +223,9 @@ def up(
     ] = False,
     speed: Annotated[
         float,
-        typer.Option(parser=speed, metavar="FACTOR", show_default="1x", help="Speed of the platform's clock: 1x, 60x."),
+        typer.Option(
+            parser=parse_speed, metavar="FACTOR", show_default="1x", help="Speed of the platform's clock: 1x, 60x."
+        ),
     ] = 1.0,
     port: _Port = 0,
     insecure_loopback: Annotated[

@@ -1,4 +1,4 @@
-"""The command `batchyard whatif`: simulates a state with and without a change, and prints the differences."""
+"""The command `batchyard whatif`: simulates a cluster with and without a change, and prints the differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from batchyard.sim.whatif import (
 )
 from batchyard.sim.world import EPOCH
 
-_NEVER: Final = "-"
+_NEVER_CELL: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class WhatifRequest:
 
 
 def run(request: WhatifRequest) -> None:
-    """Simulate the state with and without the change and print the differences; exit with 1 on failure."""
+    """Simulate the cluster with and without the change and print the differences; exit with 1 on failure."""
     start = _starting_state(request)
     try:
         deleted_keys = [_parse_object_key(text) for text in request.deleted]
         change, warnings = read_change(request.changes, deleted_keys, start)
     except InvalidScenario as invalid:
-        faults = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+        fault_count = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
     print_warnings(warnings)
     started_at = EPOCH + request.at if start.state is None else start.state.at
     run_length = DEFAULT_RUN_LENGTH if request.until is None and start.state is not None else request.until
@@ -74,18 +74,18 @@ def run(request: WhatifRequest) -> None:
 
 
 def format_differences(difference: Difference, output_format: options.Output) -> str:
-    """Format the differences in one of the output formats."""
+    """Format the differences that a change makes as tables, JSON or YAML."""
     if not output_format.is_table:
         return render_document(document_of(difference), output_format)
-    sections = [f"{difference.summary}\n"]
+    section_texts = [f"{difference.summary}\n"]
     if difference.workloads:
         header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH IT", "ENDS", "WITH IT", "PREEMPTED BY"]
-        sections.append(format_table([header, *map(_workload_row, difference.workloads)]))
+        section_texts.append(format_table([header, *map(_workload_row, difference.workloads)]))
     if difference.queues:
         header = ["QUEUE", "MEAN WAIT", "WITH IT", "PENDING", "WITH IT"]
-        sections.append(format_table([header, *map(_queue_row, difference.queues)]))
-    sections += _machines_table(document_of(difference))
-    return "\n".join(sections)
+        section_texts.append(format_table([header, *map(_queue_row, difference.queues)]))
+    section_texts += _machines_table(document_of(difference))
+    return "\n".join(section_texts)
 
 
 def _starting_state(request: WhatifRequest) -> RunStart:
@@ -96,7 +96,7 @@ def _starting_state(request: WhatifRequest) -> RunStart:
 
 
 def _parse_object_key(text: str) -> Key:
-    """Return the key of an object to delete from KIND[/NAMESPACE]/NAME; raise InvalidScenario if it is malformed."""
+    """Parse the KIND[/NAMESPACE]/NAME of an object to delete; raise InvalidScenario if the text is malformed."""
     kind, *path_parts = text.split("/")
     kind_name = kind.lower()
     for info in KINDS:
@@ -145,12 +145,12 @@ def _workload_row(row: WorkloadDifference) -> list[str]:
 
 def _format_start(timeline: WorkloadTimeline | None) -> str:
     if timeline is None or timeline.starts is None:
-        return _NEVER
+        return _NEVER_CELL
     return "running" if timeline.starts < 0 else format_go_duration(timeline.starts) if timeline.starts else "at once"
 
 
 def _format_end(timeline: WorkloadTimeline | None) -> str:
-    return _NEVER if timeline is None or timeline.ends is None else format_go_duration(timeline.ends)
+    return _NEVER_CELL if timeline is None or timeline.ends is None else format_go_duration(timeline.ends)
 
 
 def _queue_row(row: QueueDifference) -> list[str]:
@@ -160,7 +160,7 @@ def _queue_row(row: QueueDifference) -> list[str]:
 
 
 def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
-    """Return the table of node counts, machine hours and costs; empty if both runs have the same."""
+    """Return a table of node counts, machine hours and costs with and without the change; empty if they are equal."""
     nodes, costs = comparison_document["nodes"], comparison_document["costs"]
     if nodes["without"] == nodes["changed"] and costs["without"] == costs["changed"]:
         return []
@@ -188,7 +188,7 @@ def whatif(
     at: Annotated[
         Duration,
         typer.Option(
-            parser=options.duration,
+            parser=options.to_duration,
             metavar="DURATION",
             help="The virtual time of the change, in a scenario.",
             show_default="0s",
@@ -211,5 +211,7 @@ def whatif(
     if at and not paths:
         raise typer.BadParameter("--at is for scenarios: a state starts at its own time; remove --at or give manifests")
 
-    source = ClusterTarget(options.cluster(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR)
+    source = ClusterTarget(
+        options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
+    )
     run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output))

@@ -1,4 +1,4 @@
-"""The command `batchyard why`: explains the state of a Workload, pod or queue, in a cluster or a simulation."""
+"""The command `batchyard why`: explains why a Workload, pod or queue of a cluster or simulation is in its state."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -14,7 +14,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.client.transport import kind_path, object_path
 from batchyard.sim.scenario import run_length
@@ -43,7 +43,7 @@ _VERDICT_TEXTS: Final = {
 
 
 def document_text_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
-    """Yield the lines of a `why` document as text; with `is_wide`, every level of every flavor."""
+    """Yield a `why` document (the explanation of an object) as text lines; with `is_wide`, with all quota levels."""
     subject = document["subject"]
     name = "/".join(subject[field] for field in ("namespace", "name") if subject.get(field))
     yield f"{subject['kind']} {name}: {document['state']}"
@@ -118,7 +118,7 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
 
 
 def _queue_quota_lines(document: Document) -> Iterator[str]:
-    """Yield the quota table of a ClusterQueue: nominal, used, borrowed, lent and available amounts."""
+    """Yield the lines of a ClusterQueue's quota table: nominal, used, borrowed, lent and available amounts."""
     fields = ("flavor", "resource", "nominal", "used", "borrowed", "lent", "available")
     rows = [tuple(quota[field] for field in fields) for quota in document.get("quotas") or ()]
     if rows:
@@ -129,7 +129,7 @@ def _queue_quota_lines(document: Document) -> Iterator[str]:
 
 
 def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each quota level of each resource, flavor and pod set; repeated cells are empty."""
+    """Yield a row per pod set, flavor, resource and quota level (ClusterQueue or Cohort); repeated cells are empty."""
     for pod_set in document.get("podSets") or ():
         if pod_set.get("unavailable"):
             yield pod_set["name"], "", pod_set["unavailable"], "", "", "not covered by the queue", *[""] * 6
@@ -146,10 +146,10 @@ def _level_rows(prefix: Sequence[str], levels: Sequence[Document], *, is_ruled_o
         yield *prefix, *[""] * 6
         return
     for number, level in enumerate(levels):
-        amounts = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
+        cells = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
         level_start = prefix if number == 0 else ("", prefix[1], "", "", "", "")
-        yield *level_start, name, *amounts
+        yield *level_start, name, *cells
 
 
 def _holder_lines(document: Document) -> Iterator[str]:
@@ -160,10 +160,8 @@ def _holder_lines(document: Document) -> Iterator[str]:
     for holder in holders:
         amounts = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
         reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
-        borrows = " (borrows)" if holder["borrows"] else ""
-        rows.append(
-            (holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), amounts, reason)
-        )
+        note = " (borrows)" if holder["borrows"] else ""
+        rows.append((holder["workload"], f"{holder['clusterQueue']}{note}", str(holder["priority"]), amounts, reason))
     yield from _table_lines(rows, last_is_free=True)
     if document.get("holdersMore"):
         yield f"... and {document['holdersMore']} more"
@@ -186,7 +184,7 @@ def _change_lines(document: Document) -> Iterator[str]:
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, last_is_free: bool = False) -> Iterator[str]:
-    """Yield the lines of a table with aligned columns; empty columns are omitted, long cells are cut."""
+    """Yield the lines of an aligned table; empty columns are omitted, and long cells cut (not with `last_is_free`)."""
     columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [
         [
@@ -195,9 +193,9 @@ def _table_lines(rows: Sequence[Sequence[str]], *, last_is_free: bool = False) -
         ]
         for row in rows
     ]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+    column_widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
     for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, column_widths, strict=True)).rstrip()
 
 
 def _truncate_cell(text: str) -> str:
@@ -217,7 +215,7 @@ _SIMILAR_MAX: Final = 5
 
 
 class Subject(NamedTuple):
-    """The object to explain; namespace '' selects the kubeconfig's namespace."""
+    """The object that the user asks about; namespace '' selects the kubeconfig's namespace."""
 
     kind: str
     namespace: str
@@ -225,7 +223,7 @@ class Subject(NamedTuple):
 
     @staticmethod
     def parse(text: str, namespace: str) -> "Subject | None":
-        """Parse `kind/name` in kubectl's notation; None if it is malformed or the kind is not supported."""
+        """Parse `kind/name` as kubectl does; return None if the text is malformed or the kind cannot be explained."""
         kind_name, _, name = text.partition("/")
         kind = _kinds_by_name().get(kind_name.lower().partition(".")[0])
         if kind is None or not name or "/" in name:
@@ -239,7 +237,7 @@ class Subject(NamedTuple):
 
 
 class SimulatedQuestion(NamedTuple):
-    """The simulation in which the object is explained: its manifests, instant and seed."""
+    """The simulation in which an object is explained: manifest paths, virtual time of the explanation, random seed."""
 
     paths: Sequence[str]
     at: Duration | None
@@ -247,7 +245,7 @@ class SimulatedQuestion(NamedTuple):
 
 
 def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
-    """Explain an object of a cluster and print the answer; exit with 1 on failure."""
+    """Print the explanation of an object of a live cluster; exit with 1 on failure."""
     info = subject.info
     version = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
 
@@ -268,7 +266,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
 
 
 def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
-    """Run manifests up to an instant, explain an object and print the answer; exit with 1 if it does not exist.
+    """Simulate manifests up to a virtual time and print the explanation of an object; exit with 1 if it is missing.
 
     An object of a state file is explained without a run, unless a later instant is given.
     """
@@ -288,7 +286,7 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
 
 
 def explain_in_state(subject: Subject, state: "State", output_format: Output) -> None:
-    """Explain an object of a state as it is, without running the controllers."""
+    """Print the explanation of an object of a cluster state, without a simulation of the time after it."""
     from batchyard.sim.whatif import start_from_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import World  # noqa: PLC0415 - loads the simulator
 
@@ -296,7 +294,7 @@ def explain_in_state(subject: Subject, state: "State", output_format: Output) ->
 
 
 def explain_in_world(world: "World", subject: Subject, output_format: Output) -> None:
-    """Explain an object of a simulated world and print the answer; exit with 1 if it does not exist."""
+    """Print the explanation of an object of a simulated cluster; exit with 1 if the object does not exist."""
     key = _resolve_key(world, subject)
     document = world.platform.explainer.why(key, world.kernel.now())
     assert document is not None, f"{key} exists, so it can be explained"
@@ -304,15 +302,15 @@ def explain_in_world(world: "World", subject: Subject, output_format: Output) ->
 
 
 def _resolve_key(world: "World", subject: Subject) -> Key:
-    """Return the key of the object; without a namespace, its name must be unique. Exit if it does not exist."""
+    """Return the key of the object to explain; exit if no object, or one in several namespaces, has the name."""
     all_metadata = [obj["metadata"] for obj in world.objects(subject.kind)]
-    matches = [metadata for metadata in all_metadata if metadata["name"] == subject.name]
+    same_named = [metadata for metadata in all_metadata if metadata["name"] == subject.name]
     if subject.namespace:
-        matches = [metadata for metadata in matches if metadata.get("namespace", "") == subject.namespace]
-    if len(matches) == 1:
-        return Key(subject.kind, matches[0].get("namespace", ""), subject.name)
-    if matches:
-        namespaces = sorted(metadata.get("namespace", "") for metadata in matches)
+        same_named = [metadata for metadata in same_named if metadata.get("namespace", "") == subject.namespace]
+    if len(same_named) == 1:
+        return Key(subject.kind, same_named[0].get("namespace", ""), subject.name)
+    if same_named:
+        namespaces = sorted(metadata.get("namespace", "") for metadata in same_named)
         output.fail(
             f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
             f" {namespaces[0]}"
@@ -324,14 +322,14 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
 
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
-    """Explain an object locally, from the current objects of a server that does not serve `why`."""
+    """Print an explanation computed on this machine, from the objects of a server that does not serve `why`."""
     from batchyard.cli.cluster_access import requested_state  # noqa: PLC0415 - loads the simulator
 
     explain_in_state(subject, requested_state(None, target), output_format)
 
 
 def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
-    """Return the names of all objects of the kind that the user may list."""
+    """Return the names of all objects of the subject's kind that the user may list."""
     info = subject.info
     for version in reversed(info.versions):
 
@@ -349,8 +347,8 @@ def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
 def _similar_names_hint(name: str, names: Sequence[str]) -> str:
     """Return a hint with the existing names that are most similar to a missing name."""
     matches = [candidate for candidate in names if name in candidate]
-    similar = list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
-    return f"; similar names: {', '.join(similar)}" if similar else ""
+    similar_names = list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
+    return f"; similar names: {', '.join(similar_names)}" if similar_names else ""
 
 
 def _full_name(metadata: Mapping[str, Any]) -> str:
@@ -414,5 +412,5 @@ def why(
     if paths:
         explain_in_simulation(subject, SimulatedQuestion(paths, at, seed), output)
     else:
-        target = ClusterTarget(cluster(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
+        target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
         explain_in_cluster(subject, target, output)

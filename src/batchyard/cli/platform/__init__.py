@@ -1,1 +1,1 @@
-"""The commands `batchyard platform`: plan, render, create, status and destroy a whole platform from one file."""
+"""The commands `batchyard platform`: plan, render, create, check and destroy a whole platform from a platform.yaml."""

@@ -23,7 +23,7 @@ _Project: TypeAlias = Annotated[str, typer.Option(metavar="ID", help="The Google
 
 
 class Example(StrEnum):
-    """The example platforms that `batchyard platform init` can write."""
+    """The names of the example platform files that `batchyard platform init` can write."""
 
     REFARCH = "refarch"
     MULTISLICE = "multislice"

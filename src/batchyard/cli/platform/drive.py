@@ -1,4 +1,4 @@
-"""The commands `batchyard platform create`, `status` and `destroy`: render a platform and run its steps."""
+"""The commands `batchyard platform create`, `status` and `destroy`: render a platform, and run or check its steps."""
 
 import errno
 import json
@@ -75,14 +75,14 @@ _TRANSIENT_KINDS: Final = frozenset({ProgressKind.BEGUN, ProgressKind.WAITING})
 
 
 def display_for(progress_format: ProgressFormat) -> Display:
-    """Return the display for an output format; text is formatted for a terminal or for a file."""
+    """Return the progress display for an output format; text has a status line if standard error is a terminal."""
     if progress_format is ProgressFormat.JSON:
         return JsonDisplay()
     return TerminalDisplay() if sys.stderr.isatty() else LineDisplay()
 
 
 def format_progress_event(event: ProgressEvent) -> str:
-    """Format a progress event as a line such as `[12/31] terraform-apply: done (8m40s)`."""
+    """Format a step's progress event as a line such as `[12/31] terraform-apply: done (8m40s)`."""
     step = event.step
     prefix = f"[{event.number:>{len(str(event.total))}}/{event.total}] {step.name}: "
     if event.kind is ProgressKind.BEGUN:
@@ -97,7 +97,7 @@ def format_progress_event(event: ProgressEvent) -> str:
 
 
 def format_failure_lines(progress_event: ProgressEvent) -> list[str]:
-    """Return the last output lines of a failed command, its log file, and the remedy of its step."""
+    """Return details of a failed step: the command's last output lines, its log file, and the step's remedy."""
     lines = [f"    {line}" for line in progress_event.tail]
     if progress_event.log:
         lines.append(f"  full log: {progress_event.log}")
@@ -107,17 +107,17 @@ def format_failure_lines(progress_event: ProgressEvent) -> list[str]:
 
 
 class LineDisplay:
-    """Prints each progress event as one line, for output to a file."""
+    """A progress display that prints each event of a step as one line, for output to a file."""
 
     def show(self, progress_event: ProgressEvent) -> None:
-        """Print an event; for a failure, also print its output and remedy."""
+        """Print an event of a step; after a failure, also the last output lines and the remedy."""
         output.report_line(format_progress_event(progress_event))
         if progress_event.kind is ProgressKind.FAILED:
             for line in format_failure_lines(progress_event):
                 output.report_line(line)
 
     def show_progress(self, line: str, seconds: float) -> None:
-        """Ignore the progress of a running command: it would fill the output file."""
+        """Do nothing: updates about a running command would fill the output file."""
 
     def report(self, line: str) -> None:
         """Print a line to standard error."""
@@ -128,7 +128,7 @@ class LineDisplay:
 
 
 class TerminalDisplay:
-    """Prints finished events as lines, and shows the running command in a status line below them."""
+    """A progress display that prints finished events as lines, above a status line about the running command."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - slow to load
@@ -138,7 +138,7 @@ class TerminalDisplay:
         self._current_line = ""
 
     def show(self, progress_event: ProgressEvent) -> None:
-        """Print a finished event; show a started event in the status line."""
+        """Print an event as a line; an event that a result follows is only shown in the status line."""
         if progress_event.kind in _TRANSIENT_KINDS:
             self._current_line = format_progress_event(progress_event)
             self._update_status(self._current_line)
@@ -156,7 +156,7 @@ class TerminalDisplay:
         self._update_status(f"{self._current_line}  {format_seconds(seconds)}  {line}")
 
     def report(self, line: str) -> None:
-        """Remove the status line and print a line."""
+        """Remove the status line and print this line."""
         self.clear_status()
         self._write(line, "")
 
@@ -181,10 +181,10 @@ class TerminalDisplay:
 
 
 class JsonDisplay:
-    """Prints events as JSON lines to standard output, and other lines to standard error."""
+    """A progress display that prints events of steps as JSON to standard output, other lines to standard error."""
 
     def show(self, event: ProgressEvent) -> None:
-        """Print an event as one JSON line."""
+        """Print an event of a step as one JSON line."""
         fields: dict[str, object] = {"event": event.kind.value, "step": event.step.name}
         fields |= {"number": event.number, "total": event.total, "what": event.description}
         fields["seconds"] = round(event.seconds, 1)
@@ -193,7 +193,7 @@ class JsonDisplay:
         output.write(json.dumps(fields) + "\n")
 
     def show_progress(self, line: str, seconds: float) -> None:
-        """Ignore the progress of a running command: programs receive only events."""
+        """Do nothing: programs that read the JSON lines receive only events of steps."""
 
     def report(self, line: str) -> None:
         """Print a line to standard error."""
@@ -208,7 +208,7 @@ class JsonDisplay:
 
 @dataclass(frozen=True, slots=True)
 class TerminalConfirmation:
-    """Asks the user at the terminal to confirm a step."""
+    """Asks the user at the terminal to confirm a step, unless the option --yes has confirmed all steps."""
 
     #: The platform's name, which the user types to confirm a destruction.
     name: str
@@ -216,7 +216,7 @@ class TerminalConfirmation:
     is_confirmed: bool
 
     def confirm(self, question: str, destroys: bool) -> bool:
-        """Return whether the user confirms; False if there is neither a terminal nor --yes."""
+        """Return whether the user confirms; a step that destroys data needs the platform's name as the answer."""
         if self.is_confirmed:
             output.report_line(f"{question} (--yes)")
             return True
@@ -233,13 +233,13 @@ class TerminalConfirmation:
             raise KeyboardInterrupt from None
 
 
-INTERRUPTED: Final = 130
+INTERRUPTED_EXIT_CODE: Final = 130
 _DISK_FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformRequest:
-    """The arguments of the commands create, status and destroy."""
+    """The arguments of the commands `batchyard platform create`, `status` and `destroy`."""
 
     file: str
     #: The rendered folder; None selects ./NAME, where NAME is the platform's name.
@@ -256,7 +256,7 @@ class PlatformRequest:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPlatform:
-    """A platform, its rendered files by path, and the folder to write them to."""
+    """A platform, the texts of its rendered files by path, and the folder to write the files to."""
 
     platform: PlatformModel
     files: Mapping[str, str]
@@ -272,7 +272,7 @@ class RenderedPlatform:
 
 
 def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
-    """Return the rendered platform of a request; the command exits if the file is invalid or sets no project."""
+    """Render the requested platform; the command exits if the platform file is invalid or lacks the Google project."""
     platform = read_valid_platform(read_source(request.file), request.project)
     if platform.google is not None and not platform.google.project:
         output.fail("batchyard: no Google Cloud project is set; set spec.google.project, or use --project ID")
@@ -281,7 +281,7 @@ def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
 
 
 def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
-    """Create the platform, or its missing parts; exit with 1 after a failed step, with 130 after Ctrl-C."""
+    """Create the platform or its missing resources; exit with 1 after a failed step, with 130 after Ctrl-C."""
     for fault in system_pod_faults(rendered_platform.platform):
         output.report_line(f"batchyard: warning: {fault}")
     is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
@@ -294,17 +294,17 @@ def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
         connection = _find_connection(rendered_platform, request, journal)
         _write(rendered_platform)
         steps = rendered_platform.create(connection, is_pruning)
-        counts = _run_steps(rendered_platform, request, (lock, journal, display), steps, "create")
-    skipped_count = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
+        outcomes = _run_steps(rendered_platform, request, (lock, journal, display), steps, "create")
+    skipped_count = outcomes[ProgressKind.PASSED] + outcomes[ProgressKind.SKIPPED]
     display.report(
-        f"{rendered_platform.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {skipped_count} skipped"
+        f"{rendered_platform.platform.name} is ready: {outcomes[ProgressKind.DONE]} steps done, {skipped_count} skipped"
     )
     for line in _queue_commands(rendered_platform, connection):
         display.report(f"  {line}")
 
 
 def run_destroy(rendered_platform: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
-    """Destroy the platform and list what remains; exit with 1 after a failed step, with 130 after Ctrl-C."""
+    """Destroy the platform and list the remaining resources; exit with 1 after a failed step, with 130 after Ctrl-C."""
     if request.is_dry_run:
         connection = requested_connection(rendered_platform.platform, request.cluster)
         _print_dry_run(rendered_platform, request, rendered_platform.destroy(connection, is_unprotecting))
@@ -332,7 +332,7 @@ def run_destroy(rendered_platform: RenderedPlatform, request: PlatformRequest, *
 
 
 def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
-    """Print for each step whether its result is present; exit with 1 if a result is missing."""
+    """Print for each step of `create` whether its result exists; exit with 1 if a result is missing."""
     display = LineDisplay()
     with _lock_folder(rendered_platform, display) as (lock, journal):
         connection = _find_connection(rendered_platform, request, journal)
@@ -361,7 +361,7 @@ def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
 
 
 def _write(rendered_platform: RenderedPlatform) -> None:
-    """Write the rendered files; the command exits if they would overwrite files that it did not render."""
+    """Write the rendered files to the folder; the command exits if they would overwrite files of the user."""
     paths, _ = write_platform_files(
         contents_by_path(rendered_platform.platform), rendered_platform.folder, overwrite=False
     )
@@ -369,14 +369,17 @@ def _write(rendered_platform: RenderedPlatform) -> None:
         message = "".join(f"\n  {path}" for path in paths[:10])
         output.fail(
             f"batchyard: would overwrite files in {rendered_platform.folder} that were not rendered:{message}\n"
-            "move them, choose "
-            "another folder with --out DIR, or replace them with `batchyard platform render --overwrite`"
+            "move those files, choose "
+            "another folder with --out DIR, or replace the files with `batchyard platform render --overwrite`"
         )
 
 
 @contextmanager
 def _lock_folder(rendered_platform: RenderedPlatform, display: Display) -> Iterator[tuple[FolderLock, StepJournal]]:
-    """Lock the rendered folder and open its journal; SIGTERM is handled as Ctrl-C."""
+    """Lock the rendered folder until the end of the `with` block; yield the lock and the folder's step journal.
+
+    SIGTERM is handled as Ctrl-C from then on.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with FolderLock(rendered_platform.folder, display.report) as lock:
@@ -406,11 +409,11 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps and return the number of each outcome; the command exits if a step is not completed."""
+    """Run the steps and return how many ended in each way; the command exits if a step is not completed."""
     lock, journal, display = resources
-    unknown = sorted(request.settings.skipped - {step.name for step in steps})
-    if unknown:
-        output.fail(f"batchyard: unknown step {', '.join(unknown)} in --skip; --dry-run lists all steps")
+    unknown_steps = sorted(request.settings.skipped - {step.name for step in steps})
+    if unknown_steps:
+        output.fail(f"batchyard: unknown step {', '.join(unknown_steps)} in --skip; --dry-run lists all steps")
     unfinished_command = _unfinished_command(journal)
     if unfinished_command:
         display.report(f"the previous {unfinished_command} did not finish: its completed steps are skipped")
@@ -424,23 +427,23 @@ def _run_steps(
         request.settings,
     )
     try:
-        counts = runner.run(steps)
+        outcome_counts = runner.run(steps)
     except RunStoppedError as stopped:
         _exit_stopped(stopped, verb, display)
     finally:
         display.clear_status()
     journal.note(event="finished", verb=verb)
-    return counts
+    return outcome_counts
 
 
 def _exit_stopped(error: RunStoppedError, verb: str, display: Display) -> NoReturn:
     display.clear_status()
     display.report(f"batchyard: {verb} stopped at step {error.step}; run the same command again to resume")
-    raise SystemExit(INTERRUPTED if error.kind is ProgressKind.INTERRUPTED else 1)
+    raise SystemExit(INTERRUPTED_EXIT_CODE if error.kind is ProgressKind.INTERRUPTED else 1)
 
 
 def _unfinished_command(journal: StepJournal) -> str:
-    """Return the command of the last run if it did not finish, else ''."""
+    """Return the command (`create` or `destroy`) of the folder's last run if that did not finish, else ''."""
     verb = ""
     for entry in journal.entries():
         if entry.get("event") == "run":
@@ -451,7 +454,7 @@ def _unfinished_command(journal: StepJournal) -> str:
 
 
 def _queue_commands(rendered_platform: RenderedPlatform, connection: ClusterConnection) -> Iterator[str]:
-    """Yield the commands that show the queues of the new cluster."""
+    """Yield the shell commands with which the user lists the queues of the new cluster."""
     if rendered_platform.platform.google is not None:
         kubeconfig = Path(connection.kubeconfig)
         path = kubeconfig if kubeconfig.is_absolute() else rendered_platform.folder / kubeconfig
@@ -462,14 +465,14 @@ def _queue_commands(rendered_platform: RenderedPlatform, connection: ClusterConn
 
 
 def _found_leftovers(
-    rendered_platform: RenderedPlatform, connection: ClusterConnection, processes: CommandRunner, display: Display
+    rendered_platform: RenderedPlatform, connection: ClusterConnection, command_runner: CommandRunner, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
-    """Yield the resources that `destroy` keeps, with their probe output; skip those that the probe does not find."""
+    """Yield the resources that `destroy` keeps, with the output of the command that lists them; skip empty lists."""
     for leftover in leftovers(rendered_platform.platform, connection, str(rendered_platform.folder)):
         if leftover.list_command is None:
             yield leftover, []
             continue
-        command_output = processes.run_probe(leftover.list_command, display.show_progress)
+        command_output = command_runner.run_probe(leftover.list_command, display.show_progress)
         found_lines = [line.strip() for line in command_output.stdout.splitlines() if line.strip()]
         if found_lines:
             yield leftover, found_lines
@@ -478,7 +481,7 @@ def _found_leftovers(
 def _print_dry_run(
     rendered_platform: RenderedPlatform, request: PlatformRequest, steps: Sequence[PlatformStep]
 ) -> None:
-    """Print every command that would run, in order, without running any."""
+    """Print every command that the steps would run, in order, without running any."""
     if request.progress_format is ProgressFormat.JSON:
         rows = [_dry_run_row(step) for step in steps]
         output.write(json.dumps({"folder": str(rendered_platform.folder), "steps": rows}, indent=4) + "\n")
@@ -511,7 +514,7 @@ def _dry_run_row(step: PlatformStep) -> dict[str, object]:
 
 
 def _format_shell_command(command: StepCommand) -> str:
-    """Format a command as a line for a shell."""
-    variables = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
+    """Format a step's command as a line that a shell can run."""
+    assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
     input_text = f" <<< {shlex.quote(command.stdin_text)}" if command.stdin_text else ""
-    return f"{variables}{shlex.join(command.argv)}{input_text}"
+    return f"{assignments}{shlex.join(command.argv)}{input_text}"

@@ -1,6 +1,6 @@
-"""The journal and the lock files of a rendered platform folder.
+"""The step journal and the lock files in a rendered platform folder.
 
-The journal has one JSON line per event, which is synced to disk before the next event.
+The journal has one JSON line per event of a step or run; each line is synced to disk before the next event.
 """
 
 import fcntl
@@ -20,13 +20,13 @@ _JOURNAL_FILE: Final = "steps.jsonl"
 
 
 class StepJournal:
-    """The journal of the steps that ran in a rendered folder."""
+    """The file that records which steps ran in a rendered folder, and for which cluster."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / OWN_FOLDER / _JOURNAL_FILE
 
     def note(self, **fields: object) -> None:
-        """Append an event; it is synced to disk when this returns."""
+        """Append an event with these fields and the current time; sync the file to disk."""
         line = json.dumps({"at": format_time(wall_clock()), **fields}) + "\n"
         is_new = not self._path.exists()
         with self._path.open("ab") as file:
@@ -44,14 +44,14 @@ class StepJournal:
             return
         for line in self._path.read_text("utf-8", "replace").splitlines():
             try:
-                entry = json.loads(line)
+                event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(entry, dict):
-                yield entry
+            if isinstance(event, dict):
+                yield event
 
     def target(self) -> Mapping[str, Any] | None:
-        """Return the recorded cluster of this folder's platform.
+        """Return the journal's record of the cluster on which this folder's platform exists.
 
         None if no step has created anything or found it complete, and after the platform was destroyed.
         """
@@ -90,11 +90,11 @@ _POLL_SECONDS: Final = 0.2
 
 
 class FolderBusyError(Exception):
-    """Another process runs the steps of this folder; the message contains its process id."""
+    """Another process runs steps in this rendered folder; the message contains the process id."""
 
 
 class FolderLock:
-    """Locks a rendered folder within a `with` block, against other runs and their surviving commands."""
+    """Locks a rendered folder during a `with` block: against other runs, and commands that a killed run left behind."""
 
     def __init__(self, folder: Path, report_waiting: Callable[[str], None]) -> None:
         self._folder = folder / OWN_FOLDER
@@ -104,12 +104,12 @@ class FolderLock:
 
     @property
     def inherited_fd(self) -> int:
-        """The file descriptor of the lock file that commands inherit."""
+        """The file descriptor of the lock file that commands inherit, so that the lock lasts as long as they run."""
         assert self._command_lock is not None, "the folder must be locked first"
         return self._command_lock.fileno()
 
     def record_command(self, pid: int, argv: tuple[str, ...]) -> None:
-        """Record the running command in the lock file, so that a waiting process can name it."""
+        """Write the running command and its pid to the lock file, so that a waiting process can name the command."""
         assert self._command_lock is not None, "the folder must be locked first"
         _write_holder(self._command_lock, {"pid": pid, "command": " ".join(argv[:6])})
 

@@ -1,4 +1,7 @@
-"""The command `batchyard platform plan`: the objects, machines, costs, quotas and lint findings of a platform.yaml."""
+"""The command `batchyard platform plan`: prints what a platform.yaml needs and creates, without creating anything.
+
+The plan has objects, machines, costs, cloud quotas and lint findings.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,16 +36,16 @@ _ROOM_RULE: Final = "engine-room"
 
 
 class MergedFinding(NamedTuple):
-    """One finding for several objects: equal findings of a rule at the same line of the file."""
+    """A lint finding for several objects: equal findings of one lint rule at the same line of the platform file."""
 
     finding: LintFinding
-    #: The objects of the finding, as `kind/name`.
+    #: The objects that have the finding, as `kind/name`.
     objects: Sequence[str]
     line: int
 
 
 def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[MergedFinding]:
-    """Lint the platform's objects and return the findings, the most severe first; equal findings are merged."""
+    """Lint the platform's objects; return the findings with the most severe first, equal findings merged."""
     objects = [each for group in platform_objects(platform).values() for each in group if not _is_idle(each)]
     if platform.cluster is not None:
         objects.append(RenderedObject(platform.cluster, "spec.cluster"))
@@ -62,7 +65,7 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
 
 
 def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
-    """Yield an error for each group of system pods that does not fit on the nodes."""
+    """Yield a lint error if the pods of Kueue and other system components do not fit on the platform's nodes."""
     for fault in system_pod_faults(platform):
         finding = LintFinding(
             rule=_ROOM_RULE,
@@ -80,15 +83,15 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
 
 
 def _is_idle(rendered_object: RenderedObject) -> bool:
-    """Return whether the embedded platform stores an object without acting on it; a real cluster does act on it."""
+    """Return whether `batchyard up` stores an object of this kind without acting on it; a real cluster acts on it."""
     kind = find_kind(rendered_object.obj["apiVersion"], rendered_object.obj["kind"])
     return kind is not None and kind.is_idle
 
 
 def _object_of_finding(finding: LintFinding, objects: Sequence[RenderedObject]) -> RenderedObject | None:
-    """Return the rendered object of a finding; lint numbers object sources from 1."""
-    number = finding.source.removeprefix("<object ").removesuffix(">")
-    return objects[int(number) - 1] if number.isdecimal() else None
+    """Return the rendered object that a lint finding is for; the finding's source has the object's number, from 1."""
+    object_number = finding.source.removeprefix("<object ").removesuffix(">")
+    return objects[int(object_number) - 1] if object_number.isdecimal() else None
 
 
 def _line_of_finding(
@@ -123,7 +126,7 @@ _UNPRICED_NOTE: Final = "Disks, network, the control plane and licences are not 
 
 
 class _Plan(NamedTuple):
-    """The contents of the plan."""
+    """The contents of the plan that `batchyard platform plan` prints."""
 
     platform: PlatformModel
     #: The names of the Google Cloud resources by type; `objects` has the names of the applied objects by kind.
@@ -136,14 +139,14 @@ class _Plan(NamedTuple):
 
 
 def run(file: str, project: str, output_format: Output, *, guide: bool = False) -> None:
-    """Print the plan of a platform file; exit with 1 if the file is invalid or the guide's results differ."""
+    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 if either fails."""
     source = read_source(file)
     platform = read_valid_platform(source, project)
     plan = _make_plan(source, platform)
     if output_format.is_table:
         output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
     else:
-        output.write(render_document(_document(plan), output_format))
+        output.write(render_document(_plan_document(plan), output_format))
     severities = [merged_finding.finding.severity for merged_finding in plan.findings]
     counts = {severity: severities.count(severity) for severity in Severity}
     count_texts = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
@@ -160,8 +163,8 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(rendered_object.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
-    names, supplies = google_resource_names(platform), machine_supplies(platform)
-    return _Plan(platform, names, objects, supplies, quotas(platform), merged_findings, source.name)
+    resource_names, supplies = google_resource_names(platform), machine_supplies(platform)
+    return _Plan(platform, resource_names, objects, supplies, quotas(platform), merged_findings, source.name)
 
 
 def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
@@ -177,7 +180,7 @@ def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
     if plan.supplies:
         yield "\n# Machines and dollars per hour: idle (minimum nodes) and full (maximum nodes)\n"
         yield format_table(_supplies_table(plan.supplies))
-        idle, full = _totals(plan.supplies)
+        idle, full = _total_prices(plan.supplies)
         yield f"{_dollars_per_month(idle)} dollars per month idle, {_dollars_per_month(full)} full. {_UNPRICED_NOTE}\n"
     if plan.quotas:
         yield "\n# Compute Engine quotas required for all nodes\n"
@@ -194,23 +197,23 @@ def _names_table(header: str, names_by_kind: Mapping[str, Sequence[str]], format
 
 
 def _supplies_table(rows: Sequence[MachineSupply]) -> Table:
-    idle, full = _totals(rows)
+    idle, full = _total_prices(rows)
     header = ["POOL", "MACHINE", "TERMS", "ACCELERATORS", "NODES", "EACH", "IDLE", "FULL"]
     cells = [
         [
             row.name,
             row.machine.name,
-            "reserved" if row.reserved else row.provisioning,
-            _accelerators(row),
+            "reserved" if row.is_reserved else row.provisioning,
+            _accelerators_cell(row),
             str(row.maximum) if row.minimum == row.maximum else f"{row.minimum}-{row.maximum}",
-            *map(_format_dollars, (row.price, row.idle, row.full)),
+            *map(_format_dollars, (row.price, row.idle_price, row.full_price)),
         ]
         for row in rows
     ]
     return [header, *cells, ["all", "", "", "", "", "", _format_dollars(idle), _format_dollars(full)]]
 
 
-def _accelerators(row: MachineSupply) -> str:
+def _accelerators_cell(row: MachineSupply) -> str:
     accelerator = row.machine.accelerator
     return f"{accelerator.count} {accelerator.type}" if accelerator else ""
 
@@ -230,7 +233,7 @@ def _finding_lines(merged_finding: MergedFinding, source: str, format_names: _Na
 
 
 def _fit_names(names: Sequence[str]) -> str:
-    """Format as many names as fit on a line, and the number of omitted names."""
+    """Format the names that fit on a line, followed by the number of omitted names."""
     fitting_names: list[str] = []
     for name in names:
         if fitting_names and len(", ".join([*fitting_names, name])) > _NAMES_WIDTH:
@@ -239,8 +242,8 @@ def _fit_names(names: Sequence[str]) -> str:
     return ", ".join(fitting_names)
 
 
-def _totals(rows: Sequence[MachineSupply]) -> tuple[MicroDollars, MicroDollars]:
-    return sum(row.idle for row in rows), sum(row.full for row in rows)
+def _total_prices(rows: Sequence[MachineSupply]) -> tuple[MicroDollars, MicroDollars]:
+    return sum(row.idle_price for row in rows), sum(row.full_price for row in rows)
 
 
 def _format_dollars(amount: MicroDollars) -> str:
@@ -251,9 +254,9 @@ def _dollars_per_month(amount: MicroDollars) -> str:
     return str((amount * _HOURS_PER_MONTH + 500_000) // 1_000_000)
 
 
-def _document(plan: _Plan) -> dict[str, Any]:
-    """Return the plan as a document, with costs in dollars per hour."""
-    idle, full = _totals(plan.supplies)
+def _plan_document(plan: _Plan) -> dict[str, Any]:
+    """Return the plan as a JSON document, with costs in dollars per hour."""
+    idle, full = _total_prices(plan.supplies)
     platform = plan.platform
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
@@ -281,12 +284,12 @@ def _supply_row(row: MachineSupply) -> dict[str, Any]:
         "name": row.name,
         "machineType": row.machine.name,
         "provisioning": row.provisioning,
-        "reserved": row.reserved,
+        "reserved": row.is_reserved,
         "nodes": {"least": row.minimum, "most": row.maximum},
         "dollarsAnHour": {
             "each": _exact_dollars(row.price),
-            "idle": _exact_dollars(row.idle),
-            "full": _exact_dollars(row.full),
+            "idle": _exact_dollars(row.idle_price),
+            "full": _exact_dollars(row.full_price),
         },
         **accelerator_field,
     }

@@ -1,4 +1,4 @@
-"""Runs commands as subprocesses with output to files, so that a command survives if this process is killed.
+"""Runs the commands of steps as subprocesses that write to files, so that a command survives if this process is killed.
 
 Each command has its own session: Ctrl-C reaches only this process, which then signals the command.
 """
@@ -30,7 +30,7 @@ class InterruptedCommandError(KeyboardInterrupt):
 
 
 class CommandRunner:
-    """Runs commands in a rendered folder while its lock is held."""
+    """Runs the commands of steps in a rendered folder that is locked."""
 
     def __init__(self, folder: Path, lock: FolderLock, report: Callable[[str], None]) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class CommandRunner:
         self._report = report
 
     def run_probe(self, command: StepCommand, show_progress: ProgressCallback) -> CommandOutput:
-        """Run a command that changes nothing and return its output, without logging it."""
+        """Run a read-only command and return its output, without writing a log."""
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             exit_code = self._run(command, stdout, stderr, show_progress)
             failure = _failure_message(exit_code, command)
@@ -46,7 +46,7 @@ class CommandRunner:
             return CommandOutput(exit_code, _read_all(stdout), f"{failure}\n{error_text}" if failure else error_text)
 
     def run_logged(self, command: StepCommand, log: Path, show_progress: ProgressCallback) -> CommandOutput:
-        """Run a command, append its standard output and standard error to a log file, and return that text."""
+        """Run a command and append its standard output and error to a log file; return both as the output's stderr."""
         with log.open("ab+") as log_file:
             log_offset = log_file.seek(0, os.SEEK_END)
             exit_code = self._run(command, log_file, log_file, show_progress)
@@ -58,27 +58,27 @@ class CommandRunner:
             return CommandOutput(exit_code, "", text)
 
     def _run(self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback) -> int:
-        """Run the command to its end, enforce its time limit, and return its exit code."""
+        """Run a command to its end or its time limit and return the exit code; show its progress meanwhile."""
         started_at = monotonic_seconds()
         try:
             process = self._start(command, stdout, stderr)
         except (FileNotFoundError, PermissionError):
             return NO_SUCH_PROGRAM
         self._lock.record_command(process.pid, command.argv)
-        interrupts = 0
+        interrupt_count = 0
         is_late = False
         while True:
             try:
-                code = process.wait(_TICK_SECONDS)
+                exit_code = process.wait(_TICK_SECONDS)
             except subprocess.TimeoutExpired:
                 waited_seconds = monotonic_seconds() - started_at
                 show_progress(_last_line(stderr), waited_seconds)
                 is_late = self._enforce_time_limit(process, command, waited_seconds, is_late)
             except KeyboardInterrupt:
-                interrupts += 1
-                self._interrupt(process, command, interrupts)
+                interrupt_count += 1
+                self._interrupt(process, command, interrupt_count)
             else:
-                return _final_exit_code(code, interrupts, is_late)
+                return _final_exit_code(exit_code, interrupt_count, is_late)
 
     def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "Popen[bytes]":
         with tempfile.TemporaryFile() as stdin_file:
@@ -95,7 +95,7 @@ class CommandRunner:
             )
 
     def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, seconds: float, is_late: bool) -> bool:
-        """Send SIGINT at the time limit and SIGKILL after the grace period; return whether the limit has passed."""
+        """Send SIGINT at the command's time limit, SIGKILL some seconds later; return whether the limit has passed."""
         if seconds > command.limit_seconds + _GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
         elif seconds > command.limit_seconds and not is_late:
@@ -103,36 +103,36 @@ class CommandRunner:
             return True
         return is_late
 
-    def _interrupt(self, process: "Popen[bytes]", command: StepCommand, interrupts: int) -> None:
-        """Forward Ctrl-C to the command: first as SIGINT, then as SIGTERM, from the third time as SIGKILL."""
+    def _interrupt(self, process: "Popen[bytes]", command: StepCommand, interrupt_count: int) -> None:
+        """Forward Ctrl-C number `interrupt_count` to the command: the first as SIGINT, then SIGTERM, then SIGKILL."""
         name = command.argv[0]
-        if interrupts == 1:
+        if interrupt_count == 1:
             self._report(f"interrupted {name}, waiting until it ends (Ctrl-C again kills it, which can lose its state)")
             _signal_process_group(process, signal.SIGINT)
         else:
-            _signal_process_group(process, signal.SIGTERM if interrupts == 2 else signal.SIGKILL)
+            _signal_process_group(process, signal.SIGTERM if interrupt_count == 2 else signal.SIGKILL)
 
 
-def _final_exit_code(code: int, interrupts: int, is_late: bool) -> int:
+def _final_exit_code(exit_code: int, interrupt_count: int, is_late: bool) -> int:
     """Return the exit code of an ended command; raise InterruptedCommandError if the user interrupted it."""
-    if interrupts:
+    if interrupt_count:
         raise InterruptedCommandError
-    return TOO_LONG if is_late else code
+    return TOO_LONG if is_late else exit_code
 
 
-def _failure_message(code: int, command: StepCommand) -> str:
-    """Return the error message for a command that could not be started or exceeded its time limit, else ''."""
-    if code == NO_SUCH_PROGRAM:
+def _failure_message(exit_code: int, command: StepCommand) -> str:
+    """Return an error message if the command could not be started or exceeded its time limit, else ''."""
+    if exit_code == NO_SUCH_PROGRAM:
         return f"{command.argv[0]}: program not found on the PATH; install it first"
-    if code == TOO_LONG:
+    if exit_code == TOO_LONG:
         return f"{command.argv[0]} took longer than {command.limit_seconds} s and was interrupted"
     return ""
 
 
-def _signal_process_group(process: "Popen[bytes]", number: signal.Signals) -> None:
+def _signal_process_group(process: "Popen[bytes]", signal_number: signal.Signals) -> None:
     """Send a signal to the process group of a command."""
     try:
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal_number)
     except ProcessLookupError:
         return
 

@@ -1,7 +1,7 @@
 """The commands `batchyard platform render` and `init`: write all files of a platform, or an example platform.yaml.
 
-A record of the written files is stored beside them, so that rendering again replaces and removes only those files.
-Files that the user wrote or changed are kept, except with --overwrite.
+A record file beside the rendered files lists them, so that the next rendering replaces and removes only those. Files
+that the user wrote or changed are kept, except with --overwrite.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import msgspec
 from batchyard.cli import output
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.package_data import read_folder
-from batchyard.provision.images import SOURCES, builds_operator, source_archive
+from batchyard.provision.images import SOURCES_FILE, builds_operator, source_archive
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
@@ -24,7 +24,7 @@ _PATHS_SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
-    """Write all files of a platform; exit with 1 if the platform is invalid or a file would be overwritten."""
+    """Write all files of a platform; exit with 1 if the platform is invalid or a user's file would be overwritten."""
     platform = read_valid_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
@@ -48,19 +48,19 @@ def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
     Raises FileNotFoundError if this installation lacks the sources.
     """
-    sources = {SOURCES: source_archive()} if builds_operator(platform) else {}
-    return {**render(platform), **sources}
+    source_files = {SOURCES_FILE: source_archive()} if builds_operator(platform) else {}
+    return {**render(platform), **source_files}
 
 
 def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
-    """Write the files; return the user's files that would be overwritten, and the number of removed files.
+    """Write the files; return the user's files that would be overwritten, and the number of removed old files.
 
-    If the first is not empty, nothing is written. Raises OSError. The record is written before the files, so an
-    interrupted run still recognizes its own files.
+    If any file of the user would be overwritten, nothing is written. Raises OSError. The record of the files is written
+    first, so an interrupted run still recognizes its own files.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
     old_digests = _read_record(out)
-    obsolete = [path for path in old_digests if path not in contents]
+    obsolete_paths = [path for path in old_digests if path not in contents]
     conflicts = [path for path in contents if _is_foreign(out / path, contents[path], old_digests.get(path, []))]
     if conflicts and not overwrite:
         return conflicts, 0
@@ -71,13 +71,13 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_atomically(target, content)
-    removed_count = sum(_remove_unchanged(out, path, old_digests[path]) for path in obsolete)
+    removed_count = sum(_remove_unchanged(out, path, old_digests[path]) for path in obsolete_paths)
     _write_record(out, new_digests)
     return [], removed_count
 
 
 def _read_record(out: Path) -> dict[str, list[str]]:
-    """Return the digests of all contents that earlier runs wrote to each path; empty without a record file."""
+    """Return the digests of the contents that earlier runs wrote, by file path; empty without a record file."""
     try:
         return msgspec.json.decode((out / RECORD_FILE).read_bytes(), type=dict[str, list[str]])
     except (FileNotFoundError, msgspec.DecodeError):
@@ -92,24 +92,24 @@ def _write_record(out: Path, record: Mapping[str, list[str]]) -> None:
 
 def _write_atomically(target: Path, content: bytes) -> None:
     """Write a file atomically: a partial file, for example on a full disk, would later count as the user's."""
-    temporary = target.with_name(f".{target.name}.new")
+    temporary_path = target.with_name(f".{target.name}.new")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(target)
+        temporary_path.write_bytes(content)
+        temporary_path.replace(target)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
 
 
 def _is_foreign(target: Path, content: bytes, digests: list[str]) -> bool:
-    """Return whether a file exists with content that `render` did not write."""
+    """Return whether a file exists with content that `batchyard platform render` did not write."""
     if not target.exists():
         return False
     return not target.is_file() or _digest(target.read_bytes()) not in {*digests, _digest(content)}
 
 
 def _remove_unchanged(out: Path, path: str, digests: list[str]) -> bool:
-    """Delete an unchanged file that is no longer rendered, and its empty folders; return whether it was deleted."""
+    """Delete a file that is no longer rendered, unless the user changed it; return whether it was deleted."""
     target = out / path
     if not target.is_file() or _digest(target.read_bytes()) not in digests:
         return False

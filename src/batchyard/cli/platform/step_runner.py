@@ -1,7 +1,7 @@
-"""Runs the steps of a platform in order: probe, run the commands if needed, probe again, and write the journal.
+"""Runs the steps that create or destroy a platform, in order: probe, run the commands if needed, probe again.
 
-The probes decide which steps are done, not the journal. So a run after a failure, or after this process was killed,
-executes only the remaining steps.
+The probes (read-only commands) decide which steps are done, not the journal of earlier runs. So a run after a failure,
+or after this process was killed, executes only the remaining steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from batchyard.server.clocks.wall import monotonic_seconds
 
 
 class ProgressKind(StrEnum):
-    """The kind of a progress event of a step."""
+    """The kinds of progress events of a step."""
 
     BEGUN = "begun"
     #: The step was already done before this run.
@@ -40,7 +40,7 @@ class ProgressKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
-    """A progress event of a step: step number (from 1), number of steps, detail, and seconds since the step's start."""
+    """A progress event of a step; the step has this `number` (from 1) of `total`, and started `seconds` ago."""
 
     kind: ProgressKind
     step: PlatformStep
@@ -54,26 +54,26 @@ class ProgressEvent:
 
 
 class Display(Protocol):
-    """The interface of progress displays."""
+    """The interface of progress displays for the steps of a platform."""
 
     def show(self, progress_event: ProgressEvent) -> None:
-        """Show a progress event."""
+        """Show a progress event of a step."""
 
     def show_progress(self, line: str, seconds: float) -> None:
         """Show the progress of a running command: its last output line and its run time in seconds."""
 
     def report(self, line: str) -> None:
-        """Print a line about the run."""
+        """Print a line that is not about a single step."""
 
     def clear_status(self) -> None:
         """Remove the status line, before a prompt or at the end of the run."""
 
 
 class Confirmation(Protocol):
-    """The interface that asks the user to confirm a step."""
+    """The interface that asks the user to confirm steps which cost money or destroy resources."""
 
     def confirm(self, question: str, destroys: bool) -> bool:
-        """Return whether the user confirms; `destroys` is True if the step can destroy resources."""
+        """Ask the question; return whether the user confirms. `destroys`: the step can destroy resources."""
 
 
 def format_seconds(seconds: float) -> str:
@@ -93,14 +93,14 @@ _PROBE_INTERVALS: Final = (0.25, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class StepRunnerSettings:
-    """The settings of a run: a factor on all pauses, for tests, and the names of the steps to skip."""
+    """The settings of a StepRunner: a factor on its pauses (`pace`, for tests), and the names of steps to skip."""
 
     pace: float = 1.0
     skipped: frozenset[str] = frozenset()
 
 
 class RunStoppedError(Exception):
-    """A step failed, was declined or was interrupted, so the later steps did not run."""
+    """A step failed, or the user declined or interrupted it, so the later steps did not run."""
 
     def __init__(self, kind: ProgressKind, step: str) -> None:
         super().__init__(step)
@@ -113,7 +113,7 @@ class StepDeclinedError(Exception):
 
 
 class StepFailedError(Exception):
-    """A step cannot be completed; holds the reason, the last output lines of its command, and the log file."""
+    """A step cannot be completed; the error has the reason, the command's last output lines, and the log file."""
 
     def __init__(self, detail: str, tail: tuple[str, ...] = (), log: str = "") -> None:
         super().__init__(detail)
@@ -124,10 +124,10 @@ class StepFailedError(Exception):
 
 @dataclass(slots=True)
 class StepRunner:
-    """Runs the steps of a locked folder, and caches the results of probes that run once per run."""
+    """Runs steps in a locked rendered folder; the outputs of probes in `only_if` are cached for the whole run."""
 
     folder: Path
-    processes: CommandRunner
+    runner: CommandRunner
     journal: StepJournal
     display: Display
     confirmation: Confirmation
@@ -135,19 +135,19 @@ class StepRunner:
     _probe_outputs: dict[StepCommand, CommandOutput] = field(default_factory=dict)
 
     def run(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
-        """Run all steps; return the number of each outcome. Raise StoppedError if a step is not completed."""
-        counts = dict.fromkeys(ProgressKind, 0)
+        """Run all steps; return how many ended in each way. Raise RunStoppedError if a step is not completed."""
+        outcome_counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
-            counts[self._complete_step(step, number, len(steps))] += 1
-        return counts
+            outcome_counts[self._complete_step(step, number, len(steps))] += 1
+        return outcome_counts
 
-    def _complete_step(self, step: PlatformStep, number: int, total: int) -> ProgressKind:
+    def _complete_step(self, step: PlatformStep, step_number: int, step_count: int) -> ProgressKind:
         started_at = monotonic_seconds()
 
         def report_event(kind: ProgressKind, detail: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
             seconds = monotonic_seconds() - started_at
             self.journal.note(event=kind.value, step=step.name, what=detail, seconds=round(seconds, 1))
-            self.display.show(ProgressEvent(kind, step, number, total, detail, seconds, tail, log))
+            self.display.show(ProgressEvent(kind, step, step_number, step_count, detail, seconds, tail, log))
 
         try:
             kind, detail = self._run_step(step, report_event)
@@ -191,35 +191,35 @@ class StepRunner:
         return ProgressKind.DONE, result.description
 
     def _with_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
-        """Return the step with the input of its commands, and that input for the confirmation question."""
+        """Return the step with the standard input that its probes' outputs give its commands, and that input text."""
         if step.stdin_from_probes is None:
             return step, ""
         show_progress = self.display.show_progress
         input_text = step.stdin_from_probes(
-            [self.processes.run_probe(probe.command, show_progress) for probe in step.probes]
+            [self.runner.run_probe(probe.command, show_progress) for probe in step.probes]
         )
         return replace(
             step, commands=tuple(replace(command, stdin_text=input_text) for command in step.commands)
         ), input_text
 
-    def _ask_consent(self, step: PlatformStep, detail: str, input_text: str) -> bool:
+    def _ask_consent(self, step: PlatformStep, probe_description: str, input_text: str) -> bool:
         consent = step.consent
-        assert consent is not None, "_agreed is called only for steps that require consent"
-        question = consent.question.replace("{seen}", detail)
+        assert consent is not None, "_ask_consent is called only for steps that require consent"
+        question = consent.question.replace("{seen}", probe_description)
         if consent.details is not None:
-            probe_output = self.processes.run_probe(consent.details.command, self.display.show_progress)
+            probe_output = self.runner.run_probe(consent.details.command, self.display.show_progress)
             question += consent.details.format_details(probe_output, input_text)
         self.display.clear_status()
-        return self.confirmation.confirm(question, consent.is_grave(detail))
+        return self.confirmation.confirm(question, consent.is_grave(probe_description))
 
     def _run_commands(self, step: PlatformStep, report_event: Callable[..., None]) -> None:
-        """Run the commands with retries; before each retry, probe whether the step is already done."""
+        """Run a step's commands with retries; before each retry, probe whether the step is already done."""
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        attempts = 0
+        attempt_count = 0
         while (command_output := self._first_failure(step, log)) is not None:
-            attempts += 1
-            if not step.retry.should_retry(command_output.stderr, attempts):
+            attempt_count += 1
+            if not step.retry.should_retry(command_output.stderr, attempt_count):
                 lines = [line.rstrip() for line in command_output.stderr.splitlines() if line.strip()]
                 raise StepFailedError(command_output.main_error, tuple(lines[-_TAIL_LINES:]), str(log))
             report_event(ProgressKind.RETRIED, f"{command_output.main_error}; again in {step.retry.pause_seconds} s")
@@ -228,48 +228,48 @@ class StepRunner:
                 return
 
     def _first_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
-        """Run the commands until one fails; return the output of the failed command, None if all succeed."""
+        """Run a step's commands until one fails; return the output of the failed command, or None if all succeed."""
         for command in step.commands:
-            command_output = self.processes.run_logged(command, log, self.display.show_progress)
+            command_output = self.runner.run_logged(command, log, self.display.show_progress)
             if command_output.code and not any(text in command_output.stderr for text in command.tolerated_errors):
                 return command_output
         return None
 
     def _wait_until_done(self, step: PlatformStep, result: ProbeResult) -> ProbeResult:
-        """Probe until the step is done; raise UnmetError after the step's timeout."""
+        """Run the probes repeatedly until the step is done; raise StepFailedError after the step's timeout."""
         started_at = monotonic_seconds()
-        pause = _PROBE_INTERVALS[0]
+        pause_seconds = _PROBE_INTERVALS[0]
         while not result.is_satisfied:
             waited_seconds = monotonic_seconds() - started_at
             if waited_seconds >= step.patience_seconds:
                 timeout_note = f", after waiting {step.patience_seconds} s" if step.patience_seconds else ""
                 raise StepFailedError(f"{result.description}{timeout_note}")
             self.display.show_progress(result.description, waited_seconds)
-            Event().wait(pause * self.settings.pace)
-            pause = min(2 * pause, _PROBE_INTERVALS[1])
+            Event().wait(pause_seconds * self.settings.pace)
+            pause_seconds = min(2 * pause_seconds, _PROBE_INTERVALS[1])
             result = self._probe(step)
         return result
 
     def _probe(self, step: PlatformStep) -> ProbeResult:
-        """Run the probes of a step; return the first negative result, else the last result."""
+        """Run a step's probes until one is not satisfied; return the result of the last one run."""
         result = ProbeResult(not step.probes)
         for probe in step.probes:
-            result = probe.parser(self.processes.run_probe(probe.command, self.display.show_progress))
+            result = probe.parser(self.runner.run_probe(probe.command, self.display.show_progress))
             if not result.is_satisfied:
                 return result
         return result
 
     def _probe_once(self, probe: Probe) -> ProbeResult:
-        """Return the result of a probe that runs once per run."""
+        """Return the result of a probe; its command runs at most once for all steps."""
         if probe.command not in self._probe_outputs:
-            self._probe_outputs[probe.command] = self.processes.run_probe(probe.command, self.display.show_progress)
+            self._probe_outputs[probe.command] = self.runner.run_probe(probe.command, self.display.show_progress)
         return probe.parser(self._probe_outputs[probe.command])
 
 
 def probe_steps(
-    processes: CommandRunner, display: Display, steps: Sequence[PlatformStep]
+    runner: CommandRunner, display: Display, steps: Sequence[PlatformStep]
 ) -> list[tuple[PlatformStep, ProbeResult | None]]:
-    """Return the probe result of each step; None for the steps after a missing step that they depend on."""
+    """Run the probes of all steps; return each step's result, or None for steps after a missing prerequisite."""
     results: list[tuple[PlatformStep, ProbeResult | None]] = []
     is_blocked = False
     for step in steps:
@@ -280,7 +280,7 @@ def probe_steps(
             continue
         result = ProbeResult(True)
         for probe in step.probes:
-            result = probe.parser(processes.run_probe(probe.command, display.show_progress))
+            result = probe.parser(runner.run_probe(probe.command, display.show_progress))
             if not result.is_satisfied:
                 break
         results.append((step, result))

@@ -1,4 +1,4 @@
-"""The cluster of a platform folder, which is recorded and checked on later runs; and reading the platform.yaml."""
+"""The connection to a platform's cluster, which is recorded in the platform's folder; and reading of platform files."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ _KUBECTL_TIMEOUT: Final = 60
 
 
 class TargetError(Exception):
-    """The cluster is unknown, or differs from the recorded cluster; the message has the remedy."""
+    """The cluster is unknown, or differs from the one recorded in the platform's folder; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ClusterOptions:
 
 
 def requested_connection(platform: PlatformModel, options: ClusterOptions) -> ClusterConnection:
-    """Return the connection of the steps to the cluster, as far as it is known without running kubectl."""
+    """Return the kubeconfig and context that kubectl gets for the cluster, as far as known without running kubectl."""
     kubeconfig = str(Path(options.kubeconfig).expanduser().resolve()) if options.kubeconfig else ""
     if platform.google is not None:
         return ClusterConnection(kubeconfig or f"{OWN_FOLDER}/kubeconfig")
@@ -39,9 +39,10 @@ def requested_connection(platform: PlatformModel, options: ClusterOptions) -> Cl
 
 
 def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal: StepJournal) -> ClusterConnection:
-    """Return the connection of the steps to the cluster, with a fixed context that does not depend on kubectl's.
+    """Return the kubeconfig and context that kubectl gets for the cluster, and record the cluster in the journal.
 
-    Raises TargetError if kubectl has no cluster, or if the platform of this folder was created elsewhere.
+    The context is fixed, whatever kubectl's current context becomes. Raises TargetError if kubectl has no cluster, or
+    if the platform of this folder was created in another cluster.
     """
     connection = requested_connection(platform, options)
     if platform.google is not None:
@@ -50,17 +51,17 @@ def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal
     recorded_target = journal.target()
     if recorded_target is not None and not options.context and not options.kubeconfig:
         connection = ClusterConnection(recorded_target.get("kubeconfig", ""), recorded_target.get("context", ""))
-    view = _kubeconfig_view(connection)
-    context = str(view.get("current-context") or "")
-    servers = [row["cluster"].get("server", "") for row in view.get("clusters") or ()]
-    if not context or not servers:
+    kubeconfig_view = _kubeconfig_view(connection)
+    context = str(kubeconfig_view.get("current-context") or "")
+    server_urls = [row["cluster"].get("server", "") for row in kubeconfig_view.get("clusters") or ()]
+    if not context or not server_urls:
         raise TargetError("kubectl has no current cluster: select one with --kubeconfig FILE or --context NAME")
-    _record_target(journal, platform.name, f"{servers[0]}", kubeconfig=connection.kubeconfig, context=context)
+    _record_target(journal, platform.name, f"{server_urls[0]}", kubeconfig=connection.kubeconfig, context=context)
     return ClusterConnection(connection.kubeconfig, context)
 
 
 def _record_target(journal: StepJournal, name: str, location: str, **details: str) -> None:
-    """Record the cluster of this folder's platform, or raise TargetError if a different one is recorded."""
+    """Record the cluster of this folder's platform in the journal; raise TargetError if a different one is recorded."""
     recorded_target = journal.target()
     if recorded_target is None:
         journal.note(event="target", platform=name, place=location, **details)
@@ -71,7 +72,7 @@ def _record_target(journal: StepJournal, name: str, location: str, **details: st
 
 
 def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
-    """Return the kubeconfig of the context, as merged by `kubectl config view --minify`."""
+    """Return the kubeconfig that `kubectl config view --minify` prints for the connection."""
     command = connection.kubectl("config", "view", "--minify", "--output=json")
     try:
         result = subprocess.run(  # noqa: S603 - kubectl with fixed arguments
@@ -83,8 +84,8 @@ def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
         raise TargetError(f"kubectl reported no cluster within {_KUBECTL_TIMEOUT} s: check your kubeconfig") from None
     if result.returncode:
         raise TargetError(f"{result.stderr.strip()}: select a cluster with --kubeconfig FILE or --context NAME")
-    view: dict[str, Any] = json.loads(result.stdout)
-    return view
+    kubeconfig_view: dict[str, Any] = json.loads(result.stdout)
+    return kubeconfig_view
 
 
 STANDARD_INPUT = "-"
@@ -101,7 +102,7 @@ def read_source(file: str) -> PlatformSource:
 
 
 def read_valid_platform(source: PlatformSource, project: str) -> PlatformModel:
-    """Return the platform that a text describes; exit with 1 and print all faults if it is invalid."""
+    """Return the platform in a platform file's text; exit with 1 and print all errors if it is invalid."""
     try:
         return read_platform(source, project)
     except InvalidPlatformError as invalid:
@@ -109,7 +110,7 @@ def read_valid_platform(source: PlatformSource, project: str) -> PlatformModel:
 
 
 def document_lines(source: PlatformSource) -> DocumentLines:
-    """Return the line numbers of the fields in a platform's text."""
+    """Return the line numbers of the fields in a platform file's text."""
     document = next(read_documents(source.text))
     return DocumentLines(document.text, document.line)
 

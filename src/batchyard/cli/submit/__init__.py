@@ -1,1 +1,1 @@
-"""The command `batchyard submit`: it runs a command as a Job in a queue, on any cluster with Kueue."""
+"""The command `batchyard submit`: runs the user's command as a Job in a queue, on any cluster with Kueue."""

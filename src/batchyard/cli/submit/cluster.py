@@ -1,4 +1,4 @@
-"""Requests of `batchyard submit` to its cluster: checks, creation with rollback, queue position, warnings and logs."""
+"""API requests of `batchyard submit`: checks, creation of the Job, its queue position, Events and pod logs."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -22,31 +22,31 @@ _FORBIDDEN: Final = 403
 
 
 class SubmitError(Exception):
-    """The Job cannot be submitted; the message has the reason and the remedy."""
+    """The Job cannot be created; the message has the reason and the remedy."""
 
 
 class Cluster:
-    """The cluster that receives the Job: its HTTP client, and the versions of Kueue's visibility API to try."""
+    """The cluster that receives the Job: an HTTP client, its URL, and the versions of Kueue's visibility API to try."""
 
     def __init__(self, transport: HttpTransport, url: str) -> None:
         self.transport = transport
         self.url = url
-        self._visibility: Sequence[str] = _VISIBILITY_VERSIONS
+        self._versions: Sequence[str] = _VISIBILITY_VERSIONS
 
     async def check(self, job_request: JobRequest) -> None:
-        """Raise SubmitError if the queue or priority class does not exist; skip a check without permission to list."""
-        queues = await self._list_names(scheme.LOCAL_QUEUE, job_request.namespace)
-        if queues is not None and job_request.queue not in queues:
+        """Raise SubmitError if the LocalQueue or priority class is missing; skip checks that the user may not do."""
+        queue_names = await self._list_names(scheme.LOCAL_QUEUE, job_request.namespace)
+        if queue_names is not None and job_request.queue not in queue_names:
             all_queues = await self._list_items(scheme.LOCAL_QUEUE) or ()
-            raise SubmitError(_missing_queue_message(job_request, queues, all_queues))
+            raise SubmitError(_missing_queue_message(job_request, queue_names, all_queues))
         if job_request.priority:
-            classes = await self._list_names(scheme.WORKLOAD_PRIORITY_CLASS)
-            if classes is not None and job_request.priority not in classes:
-                available = ", ".join(classes) or "none"
+            class_names = await self._list_names(scheme.WORKLOAD_PRIORITY_CLASS)
+            if class_names is not None and job_request.priority not in class_names:
+                available = ", ".join(class_names) or "none"
                 raise SubmitError(f"WorkloadPriorityClass {job_request.priority} not found; available: {available}")
 
     async def create(self, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
-        """Create a Job and its ConfigMaps, or delete the Job if a ConfigMap fails; return the Job as created."""
+        """Create the Job and its ConfigMaps and return the Job; if a ConfigMap is rejected, delete the Job again."""
         for config_map in config_maps[:1]:  # a dry run, so that missing permissions do not leave a Job behind
             await self._create_object(scheme.CONFIG_MAP, config_map, "?dryRun=All")
         created_job = await self._create_object(scheme.JOB, job)
@@ -59,34 +59,34 @@ class Cluster:
         return created_job
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
-        """Return how many Workloads are ahead of the Job in its queue, and how many are pending; None if unknown."""
-        if not self._visibility:
+        """Return the number of Workloads before the Job in its LocalQueue, and of all pending ones; None if unknown."""
+        if not self._versions:
             return None
         queue_path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}/pendingworkloads"
-        answer = await self.transport.ask(HttpRequest("GET", f"{_VISIBILITY_PATH}/{self._visibility[0]}/{queue_path}"))
-        if answer.code in {_NOT_FOUND, _FORBIDDEN}:  # not served in this version, or no permission
-            self._visibility = self._visibility[1:]
+        response = await self.transport.ask(HttpRequest("GET", f"{_VISIBILITY_PATH}/{self._versions[0]}/{queue_path}"))
+        if response.code in {_NOT_FOUND, _FORBIDDEN}:  # not served in this version, or no permission
+            self._versions = self._versions[1:]
             return None
-        items = _items_in(answer)
-        for item in items:
+        pending_workloads = _items_in(response)
+        for item in pending_workloads:
             owners = item["metadata"].get("ownerReferences") or ()
             if any(owner["uid"] == uid for owner in owners):
-                return item.get("positionInLocalQueue", 0), len(items)
+                return item.get("positionInLocalQueue", 0), len(pending_workloads)
         return None
 
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
-        """List the pods that match a label selector, without a cache."""
+        """Request the pods that match a label selector from the API server."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
-        answer = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
-        return _items_in(answer)
+        response = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
+        return _items_in(response)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
-        """Return the reason and message of a pod's latest warning Event; None without a warning or permission."""
+        """Return the reason and message of a pod's latest warning Event; None if it has none or they are forbidden."""
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
-        answer = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
-        events = [(event_last_time(event), event) for event in _items_in(answer)]
+        response = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
+        events = [(event_last_time(event), event) for event in _items_in(response)]
         if not events:
             return None
         _, latest_event = max(events, key=lambda event: event[0])
@@ -95,7 +95,7 @@ class Cluster:
     async def follow_log(
         self, namespace: str, pod: str, container: str, since_time: str, handle_lines: Callable[[Sequence[bytes]], None]
     ) -> HttpResponse:
-        """Pass the timestamped lines of a container's log to `handle_lines`; return the final response."""
+        """Stream a container's log with timestamps to `handle_lines`; return the response when the stream ends."""
         path = object_path(kind_info(scheme.POD), "v1", namespace, pod, "log")
         since_query = f"&sinceTime={since_time.replace('+', '%2B')}" if since_time else ""
         query = f"container={container}&follow=true&timestamps=true{since_query}"
@@ -104,42 +104,42 @@ class Cluster:
         )
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
-        """Delete a Job whose ConfigMaps could not be created; raise SubmitError if that fails."""
-        answer = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
-        if not 200 <= answer.code < 300 and answer.code != _NOT_FOUND:
+        """Delete a Job whose ConfigMaps could not be created; raise SubmitError if the deletion fails."""
+        response = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
+        if not 200 <= response.code < 300 and response.code != _NOT_FOUND:
             name = job["metadata"]["name"]
             raise SubmitError(
-                f"Job {name} was created without its files and cannot be deleted: {failure_reason(answer)}"
+                f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
             )
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
-        answer = await self.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
-        if not 200 <= answer.code < 300:
-            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(answer)}")
-        return decode_object(answer.body)
+        response = await self.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
+        if not 200 <= response.code < 300:
+            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(response)}")
+        return decode_object(response.body)
 
     async def _list_names(self, kind: str, namespace: str = "") -> Sequence[str] | None:
-        items = await self._list_items(kind, namespace)
-        return None if items is None else [item["metadata"]["name"] for item in items]
+        objects = await self._list_items(kind, namespace)
+        return None if objects is None else [item["metadata"]["name"] for item in objects]
 
     async def _list_items(self, kind: str, namespace: str = "") -> Sequence[Obj] | None:
-        """Return all objects of a kind; None without permission. Raise SubmitError if the kind is not served."""
+        """Return all objects of a kind, or None if forbidden; raise SubmitError if the kind is not served."""
         info = kind_info(kind)
         for version in reversed(info.versions):
             path = object_path(info, version, namespace) if namespace else kind_path(info, version)
-            answer = await self.transport.ask(HttpRequest("GET", path))
-            if answer.code == 200:
-                return _items_in(answer)
-            if answer.code == _FORBIDDEN:
+            response = await self.transport.ask(HttpRequest("GET", path))
+            if response.code == 200:
+                return _items_in(response)
+            if response.code == _FORBIDDEN:
                 return None
-            if answer.code != _NOT_FOUND:
-                raise SubmitError(f"{self.url}: {failure_reason(answer)}")
+            if response.code != _NOT_FOUND:
+                raise SubmitError(f"{self.url}: {failure_reason(response)}")
         raise SubmitError(f"{self.url} does not serve {info.plural}.{info.group}: install Kueue first")
 
 
-def _items_in(answer: HttpResponse) -> Sequence[Obj]:
-    items: Sequence[Obj] = decode_object(answer.body).get("items") or ()
+def _items_in(response: HttpResponse) -> Sequence[Obj]:
+    items: Sequence[Obj] = decode_object(response.body).get("items") or ()
     return items
 
 

@@ -1,4 +1,4 @@
-"""The command `batchyard submit`: creates a Job, follows its progress and logs, and exits with its exit code."""
+"""The command `batchyard submit`: creates a Job, follows its progress and logs, and exits with the Job's exit code."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from batchyard.base import uid_for
 from batchyard.base.instant import SECOND
 from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
-from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, cluster
+from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_json, render_yaml
 from batchyard.cli.submit import manifests, progress
 from batchyard.cli.submit.cluster import Cluster, SubmitError
@@ -49,7 +49,7 @@ class CommandWithArguments(TyperCommand):
     """A Typer command whose arguments end with another command line, after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Store the arguments after `--` in the context, and parse the arguments before it."""
+        """Store the arguments after `--` in the Click context, and parse the arguments before it."""
         separator_index = args.index("--") if "--" in args else len(args)
         ctx.obj = args[separator_index + 1 :]
         return super().parse_args(ctx, args[:separator_index])
@@ -60,17 +60,17 @@ class CommandWithArguments(TyperCommand):
 
 
 def command_line(context: typer.Context) -> Sequence[str]:
-    """Return the arguments after `--`; raise BadParameter if there are none."""
+    """Return the user's command: the arguments after `--`; raise BadParameter if there are none."""
     argv: Sequence[str] = context.obj
     if not argv:
         raise typer.BadParameter("add the command after --, such as: batchyard submit --queue QUEUE -- python train.py")
     return argv
 
 
-def parse_pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
+def parse_pairs(option: str, option_values: Sequence[str] | None) -> dict[str, str]:
     """Parse the values of an option as NAME=VALUE pairs; raise BadParameter if one is malformed."""
     values_by_name = {}
-    for text in values or ():
+    for text in option_values or ():
         name, separator, value = text.partition("=")
         if not name or not separator:
             raise typer.BadParameter(f"{option} {text!r}: use the form NAME=VALUE")
@@ -79,7 +79,7 @@ def parse_pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
 
 
 def parse_toleration(text: str) -> dict[str, str]:
-    """Parse a toleration: KEY or KEY=VALUE, optionally followed by :EFFECT."""
+    """Parse a toleration of the form KEY or KEY=VALUE, optionally followed by :EFFECT, to its fields in a pod spec."""
     key_and_value, _, effect = text.partition(":")
     key, separator, value = key_and_value.partition("=")
     match = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
@@ -141,7 +141,7 @@ Output: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """The arguments of `batchyard submit`. The JobRequest may lack the namespace and the name."""
+    """The arguments of `batchyard submit`; its JobRequest may have no namespace and name yet."""
 
     job_request: JobRequest
     folder: Path | None
@@ -166,14 +166,14 @@ _NOT_FOUND: Final = 404
 
 
 class FollowCallbacks(NamedTuple):
-    """The callbacks of JobFollower: `report` for each progress message, `log` for each line of a pod's log."""
+    """The callbacks of JobFollower: `report` gets each progress message, `log` each line of a pod's log."""
 
     report: Callable[[progress.ProgressMessage], None]
     log: Callable[[str, str], None]
 
 
 class JobFollower:
-    """Follows one Job: its informers, its log readers, and the progress reported so far."""
+    """Follows one Job with informers and log readers, and reports its progress and its pods' logs."""
 
     def __init__(self, cluster: Cluster, job_request: JobRequest, job: Obj, callbacks: FollowCallbacks) -> None:
         self._cluster = cluster
@@ -199,7 +199,7 @@ class JobFollower:
         self._job_ended = asyncio.Event()
 
     async def follow(self) -> int:
-        """Report the Job's progress until the Job ends; return the exit code of its command."""
+        """Report the Job's progress until the Job ends; return the exit code of the Job's command."""
         tasks = [asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())]
         job_ended = asyncio.ensure_future(self._job_ended.wait())
         done_tasks, _ = await asyncio.wait([job_ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -217,17 +217,17 @@ class JobFollower:
         return exit_code
 
     async def _watch(self, informer: Informer) -> None:
-        """List and watch one kind until the task is cancelled."""
+        """List and watch the objects of an informer until the task is cancelled."""
         while True:
-            step = informer.plan_request()
-            if step.wait:
-                await sleep_for(step.wait)
-            if step.is_watch:
+            plan = informer.plan_request()
+            if plan.wait:
+                await sleep_for(plan.wait)
+            if plan.is_watch:
                 process_lines = partial(self._on_watch_lines, informer)
-                answer = await self._cluster.transport.stream(step.request, process_lines)
-                informer.process_watch_end(answer)
+                response = await self._cluster.transport.stream(plan.request, process_lines)
+                informer.process_watch_end(response)
             else:
-                self._process_events(informer.process_list_page(await self._cluster.transport.ask(step.request)))
+                self._process_events(informer.process_list_page(await self._cluster.transport.ask(plan.request)))
             self._report_informer_problem(informer)
 
     def _on_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
@@ -255,11 +255,11 @@ class JobFollower:
             self._job_ended.set()
 
     async def _list_pods(self) -> Sequence[Obj]:
-        """List the Job's pods from the server, because the pod watch may lag behind the Job watch."""
+        """Request the Job's pods from the API server, because the pod watch may lag behind the Job watch."""
         return await self._cluster.list_pods(self._job_request.namespace, self._pod_selector)
 
     async def _poll_progress(self) -> None:
-        """Poll the queue position while the Job is pending, and the warnings about pods that do not run yet."""
+        """Poll the queue position while the Job is pending, and warning Events of pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
                 is_starting = not progress.has_container_started(pod) and progress.terminated_state_of(pod) is None
@@ -277,20 +277,20 @@ class JobFollower:
             self._logs[name] = asyncio.ensure_future(self._read_log(name))
 
     async def _read_log(self, pod: str) -> None:
-        """Report the log lines of a pod to the end of the log; reconnect if the connection breaks."""
+        """Report the log lines of a pod to the end of its log; reconnect if the connection breaks."""
         log = LogReader(pod, self._log)
         while True:
             namespace = self._job_request.namespace
-            answer = await self._cluster.follow_log(namespace, pod, CONTAINER, log.since, log.process_lines)
-            is_complete = answer.code == 200 and not answer.trouble
+            response = await self._cluster.follow_log(namespace, pod, CONTAINER, log.since, log.process_lines)
+            is_complete = response.code == 200 and not response.trouble
             pods_by_key = self._cache.of_kind(scheme.POD)
             current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
-            if answer.code == _NOT_FOUND or (
+            if response.code == _NOT_FOUND or (
                 is_complete and (current_pod is None or progress.terminated_state_of(current_pod) is not None)
             ):
                 return
-            if answer.code >= 400:
-                self._report_once(f"the log of pod {pod}: {failure_reason(answer)}")
+            if response.code >= 400:
+                self._report_once(f"the log of pod {pod}: {failure_reason(response)}")
             log.restart_reading()
             await sleep_for(_LOG_RETRY_DELAY)
 
@@ -309,31 +309,31 @@ class JobFollower:
 
 
 class LogReader:
-    """Reports each line of a timestamped log exactly once, even if reading restarts."""
+    """Reports each line of a pod's timestamped log exactly once, even if the log is read again."""
 
     def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
         self._pod = pod
         self._notify = notify
-        #: The timestamp of the last reported line; `_reported` counts the reported lines with that timestamp.
+        #: The timestamp of the last reported line; `_reported_count` lines with it were reported.
         self.since = ""
         self._reported_count = 0
         self._lines_to_skip = 0
 
     def process_lines(self, lines: Sequence[bytes]) -> None:
-        """Report new log lines; skip lines that were reported before reading restarted."""
+        """Report the new lines of the log; skip lines that were reported before reading restarted."""
         for line in lines:
-            time, _, text = line.decode("utf-8", "replace").partition(" ")
-            if time == self.since and self._lines_to_skip:
+            timestamp, _, text = line.decode("utf-8", "replace").partition(" ")
+            if timestamp == self.since and self._lines_to_skip:
                 self._lines_to_skip -= 1
                 continue
-            if time < self.since:
+            if timestamp < self.since:
                 continue
-            self._reported_count = self._reported_count + 1 if time == self.since else 1
-            self.since = time
+            self._reported_count = self._reported_count + 1 if timestamp == self.since else 1
+            self.since = timestamp
             self._notify(self._pod, text)
 
     def restart_reading(self) -> None:
-        """Prepare for reading again from the timestamp of the last reported line."""
+        """Prepare for reading the log again, from the timestamp of the last reported line."""
         self._lines_to_skip = self._reported_count
 
 
@@ -350,7 +350,7 @@ async def submit_job(
     packed_folder: manifests.PackedFolder | None,
     submit_output: progress.SubmitOutput,
 ) -> int:
-    """Create the Job and, unless detached, follow it to its end; return the exit code."""
+    """Create the Job and, unless detached, follow it to its end; return the exit code of the Job's command."""
     read_access = access_reader_of_target(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
     access = await read_access()
     job_request = replace(job_request, namespace=job_request.namespace or access.namespace)
@@ -382,7 +382,7 @@ async def submit_job(
 async def _follow_to_end(
     follower: JobFollower, submit_output: progress.SubmitOutput, inspect_message: progress.ProgressMessage
 ) -> int:
-    """Follow the Job to its end; on Ctrl-C, leave it running and print the commands that inspect it."""
+    """Follow the Job to its end and return its exit code; on Ctrl-C, leave it running and print how to inspect it."""
     loop = asyncio.get_running_loop()
     unexpected_error: asyncio.Future[int] = loop.create_future()
     loop.set_exception_handler(lambda _, context: _fail_on_error(unexpected_error, context))
@@ -397,7 +397,7 @@ async def _follow_to_end(
 
 
 def _fail_on_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
-    """Fail the future with an unexpected error that the event loop reported, which ends the command."""
+    """Fail the future with an unexpected error that the event loop reported; that ends the command."""
     error = context.get("exception")
     if error is not None and not isinstance(error, OSError) and not unexpected_error.done():
         unexpected_error.set_exception(error)
@@ -411,13 +411,17 @@ def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
 
 
 def _shipped_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
-    line = f"{packed_folder.files} files shipped, {format_megabytes(len(packed_folder.content))}"
+    line = f"{packed_folder.file_count} files shipped, {format_megabytes(len(packed_folder.content))}"
     if packed_folder.excluded_paths:
         line += f"; left out: {', '.join(packed_folder.excluded_paths)}"
     return progress.ProgressMessage(
         "Shipped",
         line,
-        {"files": packed_folder.files, "bytes": len(packed_folder.content), "leftOut": packed_folder.excluded_paths},
+        {
+            "files": packed_folder.file_count,
+            "bytes": len(packed_folder.content),
+            "leftOut": packed_folder.excluded_paths,
+        },
     )
 
 
@@ -436,7 +440,7 @@ def _inspection_commands(kubectl: str, job_request: JobRequest) -> progress.Prog
 
 
 def _kubectl_command(request: SubmitRequest, access: ApiServerAccess) -> str:
-    """Return the kubectl command line with the options that select the same cluster."""
+    """Return the start of a kubectl command line, with the options that select the same cluster as the request."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"
     context = f" --context {shlex.quote(request.context)}" if request.context else ""
@@ -472,7 +476,7 @@ def run(request: SubmitRequest) -> int:
 
 
 def _with_name(job_request: JobRequest) -> JobRequest:
-    """Return the request with a generated name if it has none."""
+    """Return the Job request, with a generated Job name if it has none."""
     if job_request.name:
         return job_request
     suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_SUFFIX_LENGTH]
@@ -489,7 +493,7 @@ def _pack_folder(request: SubmitRequest) -> manifests.PackedFolder | None:
 
 
 def _format_manifests(objects: Sequence[Obj], document_format: DocumentFormat) -> str:
-    """Format the objects as manifests for kubectl."""
+    """Format the objects as YAML or JSON manifests that kubectl can apply."""
     if document_format is DocumentFormat.YAML:
         return "---\n".join(map(render_yaml, objects))
     if len(objects) == 1:
@@ -547,6 +551,6 @@ def submit(
         backoff_limit=backoff_limit,
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
-    kubeconfig = cluster(context, kubeconfig, data_dir)
+    kubeconfig = select_kubeconfig(context, kubeconfig, data_dir)
     request = SubmitRequest(job, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output)
     raise typer.Exit(run(request))

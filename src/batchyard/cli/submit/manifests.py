@@ -1,6 +1,6 @@
 """The manifests of a submitted command: a Job in a queue, and ConfigMaps with its packed working directory.
 
-They are ordinary manifests: `kubectl apply` accepts them on any cluster with Kueue.
+Any cluster with Kueue accepts the manifests.
 """
 
 import base64
@@ -48,7 +48,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The Job to create, with quantities in Kubernetes notation; '' for unset values."""
+    """The Job that the user wants to run, with quantities in Kubernetes notation; '' for unset values."""
 
     argv: Sequence[str]
     name: str
@@ -72,7 +72,7 @@ class JobRequest:
 
 
 def job_manifest(job_request: JobRequest, archive: bytes | None) -> Obj:
-    """Return the manifest of the Job. If there is an archive, the pods mount the ConfigMaps of `parts_of`."""
+    """Return the manifest of the Job; with an archive, its pods mount the ConfigMaps of `archive_config_maps`."""
     spec: dict[str, Any] = {
         "suspend": True,  # Kueue resumes the Job when it admits the Workload
         "completions": job_request.completions,
@@ -93,7 +93,7 @@ def job_manifest(job_request: JobRequest, archive: bytes | None) -> Obj:
 
 
 def archive_config_maps(job_request: JobRequest, archive: bytes) -> Sequence[Obj]:
-    """Return the ConfigMaps that together hold an archive, in order."""
+    """Return ConfigMaps with the successive parts of the packed working directory."""
     return [
         {
             "apiVersion": "v1",
@@ -107,7 +107,7 @@ def archive_config_maps(job_request: JobRequest, archive: bytes) -> Sequence[Obj
 
 
 def with_job_owner(config_map: Obj, job: Mapping[str, Any]) -> Obj:
-    """Return a ConfigMap with the created Job as its owner, so that both are garbage-collected together."""
+    """Return a ConfigMap that the created Job owns, so that the ConfigMap is deleted with the Job."""
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -120,12 +120,12 @@ def with_job_owner(config_map: Obj, job: Mapping[str, Any]) -> Obj:
 
 
 def unpack_script(parts_folder: str = _PARTS_FOLDER, work_folder: str = _WORK_FOLDER) -> str:
-    """Return the shell script that unpacks the archive parts into the work folder and execs its arguments."""
+    """Return the shell script that unpacks the archive into `work_folder`, then execs the command in its arguments."""
     return _UNPACK_SCRIPT.format(parts=parts_folder, work=work_folder)
 
 
 def job_name_prefix(argv: Sequence[str]) -> str:
-    """Return a Job name prefix for a command: the name of its first script, or else of its program."""
+    """Return a prefix for the Job's name: from the first script in the command, or else from its program."""
     script = next((argument for argument in argv if re.search(r"\.(py|sh)$", argument)), argv[0])
     stem = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
     return re.sub(r"[^a-z0-9]+", "-", stem)[:_NAME_MAX].strip("-") or "job"
@@ -173,22 +173,22 @@ def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
 
 
 def _resources(job_request: JobRequest) -> dict[str, str]:
-    plain = {"cpu": job_request.cpu, "memory": job_request.memory}
+    cpu_and_memory = {"cpu": job_request.cpu, "memory": job_request.memory}
     devices = {resource: str(count) for resource, count in job_request.devices.items() if count}
-    return {**{resource: amount for resource, amount in plain.items() if amount}, **devices}
+    return {**{resource: amount for resource, amount in cpu_and_memory.items() if amount}, **devices}
 
 
 def _volume_sources(job_request: JobRequest, archive: bytes) -> list[dict[str, Any]]:
-    """Return the sources of the projected volume, which presents all parts of the archive in one folder."""
+    """Return the sources of a projected volume that has the parts of the archive as files of one folder."""
     return [{"configMap": {"name": _part_name(job_request, number)}} for number in range(-(-len(archive) // PART_SIZE))]
 
 
-def _part_name(job_request: JobRequest, number: int) -> str:
-    return f"{job_request.name}-files-{number}"
+def _part_name(job_request: JobRequest, part_number: int) -> str:
+    return f"{job_request.name}-files-{part_number}"
 
 
-def _part_key(number: int) -> str:
-    return f"part-{number:03}"
+def _part_key(part_number: int) -> str:
+    return f"part-{part_number:03}"
 
 
 # Packs a folder into a reproducible archive, which the Job unpacks as its working directory.
@@ -202,7 +202,7 @@ EXCLUDED_FOLDERS: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard
 #: Files that mark excluded folders: virtual environments, and data directories with a platform's keys.
 _EXCLUDING_FILES: Final = ("pyvenv.cfg", JOURNAL_FILE)
 _FILES_SHOWN_MAX: Final = 5
-#: The modification time of all archive members: the earliest time that zip files, such as wheels, can store.
+#: The modification time of all files in the archive: the earliest that zip files, such as wheels, can store.
 _MODIFICATION_TIME: Final = 315_532_800  # 1980-01-01
 
 
@@ -211,15 +211,15 @@ class PackingError(Exception):
 
 
 class PackedFolder(NamedTuple):
-    """A packed folder: the gzip-compressed tar archive, its number of files, and the excluded paths."""
+    """A packed working directory: the gzip-compressed tar archive, the number of files, and the excluded paths."""
 
     content: bytes
-    files: int
+    file_count: int
     excluded_paths: Sequence[str]
 
 
 class _FolderEntry(NamedTuple):
-    """A file, folder or link to pack: its path relative to the root, its full path and its size."""
+    """A file, folder or link to pack: its path below the packed folder, its full path, and its size in bytes."""
 
     name: str
     path: Path
@@ -227,7 +227,7 @@ class _FolderEntry(NamedTuple):
 
 
 def pack(folder: Path) -> PackedFolder:
-    """Pack a folder into an archive; raise PackingError if it is too large, unreadable, or links to outside paths."""
+    """Pack a folder into an archive; raise PackingError if it is too large, unreadable, or has links to the outside."""
     root = folder.resolve()
     if not root.is_dir():
         raise PackingError(f"{folder} is not a folder: give an existing folder")
@@ -242,32 +242,32 @@ def pack(folder: Path) -> PackedFolder:
         raise PackingError(f"{error.filename or folder}: {error.strerror}") from error
     if len(content) > PACKED_MAX:
         raise PackingError(_too_large_message(folder, len(content), PACKED_MAX, " packed", entries))
-    files = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in entries)
-    return PackedFolder(content, files, excluded_paths)
+    file_count = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in entries)
+    return PackedFolder(content, file_count, excluded_paths)
 
 
 def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Iterator[_FolderEntry]:
-    """Yield the entries to pack below a folder in order of their names; append excluded paths to `excluded_paths`."""
+    """Yield the files, folders and links to pack below a folder, sorted by name; add others to `excluded_paths`."""
     for path in sorted(folder.iterdir()):
         name = path.relative_to(root).as_posix()
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode):
+        file_mode = path.lstat().st_mode
+        if stat.S_ISLNK(file_mode):
             _check_link(path, root)
             yield _FolderEntry(name, path, 0)
-        elif stat.S_ISDIR(mode):
+        elif stat.S_ISDIR(file_mode):
             if path.name in EXCLUDED_FOLDERS or any((path / mark).exists() for mark in _EXCLUDING_FILES):
                 excluded_paths.append(f"{name}/")
                 continue
             yield _FolderEntry(name, path, 0)
             yield from _entries_below(path, root, excluded_paths)
-        elif stat.S_ISREG(mode):
+        elif stat.S_ISREG(file_mode):
             yield _FolderEntry(name, path, path.lstat().st_size)
         else:  # a socket, a pipe, a device
             excluded_paths.append(name)
 
 
 def _check_link(path: Path, root: Path) -> None:
-    """Raise PackingError unless a symbolic link is relative and points into the folder; links are packed as links."""
+    """Raise PackingError unless a symbolic link is relative and points into the packed folder."""
     target = path.readlink()
     if target.is_absolute() or not (path.parent / target).resolve().is_relative_to(root):
         message = f"link to {target}, outside {root}" if not target.is_absolute() else f"absolute link to {target}"
@@ -275,18 +275,18 @@ def _check_link(path: Path, root: Path) -> None:
 
 
 def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
-    """Return a tar archive of the entries with reproducible metadata: names, contents, links and the executable bit."""
+    """Return a reproducible tar archive of the entries: it has no times or owners, only the executable bit."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for entry in entries:
-            mode = entry.path.lstat().st_mode
+            file_mode = entry.path.lstat().st_mode
             member = tarfile.TarInfo(entry.name)
             member.mtime = _MODIFICATION_TIME
-            member.mode = 0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644
+            member.mode = 0o755 if stat.S_ISDIR(file_mode) or file_mode & stat.S_IXUSR else 0o644
             content = b""
-            if stat.S_ISLNK(mode):
+            if stat.S_ISLNK(file_mode):
                 member.type, member.linkname = tarfile.SYMTYPE, os.fspath(entry.path.readlink())
-            elif stat.S_ISDIR(mode):
+            elif stat.S_ISDIR(file_mode):
                 member.type = tarfile.DIRTYPE
             else:
                 content = entry.path.read_bytes()
@@ -296,8 +296,8 @@ def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
 
 
 def _too_large_message(folder: Path, size: int, limit: int, size_kind: str, entries: Sequence[_FolderEntry]) -> str:
-    largest = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_FILES_SHOWN_MAX]
-    largest_names = ", ".join(f"{entry.name} ({format_megabytes(entry.size)})" for entry in largest)
+    largest_entries = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_FILES_SHOWN_MAX]
+    largest_names = ", ".join(f"{entry.name} ({format_megabytes(entry.size)})" for entry in largest_entries)
     message = (
         f"{folder}: {format_megabytes(size)}{size_kind}, more than the limit of {format_megabytes(limit)}; "
         f"the largest files: {largest_names}"

@@ -1,7 +1,7 @@
 """Progress messages of a submitted Job, derived from its API objects and printed as text or JSON lines.
 
-Each change is reported once. Sources of the conditions: Kueue's apis/kueue/v1beta2/workload_types.go, Kubernetes's
-pkg/apis/batch/types.go.
+Each change is reported once. Sources of the conditions and reasons: Kueue's apis/kueue/v1beta2/workload_types.go,
+Kubernetes's pkg/apis/batch/types.go.
 """
 
 import json
@@ -24,7 +24,7 @@ _STATUS_REASONS: Final = frozenset({"FailedScheduling", "Failed", "BackOff"})
 
 
 class ProgressMessage(NamedTuple):
-    """A progress message: a text line for people, and an event with fields for programs."""
+    """A progress message of a submitted Job: a text line for people, and an event with fields for programs."""
 
     event: str
     line: str
@@ -32,7 +32,7 @@ class ProgressMessage(NamedTuple):
 
 
 class JobProgress:
-    """The progress of one Job as reported so far: its pending reason, its pods and their exit codes."""
+    """The reported progress of one Job: why it is pending, the state of its pods, and their exit codes."""
 
     def __init__(self) -> None:
         self._pending_reason = ""
@@ -55,7 +55,7 @@ class JobProgress:
         return not self._is_admitted and self.exit_code is None
 
     def process_workload(self, workload: Obj) -> Iterator[ProgressMessage]:
-        """Yield messages about a changed Workload: eviction, admission, or a new pending reason."""
+        """Yield progress messages for a change of the Job's Workload: eviction, admission, or a new pending reason."""
         self._has_workload = True
         reservation, eviction = (find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted"))
         is_evicted = eviction is not None and eviction["status"] == "True"
@@ -73,7 +73,7 @@ class JobProgress:
             yield from self._pending_message(_why_pending(workload, reservation))
 
     def process_position(self, before_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
-        """Yield a message if the queue position changed: `before_count` of `pending_count` Workloads are ahead."""
+        """Yield a progress message if the Job's queue position changed: `before_count` Workloads are before it."""
         position = f"{before_count + 1} of {pending_count}"
         if self.is_pending and position != self._queue_position:
             self._queue_position = position
@@ -82,7 +82,7 @@ class JobProgress:
             )
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
-        """Yield a message if the state of a pod changed; record the exit code of a failed container."""
+        """Yield a progress message if the state of a pod changed; record the exit code if its container failed."""
         name = pod["metadata"]["name"]
         message = _pod_message(pod)
         if message is not None and self._pod_lines.get(name) != message.line:
@@ -96,14 +96,14 @@ class JobProgress:
             self._exit_codes.setdefault(name, terminated_state["exitCode"])
 
     def process_warning(self, pod: str, reason: str, message: str) -> Iterator[ProgressMessage]:
-        """Yield a message for a warning about a pod that does not run yet, unless the pod's status already shows it."""
+        """Yield a progress message for a warning Event of a pod, unless the pod's status already says the same."""
         line = f"pod {pod} waits: {reason}: {message}"
         if message not in self._pod_lines.get(pod, "") and reason not in _STATUS_REASONS:
             self._pod_lines[pod] = line
             yield ProgressMessage("PodWaiting", line, {"pod": pod, "message": f"{reason}: {message}"})
 
     def process_job(self, job: Obj, pods: Iterable[Obj] = ()) -> Iterator[ProgressMessage]:
-        """Yield messages about a Job that has completed or failed; a failed Job's pods are processed first."""
+        """Yield progress messages if the Job has completed or failed; a failed Job's pods are processed first."""
         status = job.get("status") or {}
         if self.exit_code is not None:
             return
@@ -123,14 +123,14 @@ class JobProgress:
             yield ProgressMessage("Failed", line, fields)
 
     def process_deletion(self) -> Iterator[ProgressMessage]:
-        """Yield a message that the Job was deleted, unless it had already ended."""
+        """Yield a progress message that the Job was deleted, unless the Job had already ended."""
         if self.exit_code is None:
             self.exit_code = _FAILURE_EXIT_CODE
             yield ProgressMessage("Deleted", "the Job was deleted", {"exitCode": _FAILURE_EXIT_CODE})
 
     def _report_early_messages(self) -> Iterator[ProgressMessage]:
-        early, self._early_messages = self._early_messages, []
-        yield from early
+        early_messages, self._early_messages = self._early_messages, []
+        yield from early_messages
 
     def _pending_message(self, reason: str) -> Iterator[ProgressMessage]:
         if reason and reason != self._pending_reason:
@@ -138,8 +138,8 @@ class JobProgress:
             yield ProgressMessage("Pending", f"waits: {reason}", {"message": reason})
 
     def _exit_code(self, reason: str) -> int:
-        codes = list(self._exit_codes.values())
-        return codes[-1] if codes and reason in _CONTAINER_FAILURE_REASONS else _FAILURE_EXIT_CODE
+        exit_codes = list(self._exit_codes.values())
+        return exit_codes[-1] if exit_codes and reason in _CONTAINER_FAILURE_REASONS else _FAILURE_EXIT_CODE
 
 
 def terminated_state_of(pod: Obj) -> Mapping[str, Any] | None:
@@ -153,9 +153,9 @@ def terminated_state_of(pod: Obj) -> Mapping[str, Any] | None:
 
 def has_container_started(pod: Obj) -> bool:
     """Return whether the main container of a pod has started, so that its log exists."""
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
-    return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in states)
+    container_statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    container_states = [status.get("state") or {} for status in container_statuses if status["name"] == CONTAINER]
+    return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in container_states)
 
 
 def _admitted_message(workload: Obj) -> ProgressMessage:
@@ -168,7 +168,7 @@ def _admitted_message(workload: Obj) -> ProgressMessage:
 
 
 def _why_pending(workload: Obj, reservation: Mapping[str, Any]) -> str:
-    """Return the reason why a Workload is pending: missing quota, or its admission checks."""
+    """Return why a Workload is pending: it lacks quota, or admission checks are not ready; '' for neither."""
     if reservation["status"] != "True":
         return str(reservation["message"])
     checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
@@ -179,15 +179,15 @@ def _why_pending(workload: Obj, reservation: Mapping[str, Any]) -> str:
 
 
 def _pod_message(pod: Obj) -> ProgressMessage | None:
-    """Return the message for a pod's state; None if there is nothing to report."""
+    """Return the progress message for a pod's current state; None if there is nothing to report."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     terminated_state = terminated_state_of(pod)
     if terminated_state is not None:
-        code = terminated_state.get("exitCode", 0)
+        exit_code = terminated_state.get("exitCode", 0)
         reasons = [terminated_state[field] for field in ("reason", "message") if terminated_state.get(field)]
         reason_note = f" ({': '.join(reasons)})" if reasons and reasons != ["Error"] else ""
-        line = f"pod {name} failed with exit code {code}{reason_note}"
-        return ProgressMessage("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
+        line = f"pod {name} failed with exit code {exit_code}{reason_note}"
+        return ProgressMessage("PodFailed", line, {"pod": name, "exitCode": exit_code}) if exit_code else None
     if has_container_started(pod):
         node = (pod.get("spec") or {}).get("nodeName") or ""
         node_note = f" on {node}" if node else ""
@@ -197,9 +197,9 @@ def _pod_message(pod: Obj) -> ProgressMessage | None:
         if waiting_state.get("message"):
             text = f"{waiting_state.get('reason', '')}: {waiting_state['message']}"
             return ProgressMessage("PodWaiting", f"pod {name} waits: {text}", {"pod": name, "message": text})
-    scheduling = find_condition(pod, "PodScheduled")
-    if scheduling is not None and scheduling["status"] == "False":
-        message = scheduling.get("message") or scheduling.get("reason") or ""
+    scheduling_condition = find_condition(pod, "PodScheduled")
+    if scheduling_condition is not None and scheduling_condition["status"] == "False":
+        message = scheduling_condition.get("message") or scheduling_condition.get("reason") or ""
         return ProgressMessage("PodWaiting", f"pod {name} waits: {message}", {"pod": name, "message": message})
     return None
 
@@ -210,7 +210,7 @@ def _format_run_time(status: Mapping[str, Any]) -> str:
 
 
 class SubmitOutput:
-    """Prints messages to standard error and logs to standard output; with `is_json`, all as JSON to standard output."""
+    """Prints progress to standard error, and logs to standard output; with `is_json`, both to the latter, as JSON."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
@@ -223,7 +223,7 @@ class SubmitOutput:
             output.report_line(f"batchyard: {message.line}")
 
     def log(self, pod: str, line: str, *, of_several: bool) -> None:
-        """Print a log line, prefixed with the pod name if the Job runs several pods."""
+        """Print a line of a pod's log, prefixed with the pod's name if the Job runs several pods."""
         if self._is_json:
             self._write({"event": "Log", "pod": pod, "line": line})
         else:

@@ -1,6 +1,6 @@
 """Manifests of a platform: all objects by file, each with the platform field it comes from, and their validation.
 
-`made` returns all objects except the engine by file, in the order in which they are applied. `faults` validates them.
+`platform_objects` returns all objects except the engine's, in the order in which they are applied.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import decode
 from batchyard.provision.manifests.queues import (
-    checks,
-    cohorts,
-    flavors,
-    priorities,
-    queues,
+    admission_check_objects,
+    cohort_objects,
+    flavor_objects,
+    priority_objects,
+    queue_objects,
     shared_rbac_objects,
     team_objects,
 )
@@ -24,22 +24,22 @@ __all__ = ["RenderedObject", "faults", "made"]
 
 
 def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
-    """Return the platform's objects, without the engine, by file name such as `20-teams/team-a`."""
+    """Return the platform's objects, without those of the engine, by file name such as `20-teams/team-a`."""
     objects_by_file = {
-        "10-priorities": priorities(platform),
+        "10-priorities": priority_objects(platform),
         "15-readers": shared_rbac_objects(platform),
         **{f"20-teams/{team.name}": team_objects(team, platform) for team in platform.teams},
-        "30-flavors": flavors(platform),
-        "40-admission-checks": checks(platform),
-        "50-cohorts": cohorts(platform),
-        "60-queues": queues(platform),
+        "30-flavors": flavor_objects(platform),
+        "40-admission-checks": admission_check_objects(platform),
+        "50-cohorts": cohort_objects(platform),
+        "60-queues": queue_objects(platform),
         "80-monitoring-stack": stack_objects(platform),
     }
     return {name: objects for name, objects in objects_by_file.items() if objects}
 
 
 def faults(platform: PlatformModel) -> Iterator[tuple[RenderedObject, FieldError]]:
-    """Yield each object with an error that the validation of its kind reports."""
+    """Yield each error that the validation of a rendered object's kind reports, with the object."""
     for objects in platform_objects(platform).values():
         for each in objects:
             for fault in decode(each.obj).faults:

@@ -27,13 +27,13 @@ _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Mapping[str, str]:
-    """Return the nodeLabels of a flavor: the labels common to its pools, and the labels set on the flavor.
+    """Return the nodeLabels of a ResourceFlavor: labels common to its node pools, and labels set on the flavor.
 
-    If nodes of other pools match them too and the flavor has one pool, the label of that pool is added.
+    If nodes of other pools also have these labels, and the flavor has one pool, the label of that pool is added.
     """
     if not flavor.pools:
         return flavor.node_labels
-    nodes = _nodes(platform)
+    nodes = _template_nodes(platform)
     pool_nodes = [nodes[name] for name in flavor.pools]
     other_nodes = [node for name, node in nodes.items() if name not in flavor.pools]
     keys = {*_DISTINGUISHING_LABELS, *(key for row in platform.node_pools for key in row.get("labels") or ())}
@@ -48,10 +48,10 @@ def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
 
 
 def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Sequence[model.Part]:
-    """Return the nodeTaints of a flavor: the taints common to its pools, and the taints set on the flavor."""
+    """Return the nodeTaints of a ResourceFlavor: taints common to its node pools, and taints set on the flavor."""
     if not flavor.pools:
         return flavor.node_taints
-    nodes = _nodes(platform)
+    nodes = _template_nodes(platform)
     pool_taints = [nodes[name]["spec"]["taints"] for name in flavor.pools]
     common_taints = [taint for taint in pool_taints[0] if all(taint in taints for taints in pool_taints)]
     flavor_keys = [(taint["key"], taint["effect"]) for taint in flavor.node_taints]
@@ -70,8 +70,8 @@ def _labels(node: Obj) -> Mapping[str, str]:
     return labels
 
 
-def _nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
-    """Return a template Node for each pool, by pool name."""
+def _template_nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
+    """Return a template Node for each node pool, by the pool's name."""
     cluster = platform.cluster
     if cluster is None:
         return {}
@@ -79,7 +79,7 @@ def _nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
     return {pool["metadata"]["name"]: node_template(pool, zones_of(pool, cluster)[0], cluster) for pool in pools}
 
 
-def priorities(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def priority_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the PriorityClasses and WorkloadPriorityClasses of the platform."""
     classes = [_priority_class(each, platform) for each in platform.priorities]
     pod_classes = [RenderedObject(obj, f"spec.priorities[{index}]") for index, obj in enumerate(classes)]
@@ -90,7 +90,7 @@ def priorities(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     return [*pod_classes, *workload_classes]
 
 
-def flavors(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def flavor_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the Topologies and the ResourceFlavors of the platform."""
     topologies = [
         RenderedObject(
@@ -109,22 +109,22 @@ def flavors(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     return [*topologies, *resource_flavors]
 
 
-def checks(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def admission_check_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return each AdmissionCheck, after its ProvisioningRequestConfig if it has one."""
     return [
         RenderedObject(obj, f"spec.admissionChecks[{index}]")
         for index, check in enumerate(platform.admission_checks)
-        for obj in _check(check, platform)
+        for obj in _admission_check(check, platform)
     ]
 
 
-def cohorts(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the listed Cohorts; a Cohort that queues only reference needs no object."""
+def cohort_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+    """Return the Cohorts that the platform file lists; a Cohort that only queues name needs no object."""
     objects = [_cohort(each, platform) for each in platform.cohorts]
     return [RenderedObject(obj, f"spec.cohorts[{index}]") for index, obj in enumerate(objects)]
 
 
-def queues(platform: model.PlatformModel) -> Sequence[RenderedObject]:
+def queue_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return every ClusterQueue, followed by its LocalQueues."""
     return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
 
@@ -161,7 +161,7 @@ def _flavor(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Obj:
     return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=set_fields)
 
 
-def _check(check: model.AdmissionCheck, platform: model.PlatformModel) -> Iterator[Obj]:
+def _admission_check(check: model.AdmissionCheck, platform: model.PlatformModel) -> Iterator[Obj]:
     parameters = check.parameters
     if check.provisioning is not None:
         kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
@@ -179,7 +179,7 @@ def _cohort(cohort: model.Cohort, platform: model.PlatformModel) -> Obj:
     if cohort.fair_sharing is not None:
         spec["fairSharing"] = cohort.fair_sharing
     if cohort.flavors:
-        spec["resourceGroups"] = _groups(cohort.flavors)
+        spec["resourceGroups"] = _resource_groups(cohort.flavors)
     return obj_of(scheme.COHORT, platform.name, cohort.name, spec=spec)
 
 
@@ -188,29 +188,29 @@ def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
     spec |= {**queue.spec, "namespaceSelector": queue.namespace_selector}
     if queue.admission_checks:
         spec["admissionChecksStrategy"] = {"admissionChecks": list(queue.admission_checks)}
-    spec["resourceGroups"] = _groups(queue.flavors)
+    spec["resourceGroups"] = _resource_groups(queue.flavors)
     yield obj_of(scheme.CLUSTER_QUEUE, platform.name, queue.name, spec=spec)
     for local_queue in queue.local_queues:
         local_queue_spec = {"clusterQueue": queue.name}
         yield obj_of(scheme.LOCAL_QUEUE, platform.name, local_queue.name, local_queue.namespace, spec=local_queue_spec)
 
 
-def _groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
-    """Return the resourceGroups of flavors; flavors with the same resources form one group."""
+def _resource_groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
+    """Return the resourceGroups of a ClusterQueue or Cohort; flavors with the same resources form one group."""
     groups: dict[frozenset[str], list[model.FlavorQuotas]] = {}
     for flavor in flavors:
         groups.setdefault(frozenset(flavor.resources), []).append(flavor)
-    return [_group(members) for members in groups.values()]
+    return [_resource_group(members) for members in groups.values()]
 
 
-def _group(members: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
-    """Return one resource group; all flavors list resources in the order of the first, as Kueue requires."""
-    resource_names = list(members[0].resources)
-    entries = [
+def _resource_group(flavors: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
+    """Return a resource group of these flavors; all list the resources in the first one's order, as Kueue requires."""
+    resource_names = list(flavors[0].resources)
+    flavor_entries = [
         {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in resource_names]}
-        for each in members
+        for each in flavors
     ]
-    return {"coveredResources": resource_names, "flavors": entries}
+    return {"coveredResources": resource_names, "flavors": flavor_entries}
 
 
 # Objects of a team: namespace, ServiceAccount, RBAC, limits and NetworkPolicy.
@@ -223,8 +223,8 @@ def _group(members: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
 _DEFAULT_NAMESPACE: Final = "default"
 #: GKE's annotation of the Google service account that a ServiceAccount impersonates.
 _GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
-TEAM: Final = "platform.batchyard.dev/team"
-_GROUP: Final = "rbac.authorization.k8s.io"
+TEAM_LABEL: Final = "platform.batchyard.dev/team"
+_RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 _READ_VERBS: Final = ("get", "list", "watch")
 _WRITE_VERBS: Final = (*_READ_VERBS, "create", "update", "patch", "delete")
 
@@ -270,38 +270,38 @@ _SHARED_READ: Final[Sequence[_RuleRow]] = (
 
 
 def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the RBAC objects that all teams' members share; empty if no team has members."""
-    subjects = [subject for team in platform.teams for subject in _subjects(team.members, team.admins)]
+    """Return the RBAC objects that the members of all teams need; empty if no team has members."""
+    subjects = [subject for team in platform.teams for subject in _rbac_subjects(team.members, team.admins)]
     if not subjects:
         return []
     name = f"{platform.name}-readers"
-    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_rules(_SHARED_READ))
+    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_policy_rules(_SHARED_READ))
     binding = obj_of(
         scheme.CLUSTER_ROLE_BINDING,
         platform.name,
         name,
-        roleRef={"apiGroup": _GROUP, "kind": "ClusterRole", "name": name},
-        subjects=_deduplicate(subjects),
+        roleRef={"apiGroup": _RBAC_GROUP, "kind": "ClusterRole", "name": name},
+        subjects=_deduplicate_subjects(subjects),
     )
     return [RenderedObject(role, "spec.teams"), RenderedObject(binding, "spec.teams")]
 
 
 def team_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the namespace, account, RBAC, limits and NetworkPolicy of a team."""
+    """Return the objects of a team: Namespace, ServiceAccount, RBAC, limits and NetworkPolicy."""
     return [RenderedObject(_add_team_label(obj, team), team.path) for obj in _unlabelled_objects(team, platform)]
 
 
 def _unlabelled_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
     if team.namespace != _DEFAULT_NAMESPACE:
         yield obj_of(scheme.NAMESPACE, platform.name, team.namespace)
-    yield _account(team, platform)
+    yield _service_account(team, platform)
     yield from _role_objects(team, platform)
     yield from _limit_objects(team, platform)
     if team.isolation is model.Isolation.ISOLATED:
         yield _network_policy(team, platform)
 
 
-def _account(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
+def _service_account(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
     """Return the team's ServiceAccount, on GKE with the annotation of its Google service account."""
     account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
@@ -316,14 +316,14 @@ def google_account(team: model.PlatformTeam, google: model.Google) -> str:
 
 
 def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
-    members = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is model.PlatformEngine.BATCHYARD else ())]
-    admins = [*members, *_ADMIN_RULES]
-    for name, people, entries in (("members", team.members, members), ("admins", team.admins, admins)):
-        subjects = _subjects(people)
+    member_rules = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is model.PlatformEngine.BATCHYARD else ())]
+    admin_rules = [*member_rules, *_ADMIN_RULES]
+    for name, people, rule_rows in (("members", team.members, member_rules), ("admins", team.admins, admin_rules)):
+        subjects = _rbac_subjects(people)
         if subjects:
             role_name = f"{team.name}-{name}"
-            yield obj_of(scheme.ROLE, platform.name, role_name, team.namespace, rules=_rules(entries))
-            ref = {"apiGroup": _GROUP, "kind": "Role", "name": role_name}
+            yield obj_of(scheme.ROLE, platform.name, role_name, team.namespace, rules=_policy_rules(rule_rows))
+            ref = {"apiGroup": _RBAC_GROUP, "kind": "Role", "name": role_name}
             yield obj_of(scheme.ROLE_BINDING, platform.name, role_name, team.namespace, roleRef=ref, subjects=subjects)
 
 
@@ -335,29 +335,29 @@ def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> I
 
 
 def _network_policy(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
-    """Return a NetworkPolicy that allows ingress only from pods of the same namespace, as JobSet pods need."""
+    """Return the NetworkPolicy of a team: only pods of its namespace may connect to its pods, as JobSets need."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 
 
-def _subjects(*people: model.People) -> list[Mapping[str, str]]:
+def _rbac_subjects(*people: model.People) -> list[Mapping[str, str]]:
     subjects = [
-        {"apiGroup": _GROUP, "kind": kind, "name": name}
+        {"apiGroup": _RBAC_GROUP, "kind": kind, "name": name}
         for each in people
         for kind, names in (("Group", each.groups), ("User", each.users))
         for name in names
     ]
-    return _deduplicate(subjects)
+    return _deduplicate_subjects(subjects)
 
 
-def _deduplicate(subjects: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _deduplicate_subjects(subjects: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     return list({(each["kind"], each["name"]): each for each in subjects}.values())
 
 
-def _rules(entries: Sequence[_RuleRow]) -> list[Mapping[str, Any]]:
-    return [{"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names, verbs in entries]
+def _policy_rules(rule_rows: Sequence[_RuleRow]) -> list[Mapping[str, Any]]:
+    return [{"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names, verbs in rule_rows]
 
 
 def _add_team_label(obj: Obj, team: model.PlatformTeam) -> Obj:
     metadata = obj["metadata"]
-    return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM: team.name}}}
+    return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM_LABEL: team.name}}}

@@ -14,7 +14,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.operator_manifests.deployment import HEALTH_PORT, selector_labels
 from batchyard.package_data import read_folder
-from batchyard.provision.engine import NAMESPACES, settings_of
+from batchyard.provision.engine import ENGINE_NAMESPACES, settings_of
 from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
 from batchyard.provision.yaml_output import RenderedObject, dump_yaml, labels_of, obj_of
 
@@ -24,14 +24,14 @@ from batchyard.provision.yaml_output import RenderedObject, dump_yaml, labels_of
 NAMESPACE: Final = "monitoring"
 NAME_LABEL: Final = "app.kubernetes.io/name"
 #: A digest of the configuration, whose change restarts the pods.
-_DIGEST: Final = "batchyard.dev/configuration"
-_RESTRICTED: Final[Mapping[str, str]] = {"pod-security.kubernetes.io/enforce": "restricted"}
+_DIGEST_ANNOTATION: Final = "batchyard.dev/configuration"
+_RESTRICTED_LABELS: Final[Mapping[str, str]] = {"pod-security.kubernetes.io/enforce": "restricted"}
 _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """Settings of a Deployment with one pod that serves HTTP."""
+    """The settings of a Deployment whose single pod serves HTTP."""
 
     name: str
     image: str
@@ -55,14 +55,14 @@ class HttpServer:
 def namespace_objects(platform: PlatformModel) -> list[Obj]:
     """Return the monitoring namespace, and a NetworkPolicy that allows ingress only from its pods."""
     namespace = obj_of(scheme.NAMESPACE, platform.name, NAMESPACE)
-    namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED}
+    namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED_LABELS}
     own_pods: Part = {"from": [{"podSelector": {}}]}
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [own_pods]}
     return [namespace, obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", NAMESPACE, spec=spec)]
 
 
 def config_map(platform: PlatformModel, name: str, data: Mapping[str, str]) -> Obj:
-    """Return a ConfigMap in the monitoring namespace with these files."""
+    """Return a ConfigMap in the monitoring namespace with these files (text by name)."""
     return obj_of(scheme.CONFIG_MAP, platform.name, name, NAMESPACE, data=dict(data))
 
 
@@ -79,21 +79,21 @@ def account(platform: PlatformModel, name: str) -> Obj:
 
 
 def subjects_of(name: str) -> list[Mapping[str, str]]:
-    """Return the subjects of a role binding for a ServiceAccount of the monitoring namespace."""
+    """Return the subjects field of a role binding to a ServiceAccount of the monitoring namespace."""
     return [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
 
 
 def role_ref(kind: str, name: str) -> Mapping[str, str]:
-    """Return the roleRef of a role binding."""
+    """Return the roleRef field of a role binding to a Role or ClusterRole."""
     return {"apiGroup": _RBAC_GROUP, "kind": kind, "name": name}
 
 
 def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
-    """Return a Deployment of one pod; the Recreate strategy prevents that two pods share its data."""
+    """Return the Deployment of a server; its strategy Recreate prevents that two pods use the same data."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}
     if server.configuration:
-        metadata["annotations"] = {_DIGEST: sha256("\0".join(server.configuration).encode()).hexdigest()}
+        metadata["annotations"] = {_DIGEST_ANNOTATION: sha256("\0".join(server.configuration).encode()).hexdigest()}
     spec = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
@@ -153,10 +153,10 @@ KUBE_STATE_METRICS_NAME: Final = "kube-state-metrics"
 # Prometheus in the cluster: scrape configuration, rules, and RBAC.
 
 
-PORT: Final = 8080
+METRICS_PORT: Final = 8080
 KUBE_STATE_METRICS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "128Mi"}
 _MEMORY_LIMIT: Final = "512Mi"
-_USER: Final = 65534
+_USER_ID: Final = 65534
 _TELEMETRY_PORT: Final = 8081
 _WATCH_VERBS: Final = ("list", "watch")
 
@@ -171,12 +171,12 @@ def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) 
     server = HttpServer(
         name=KUBE_STATE_METRICS_NAME,
         image=stack.kube_state_metrics_image,
-        port=PORT,
+        port=METRICS_PORT,
         readiness_path="/healthz",
-        user=_USER,
+        user=_USER_ID,
         requests=KUBE_STATE_METRICS_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
-        args=["--resources=nodes,pods,jobs", f"--port={PORT}", f"--telemetry-port={_TELEMETRY_PORT}"],
+        args=["--resources=nodes,pods,jobs", f"--port={METRICS_PORT}", f"--telemetry-port={_TELEMETRY_PORT}"],
         calls_api=True,
     )
     role, subjects = role_ref("ClusterRole", name), subjects_of(KUBE_STATE_METRICS_NAME)
@@ -194,14 +194,14 @@ PROMETHEUS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "200m", "memory": "512Mi
 _PROMETHEUS_MEMORY_LIMIT: Final = "2Gi"
 
 #: The size limit of the emptyDir, and the maximum size of Prometheus's data in it.
-_DISK: Final = "10Gi"
+_DISK_SIZE: Final = "10Gi"
 _DATA_SIZE: Final = "8GB"
-_CONFIGURATION: Final = "prometheus-configuration"
-_FILE: Final = "prometheus.yml"
-_FOLDER: Final = "/etc/prometheus"
-_RULES: Final = "deploy/monitoring/prometheus"
+_CONFIGURATION_MAP: Final = "prometheus-configuration"
+_CONFIGURATION_FILE: Final = "prometheus.yml"
+_CONFIGURATION_FOLDER: Final = "/etc/prometheus"
+_RULES_FOLDER: Final = "deploy/monitoring/prometheus"
 _RULES_SUFFIX: Final = ".rules.yml"
-_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - where a pod finds it
+_TOKEN_FILE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - where a pod finds it
 _KUEUE_PORT: Final = 8443
 _KUEUE_PODS: Final[Mapping[str, str]] = {NAME_LABEL: "kueue", "control-plane": "controller-manager"}
 #: Role of Kueue's release that may read its metrics.
@@ -214,19 +214,19 @@ _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
 def prometheus_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return the ServiceAccount, RBAC, configuration, Deployment and Service of Prometheus."""
     files = _files(platform)
-    server = _server(stack, files)
+    server = _prometheus_server(stack, files)
     return [
         account(platform, PROMETHEUS_NAME),
         *(_pod_list_rbac(platform, NAMESPACE) if platform.engine is PlatformEngine.KUEUE else ()),
-        config_map(platform, _CONFIGURATION, files),
+        config_map(platform, _CONFIGURATION_MAP, files),
         deployment(platform, server),
         service(platform, server),
     ]
 
 
-def _server(stack: MonitoringStack, files: Mapping[str, str]) -> HttpServer:
+def _prometheus_server(stack: MonitoringStack, files: Mapping[str, str]) -> HttpServer:
     options = {
-        "config.file": f"{_FOLDER}/{_FILE}",
+        "config.file": f"{_CONFIGURATION_FOLDER}/{_CONFIGURATION_FILE}",
         "storage.tsdb.path": "/prometheus",
         "storage.tsdb.retention.time": f"{stack.retention_days}d",
         "storage.tsdb.retention.size": _DATA_SIZE,
@@ -236,13 +236,13 @@ def _server(stack: MonitoringStack, files: Mapping[str, str]) -> HttpServer:
         image=stack.prometheus_image,
         port=PROMETHEUS_PORT,
         readiness_path="/-/ready",
-        user=_USER,
+        user=_USER_ID,
         requests=PROMETHEUS_REQUESTS,
         memory_limit=_PROMETHEUS_MEMORY_LIMIT,
         args=[f"--{name}={value}" for name, value in options.items()],
         volumes=[
-            ({"name": "configuration", "configMap": {"name": _CONFIGURATION}}, _FOLDER),
-            ({"name": "data", "emptyDir": {"sizeLimit": _DISK}}, "/prometheus"),
+            ({"name": "configuration", "configMap": {"name": _CONFIGURATION_MAP}}, _CONFIGURATION_FOLDER),
+            ({"name": "data", "emptyDir": {"sizeLimit": _DISK_SIZE}}, "/prometheus"),
         ],
         configuration=list(files.values()),
         calls_api=True,
@@ -250,26 +250,26 @@ def _server(stack: MonitoringStack, files: Mapping[str, str]) -> HttpServer:
 
 
 def _files(platform: PlatformModel) -> Mapping[str, str]:
-    rules = read_folder(_RULES, _RULES_SUFFIX) if platform.monitoring.rules else {}
+    rules = read_folder(_RULES_FOLDER, _RULES_SUFFIX) if platform.monitoring.installs_rules else {}
     configuration = {
         "global": {"scrape_interval": _SCRAPE_INTERVAL, "evaluation_interval": _SCRAPE_INTERVAL},
         "rule_files": list(rules),
         "scrape_configs": _scrape_jobs(platform),
     }
-    return {_FILE: dump_yaml(configuration), **rules}
+    return {_CONFIGURATION_FILE: dump_yaml(configuration), **rules}
 
 
 def _scrape_jobs(platform: PlatformModel) -> list[Part]:
-    """Return the scrape jobs for the engine's pods, and with Kueue also for kube-state-metrics."""
+    """Return Prometheus' scrape jobs: for the engine's pods, and with Kueue also for kube-state-metrics."""
     if platform.engine is PlatformEngine.KUEUE:
-        exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, PORT)
-        kueue = _scrape_job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
-        authorization, tls = {"credentials_file": _TOKEN}, {"insecure_skip_verify": True}
+        exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, METRICS_PORT)
+        kueue = _scrape_job("kueue", ENGINE_NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
+        authorization, tls = {"credentials_file": _TOKEN_FILE}, {"insecure_skip_verify": True}
         tls_fields = {"scheme": "https", "authorization": authorization, "tls_config": tls}
         # kube-state-metrics keeps the labels of the objects that it describes.
         return [{**kueue, **tls_fields}, {**exporter, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True}]
     pods = selector_labels(settings_of(platform))
-    operator = _scrape_job("batchyard-operator", NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
+    operator = _scrape_job("batchyard-operator", ENGINE_NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
     objects_job = {**operator, "job_name": "batchyard-operator-objects", "scrape_interval": _SLOW_SCRAPE_INTERVAL}
     return [
         {**operator, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
@@ -278,7 +278,7 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
 
 
 def _scrape_job(name: str, namespace: str, pods: Mapping[str, str], port: int) -> dict[str, Any]:
-    """Return a scrape job for the running pods with these labels and this port."""
+    """Return a scrape job of Prometheus for running pods with these labels, at this port."""
     filters = [_keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pods[key]) for key in pods]
     address = {
         "source_labels": ["__meta_kubernetes_pod_ip"],
@@ -299,8 +299,8 @@ def _keep_only(label: str, value: str) -> Part:
 
 
 def access_objects(platform: PlatformModel) -> list[Obj]:
-    """Return the RBAC objects with which Prometheus finds the engine's pods and reads Kueue's metrics."""
-    objects = _pod_list_rbac(platform, NAMESPACES[platform.engine])
+    """Return the RBAC objects that let the stack's Prometheus find the engine's pods and read Kueue's metrics."""
+    objects = _pod_list_rbac(platform, ENGINE_NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER)
         subjects = subjects_of(PROMETHEUS_NAME)
@@ -330,11 +330,11 @@ GRAFANA_REQUESTS: Final[Mapping[str, str]] = {"cpu": "100m", "memory": "256Mi"}
 _GRAFANA_USER: Final = 472
 _GRAFANA_FILES: Final = "deploy/monitoring/grafana"
 _GRAFANA_FOLDER: Final = "/etc/grafana"
-_DASHBOARDS: Final = f"{_GRAFANA_FOLDER}/dashboards"
-_PROVISIONING: Final = ("datasources", "dashboards")
+_DASHBOARDS_FOLDER: Final = f"{_GRAFANA_FOLDER}/dashboards"
+_PROVISIONING_KINDS: Final = ("datasources", "dashboards")
 #: The Secret with the key `password` for the user admin; without it Grafana's default applies.
-_SECRET: Final = "grafana-admin"  # noqa: S105 - the name of a Secret
-_SETTINGS: Final[Mapping[str, str]] = {
+_PASSWORD_SECRET: Final = "grafana-admin"  # noqa: S105 - the name of a Secret
+_GRAFANA_SETTINGS: Final[Mapping[str, str]] = {
     "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
     "GF_ANALYTICS_REPORTING_ENABLED": "false",
     "GF_USERS_ALLOW_SIGN_UP": "false",
@@ -343,8 +343,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 def grafana_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return the ConfigMaps, Deployment and Service of Grafana."""
-    provisioning = {kind: _provisioning_file(kind) for kind in _PROVISIONING}
-    dashboards = read_folder(f"{_GRAFANA_FILES}/dashboards", ".json") if platform.monitoring.dashboards else {}
+    provisioning = {kind: _provisioning_file(kind) for kind in _PROVISIONING_KINDS}
+    dashboards = read_folder(f"{_GRAFANA_FILES}/dashboards", ".json") if platform.monitoring.installs_dashboards else {}
     server = _grafana_server(stack, provisioning, list(dashboards))
     return [
         *(
@@ -366,13 +366,13 @@ def _dashboard_map_name(name: str) -> str:
 
 
 def _provisioning_file(kind: str) -> str:
-    """Return Grafana's provisioning file of this kind, adapted to the stack's Prometheus and dashboard folder."""
+    """Return one of Grafana's provisioning files, `kind`: changed to use the stack's Prometheus and dashboards."""
     (text,) = read_folder(f"{_GRAFANA_FILES}/provisioning/{kind}", ".yml").values()
     document: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     for source in document.get("datasources", ()):
         source["url"] = f"http://{PROMETHEUS_NAME}.{NAMESPACE}.svc:{PROMETHEUS_PORT}"
     for provider in document.get("providers", ()):
-        provider["options"]["path"] = _DASHBOARDS
+        provider["options"]["path"] = _DASHBOARDS_FOLDER
     return dump_yaml(document)
 
 
@@ -389,9 +389,9 @@ def _grafana_server(stack: MonitoringStack, provisioning: Mapping[str, str], das
         for kind in provisioning
     ]
     if dashboards:
-        sources = [{"configMap": {"name": _dashboard_map_name(name)}} for name in dashboards]
-        volumes.append(({"name": "dashboards", "projected": {"sources": sources}}, _DASHBOARDS))
-    password = {"secretKeyRef": {"name": _SECRET, "key": "password", "optional": True}}
+        dashboard_sources = [{"configMap": {"name": _dashboard_map_name(name)}} for name in dashboards]
+        volumes.append(({"name": "dashboards", "projected": {"sources": dashboard_sources}}, _DASHBOARDS_FOLDER))
+    password_source = {"secretKeyRef": {"name": _PASSWORD_SECRET, "key": "password", "optional": True}}
     return HttpServer(
         name=GRAFANA_NAME,
         image=stack.grafana_image,
@@ -401,35 +401,35 @@ def _grafana_server(stack: MonitoringStack, provisioning: Mapping[str, str], das
         requests=GRAFANA_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
         env=[
-            *({"name": name, "value": value} for name, value in _SETTINGS.items()),
-            {"name": "GF_SECURITY_ADMIN_PASSWORD", "valueFrom": password},
+            *({"name": name, "value": value} for name, value in _GRAFANA_SETTINGS.items()),
+            {"name": "GF_SECURITY_ADMIN_PASSWORD", "valueFrom": password_source},
         ],
         volumes=volumes,
         configuration=list(provisioning.values()),
     )
 
 
-_PATH: Final = "spec.monitoring.stack"
+_STACK_PATH: Final = "spec.monitoring.stack"
 
 
 def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
-    """Return all objects of the monitoring stack in apply order; empty if the stack is disabled."""
+    """Return all objects of the monitoring stack in apply order; empty if the platform has no stack."""
     stack = platform.monitoring.stack
     if stack is None:
         return []
     objects = [*namespace_objects(platform), *prometheus_objects(platform, stack), *grafana_objects(platform, stack)]
     if platform.engine is PlatformEngine.KUEUE:
         objects += kube_state_metrics_objects(platform, stack)
-    return [RenderedObject(obj, _PATH) for obj in objects]
+    return [RenderedObject(obj, _STACK_PATH) for obj in objects]
 
 
 def stack_access(platform: PlatformModel) -> Sequence[Obj]:
-    """Return the RBAC objects in the engine's namespace for Prometheus; empty if the stack is disabled."""
+    """Return the RBAC objects that Prometheus needs in the engine's namespace; empty if the platform has no stack."""
     return [] if platform.monitoring.stack is None else access_objects(platform)
 
 
 def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
-    """Return the resource requests of the stack's pods by Deployment name; each has one pod."""
+    """Return the resource requests of each Deployment of the monitoring stack, by name; each has one pod."""
     if platform.monitoring.stack is None:
         return {}
     requests = {PROMETHEUS_NAME: PROMETHEUS_REQUESTS, GRAFANA_NAME: GRAFANA_REQUESTS}

@@ -1,1 +1,1 @@
-"""Steps that create and remove a platform, as data: commands to run, and probes that show whether a step is done."""
+"""Steps that create and remove a platform, as data: commands, and read-only probes that show if a step is done."""

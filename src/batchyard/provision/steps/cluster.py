@@ -1,7 +1,7 @@
 """Steps on any Kubernetes cluster: connect, apply the manifests in order, wait, check, and remove everything.
 
-The steps use server-side apply with one field manager. So a repeated apply changes nothing, or restores the fields of
-the platform's file that another client changed.
+Manifests are applied server-side with one field manager. So a repeated apply changes nothing, or restores fields of the
+platform file that another client changed.
 """
 
 import json
@@ -15,19 +15,27 @@ from batchyard.api.yaml_documents import read_documents
 from batchyard.operator_manifests.deployment import WEBHOOK_PORT
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
-from batchyard.provision.render import MANIFESTS, driver_resources
+from batchyard.provision.render import MANIFESTS_FOLDER, driver_resources
 from batchyard.provision.steps import probe_parsers
-from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, requirement_step, run, wait_step
+from batchyard.provision.steps.model import (
+    PlatformStep,
+    Probe,
+    Retry,
+    StepCommand,
+    command,
+    requirement_step,
+    wait_step,
+)
 
 # The rendered manifests, in parts: each part is a file or folder that one step applies.
 
 
-FOLDER: Final = f"{MANIFESTS}/"
+FOLDER_PREFIX: Final = f"{MANIFESTS_FOLDER}/"
 KUSTOMIZATION: Final = "kustomization.yaml"
 
 
 class ManifestPart(NamedTuple):
-    """A top-level file or folder of the rendered manifests, and the objects in it."""
+    """A top-level file or folder of the rendered manifests, which is one step to apply, and the objects in it."""
 
     path: str
     objects: Sequence[Mapping[str, Any]]
@@ -36,31 +44,31 @@ class ManifestPart(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the part's step: `20-teams` for manifests/20-teams and manifests/20-teams.yaml."""
+        """The name of the step: `20-teams` for manifests/20-teams and manifests/20-teams.yaml."""
         return self.path.rpartition("/")[2].removesuffix(".yaml")
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The kubectl arguments that select the files of the part."""
+        """The kubectl arguments that select this file or folder."""
         return (f"--kustomize={self.path}",) if self.is_kustomized else ("--recursive", f"--filename={self.path}")
 
     def names_of_kind(self, kind: str) -> list[str]:
-        """Return the names of the part's objects of one kind."""
+        """Return the names of the objects of one kind in this file or folder."""
         return [obj["metadata"]["name"] for obj in self.objects if obj["kind"] == kind]
 
     def first_of_kind(self, kind: str) -> Mapping[str, Any] | None:
-        """Return the part's first object of one kind; None if it has none."""
+        """Return the first object of one kind in this file or folder; None if there is none."""
         return next((obj for obj in self.objects if obj["kind"] == kind), None)
 
     def images(self) -> list[str]:
-        """Return the container images of the part's Deployments and DaemonSets."""
+        """Return the container images of the Deployments and DaemonSets in this file or folder."""
         specs = [obj["spec"]["template"]["spec"] for obj in self.objects if obj["kind"] in ("Deployment", "DaemonSet")]
         return [container["image"] for spec in specs for container in spec["containers"]]
 
 
 def parts(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
-    """Return the parts of the rendered manifests sorted by name; the GPU driver installer comes last."""
-    paths = sorted(path for path in files if path.startswith(FOLDER) and path != FOLDER + KUSTOMIZATION)
+    """Return the top-level files and folders of the rendered manifests by name; the GPU driver installer is last."""
+    paths = sorted(path for path in files if path.startswith(FOLDER_PREFIX) and path != FOLDER_PREFIX + KUSTOMIZATION)
     manifest_parts = []
     for group_path, grouped_paths in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
         group_paths = list(grouped_paths)
@@ -79,9 +87,9 @@ def _objects(text: str) -> Sequence[Mapping[str, Any]]:
     return [obj for obj in documents if isinstance(obj, dict) and "kind" in obj]
 
 
-#: The field manager.
-MANAGER: Final = "batchyard-platform"
-_SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={MANAGER}")
+#: The field manager of server-side apply.
+FIELD_MANAGER: Final = "batchyard-platform"
+_SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
 #: Timeouts of changes in the cluster, in seconds.
 API_PATIENCE: Final = 600
 KINDS_PATIENCE: Final = 120
@@ -90,12 +98,12 @@ QUEUES_PATIENCE: Final = 300
 NODES_PATIENCE: Final = 1200
 DELETE_LIMIT: Final = 900
 DELETE_PATIENCE: Final = 300
-_FINALIZERS: Final = "finalizers need a running controller: check the pods of the engine"
-_QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
+_FINALIZERS_REMEDY: Final = "finalizers need a running controller: check the pods of the engine"
+_CLUSTER_QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
 WORKLOADS: Final = "workloads.kueue.x-k8s.io"
 #: Annotation of a ClusterQueue that `destroy` has stopped.
-_STOPPED: Final = "platform.batchyard.dev/stopped-by"
+_STOPPED_ANNOTATION: Final = "platform.batchyard.dev/stopped-by"
 #: Transient errors of an API server or webhook that is starting, and of kinds that are not served yet.
 _TRANSIENT_ERRORS: Final = (
     "connection refused",
@@ -123,16 +131,16 @@ class ClusterConnection(NamedTuple):
         """Return a kubectl command for this cluster; `stdin_text` is its standard input."""
         options = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         options += [f"--context={self.context}"] if self.context else []
-        return run("kubectl", *options, *arguments, stdin_text=stdin_text, limit_seconds=limit_seconds)
+        return command("kubectl", *options, *arguments, stdin_text=stdin_text, limit_seconds=limit_seconds)
 
     @property
     def ready_command(self) -> StepCommand:
-        """The command that checks whether the API server is ready."""
+        """The kubectl command that checks whether the API server is ready."""
         return self.kubectl("get", "--raw=/readyz", "--request-timeout=20s", limit_seconds=60)
 
 
 def api_server_step(connection: ClusterConnection) -> PlatformStep:
-    """Return a step that waits until the API server is ready."""
+    """Return a step that waits until the cluster's API server is ready."""
     return PlatformStep(
         "api-server",
         "wait until the API server answers",
@@ -144,7 +152,7 @@ def api_server_step(connection: ClusterConnection) -> PlatformStep:
 
 
 def require_admin_step(connection: ClusterConnection, name: str) -> PlatformStep:
-    """Return a step that requires cluster-admin rights; its text names the platform."""
+    """Return a step that requires cluster-admin rights to install the platform `name`."""
     can_i = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
     return requirement_step(
         "rights",
@@ -155,7 +163,7 @@ def require_admin_step(connection: ClusterConnection, name: str) -> PlatformStep
 
 
 def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
-    """Return a step that applies one part of the manifests."""
+    """Return a step that applies one top-level file or folder of the manifests."""
     return PlatformStep(
         f"apply-{part.name}",
         f"apply {part.path}{_count_by_kind(part)}",
@@ -167,7 +175,7 @@ def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSte
 
 
 def _count_by_kind(part: ManifestPart) -> str:
-    """Return the number of a part's objects by kind, such as `: 2 ClusterQueue, 1 Cohort`."""
+    """Return the number of objects of each kind in a part of the manifests as text: `: 2 ClusterQueue, 1 Cohort`."""
     kinds = [obj["kind"] for obj in part.objects]
     counts_text = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return f": {counts_text}" if counts_text else ""
@@ -176,7 +184,7 @@ def _count_by_kind(part: ManifestPart) -> str:
 def install_steps(
     connection: ClusterConnection, engine: ManifestPart, platform: PlatformModel, flavor: Mapping[str, Any] | None
 ) -> Iterator[PlatformStep]:
-    """Yield steps that install the engine, and wait for its kinds, Deployments and webhooks."""
+    """Yield steps that install the engine (batchyard or Kueue) and wait for its kinds, Deployments and webhooks."""
     yield apply_step(connection, engine)
     if names := engine.names_of_kind("CustomResourceDefinition"):
         get_command = connection.kubectl("get", "customresourcedefinitions", *names, "--output=json")
@@ -200,7 +208,7 @@ def install_steps(
 
 
 def runs_batchyard(connection: ClusterConnection) -> Probe:
-    """Return a probe that holds if the cluster is not a `batchyard up`, which runs its own engine."""
+    """Return a probe that succeeds unless the cluster is a `batchyard up`, which runs its own engine."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
         probe_parsers.fails("the cluster is a `batchyard up`, which runs its own engine"),
@@ -208,13 +216,13 @@ def runs_batchyard(connection: ClusterConnection) -> Probe:
 
 
 def _webhook_remedy(platform: PlatformModel) -> str:
-    """Return the remedy for webhooks that do not answer, with the port that the API server must reach."""
+    """Return the remedy for engine webhooks that do not respond, with the port that the API server must reach."""
     port = WEBHOOK_PORT if platform.engine is PlatformEngine.BATCHYARD else KUEUE_WEBHOOK_PORT
     return f"check that the engine's pods run and that the API server can reach their port {port}"
 
 
 def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
-    """Return a step that waits until a dry-run apply of a flavor passes conversion, defaulting and validation."""
+    """Return a step that waits until a dry-run apply of this ResourceFlavor passes all webhooks of the engine."""
     dry_run = connection.kubectl(
         "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
     )
@@ -225,9 +233,12 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
 def resume_queues_step(
     connection: ClusterConnection, cluster_queues: Sequence[str], stopped_queues: Sequence[str]
 ) -> PlatformStep:
-    """Return a step that resumes queues which an incomplete destroy stopped; the file stops `stopped_queues`."""
+    """Return a step that resumes the ClusterQueues which an incomplete `destroy` stopped.
+
+    `stopped_queues` are the ones that the platform file itself stops.
+    """
     resumed_queues = [name for name in cluster_queues if name not in stopped_queues]
-    annotation_patch = {"metadata": {"annotations": {_STOPPED: None}}}
+    annotation_patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: None}}}
     patches = (
         (resumed_queues, {**annotation_patch, "spec": {"stopPolicy": "None"}}),
         (stopped_queues, annotation_patch),
@@ -236,7 +247,7 @@ def resume_queues_step(
         "resume-queues",
         "resume queues that an earlier destroy has stopped",
         commands=tuple(
-            connection.kubectl("patch", _QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
+            connection.kubectl("patch", _CLUSTER_QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
             for names, patch in patches
             if names
         ),
@@ -246,11 +257,11 @@ def resume_queues_step(
 
 
 def _get_queues(connection: ClusterConnection, names: Sequence[str]) -> StepCommand:
-    return connection.kubectl("get", _QUEUES, *names, "--ignore-not-found", "--output=json")
+    return connection.kubectl("get", _CLUSTER_QUEUES, *names, "--ignore-not-found", "--output=json")
 
 
 def _is_stopped_by_us(queue: Mapping[str, Any]) -> bool:
-    return _STOPPED in (queue["metadata"].get("annotations") or {})
+    return _STOPPED_ANNOTATION in (queue["metadata"].get("annotations") or {})
 
 
 def _is_not_drained(queue: Mapping[str, Any]) -> bool:
@@ -258,7 +269,7 @@ def _is_not_drained(queue: Mapping[str, Any]) -> bool:
 
 
 def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
-    """Yield steps that wait until all queues are Active, except queues that the platform's file stops."""
+    """Yield steps that wait until all queues are Active, except queues that the platform file stops."""
     stopped_queues = [queue.name for queue in queues if queue.is_stopped]
     active_queues = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in active_queues]
@@ -285,7 +296,7 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
 
 
 def check_job_step(connection: ClusterConnection, namespace: str, local_queue: str) -> PlatformStep:
-    """Return a step that checks with a dry run that a Job in a team's LocalQueue would be accepted."""
+    """Return a step that checks with a dry run that the API server would accept a Job in a team's LocalQueue."""
     return wait_step(
         "last-check",
         f"a Job in {namespace}, queue {local_queue}, would be accepted (dry run)",
@@ -318,8 +329,8 @@ def _job(namespace: str, local_queue: str) -> dict[str, Any]:
 
 def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> PlatformStep:
     """Return a step that stops all ClusterQueues: admission stops, and admitted Workloads are evicted."""
-    patch = {"metadata": {"annotations": {_STOPPED: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
-    arguments = ("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
+    patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
+    arguments = ("patch", _CLUSTER_QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
     return PlatformStep(
         "stop-queues",
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
@@ -337,21 +348,21 @@ def empty_namespace_steps(
     for namespace in namespaces:
         namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
         options = ("--all", *namespace_options)
-        deletes = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
+        delete_commands = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
         get_commands = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
         yield PlatformStep(
             f"empty-{namespace}",
             f"delete jobs and pods in {namespace}",
-            commands=tuple(replace(delete, tolerated_errors=probe_parsers.NOT_THERE) for delete in deletes),
+            commands=tuple(replace(delete, tolerated_errors=probe_parsers.NOT_THERE) for delete in delete_commands),
             probes=tuple(Probe(get_command, probe_parsers.prints_nothing("left")) for get_command in get_commands),
             retry=_RETRY,
             patience_seconds=DELETE_PATIENCE,
-            remedy=_FINALIZERS,
+            remedy=_FINALIZERS_REMEDY,
         )
 
 
 def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
-    """Return a step that deletes the objects of one part of the manifests."""
+    """Return a step that deletes the objects in one top-level file or folder of the manifests."""
     delete = connection.kubectl("delete", "--ignore-not-found", "--wait", *part.arguments, limit_seconds=DELETE_LIMIT)
     return PlatformStep(
         f"delete-{part.name}",
@@ -365,19 +376,19 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
         ),
         retry=_RETRY,
         patience_seconds=DELETE_PATIENCE,
-        remedy=_FINALIZERS,
+        remedy=_FINALIZERS_REMEDY,
     )
 
 
 def no_other_platforms(connection: ClusterConnection) -> Probe:
-    """Return a probe that holds if no queue and no JobSet exists: deleting the engine's kinds deletes their objects."""
-    kinds = f"{_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
+    """Return a probe that succeeds if the cluster has no queue and no JobSet, which removing the CRDs would delete."""
+    kinds = f"{_CLUSTER_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
     get_command = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
     return Probe(get_command, probe_parsers.prints_nothing("objects of other platforms"))
 
 
 def running_workloads(connection: ClusterConnection) -> PlatformStep:
-    """Return a step that lists the running Workloads."""
+    """Return a step that lists the admitted, unfinished Workloads."""
     get_command = connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return PlatformStep(
         "what-runs",
@@ -388,7 +399,7 @@ def running_workloads(connection: ClusterConnection) -> PlatformStep:
 
 
 def scale_down_step(connection: ClusterConnection, pools_that_stay: Sequence[str]) -> PlatformStep:
-    """Return a step that waits until the autoscaler has removed its nodes; Terraform deletes the others later."""
+    """Return a step that waits until the autoscaler has removed the nodes of all pools but `pools_that_stay`."""
     label = "cloud.google.com/gke-nodepool"
     selector = f"{label} notin ({','.join(pools_that_stay)})" if pools_that_stay else label
     return PlatformStep(

@@ -1,4 +1,7 @@
-"""Steps that create, prune and destroy a platform, in order, and the resources that remain after destroy."""
+"""The sequences of steps that create, prune and destroy a platform, and the resources that remain after destroy.
+
+Pruning deletes obsolete objects: those of an earlier version of the platform file that the file no longer defines.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.provision.model import Google, PlatformEngine, PlatformModel
-from batchyard.provision.render import ENGINE
+from batchyard.provision.render import ENGINE_FOLDER
 from batchyard.provision.steps import cluster, google, model, probe_parsers
 from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection, ManifestPart, parts
 from batchyard.provision.steps.google import KUBECTL
@@ -18,9 +21,9 @@ from batchyard.provision.yaml_output import MANAGED_BY, PART_OF
 # A deleted namespace includes its objects. RBAC objects are pruned too, so that removed members lose their rights.
 
 
-NAME: Final = "no-longer-said"
+STEP_NAME: Final = "no-longer-said"
 #: The kinds of a platform's objects with any engine, queues first to stop admission.
-_KINDS: Final = (
+_PRUNED_KINDS: Final = (
     "localqueues.kueue.x-k8s.io",
     "clusterqueues.kueue.x-k8s.io",
     "namespaces",
@@ -40,38 +43,38 @@ _KINDS: Final = (
     "limitranges",
     "networkpolicies.networking.k8s.io",
 )
-#: Served only if the batchyard engine manages costs.
-_BUDGETS: Final = "budgets.cost.batchyard.dev"
-_NAMESPACE: Final = "Namespace"
+#: Budgets, a kind that is served only if batchyard's operator manages costs.
+_BUDGETS_RESOURCE: Final = "budgets.cost.batchyard.dev"
+_NAMESPACE_KIND: Final = "Namespace"
 _SHOWN_MAX: Final = 8
 _DELETE_LIMIT: Final = 900
 _PURPOSE: Final = "find objects that an earlier version of the file defined"
 
 
 class _Key(NamedTuple):
-    """The kind and name of an object."""
+    """The kind of an object, and its name or NAMESPACE/NAME."""
 
     kind: str
     name: str
 
 
 def report_step(
-    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
+    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy_note: str
 ) -> model.PlatformStep:
-    """Return a step that only reports objects that the file no longer defines."""
-    probes = _probes(connection, platform, manifest_parts, remedy)
-    return model.PlatformStep(NAME, _PURPOSE, probes=probes, is_optional=True)
+    """Return a step that only reports obsolete objects, which the platform file no longer defines."""
+    probes = _obsolete_probes(connection, platform, manifest_parts, remedy_note)
+    return model.PlatformStep(STEP_NAME, _PURPOSE, probes=probes, is_optional=True)
 
 
 def prune_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart]
 ) -> model.PlatformStep:
-    """Return a step that reports objects that the file no longer defines, asks for consent, and deletes them."""
+    """Return a step that asks whether to delete objects which the platform file no longer defines, and deletes them."""
     return model.PlatformStep(
-        NAME,
+        STEP_NAME,
         "remove objects that an earlier version of the file defined",
-        commands=(_delete(connection, "--wait=false"),),
-        probes=_probes(connection, platform, manifest_parts, ""),
+        commands=(_delete_command(connection, "--wait=false"),),
+        probes=_obsolete_probes(connection, platform, manifest_parts, ""),
         consent=model.Consent(
             "The file no longer defines:",
             destroys=True,
@@ -86,12 +89,15 @@ def prune_step(
 def delete_obsolete_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart]
 ) -> model.PlatformStep:
-    """Return a step that deletes these objects during destroy, before the flavors and kinds that they would block."""
+    """Return a step of `destroy` that deletes objects which the platform file no longer defines.
+
+    It comes before the deletion of flavors and kinds, which these objects would block.
+    """
     return model.PlatformStep(
-        f"delete-{NAME}",
+        f"delete-{STEP_NAME}",
         "delete objects that an earlier version of the file defined",
-        commands=(_delete(connection, "--wait"),),
-        probes=_probes(connection, platform, manifest_parts, ""),
+        commands=(_delete_command(connection, "--wait"),),
+        probes=_obsolete_probes(connection, platform, manifest_parts, ""),
         stdin_from_probes=_delete_input(manifest_parts),
         retry=model.Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
         is_checked=False,
@@ -99,19 +105,19 @@ def delete_obsolete_step(
     )
 
 
-def _delete(connection: ClusterConnection, wait_option: str) -> model.StepCommand:
+def _delete_command(connection: ClusterConnection, wait_option: str) -> model.StepCommand:
     command = connection.kubectl(
         "delete", "--ignore-not-found", wait_option, "--filename=-", limit_seconds=_DELETE_LIMIT
     )
     return command.with_tolerated_errors(probe_parsers.NOT_THERE)
 
 
-def _probes(
-    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy: str
+def _obsolete_probes(
+    connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy_note: str
 ) -> tuple[model.Probe, ...]:
-    kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is PlatformEngine.BATCHYARD else [])
+    kinds = [",".join(_PRUNED_KINDS)] + ([_BUDGETS_RESOURCE] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
-    parser = _obsolete_objects_parser(manifest_parts, remedy)
+    parser = _obsolete_objects_parser(manifest_parts, remedy_note)
     options = ("--all-namespaces", selector, "--output=json")
     return tuple(model.Probe(connection.kubectl("get", names, *options), parser) for names in kinds)
 
@@ -120,30 +126,30 @@ def _list_workloads(connection: ClusterConnection) -> model.StepCommand:
     return connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
 
 
-def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy: str) -> model.ResultParser:
-    """Return a parser that holds if no such object exists; otherwise the description lists the objects by kind."""
+def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy_note: str) -> model.ResultParser:
+    """Return a parser that accepts kubectl's output if it has no obsolete objects, and else describes them by kind."""
 
     def parse(output: model.CommandOutput) -> model.ProbeResult:
         if output.code:
             return probe_parsers.observe_failure(output)
-        obsolete = list(_obsolete_objects(output, manifest_parts))
-        return model.ProbeResult(not obsolete, f"{_describe_objects(obsolete)}{remedy}" if obsolete else "")
+        objects = list(_obsolete_objects(output, manifest_parts))
+        return model.ProbeResult(not objects, f"{_describe_objects(objects)}{remedy_note}" if objects else "")
 
     return parse
 
 
 def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
-    """Return a function that computes the List object which kubectl deletes."""
+    """Return a function that computes kubectl's input: a List of the obsolete objects to delete."""
 
-    def send(command_outputs: Sequence[model.CommandOutput]) -> str:
-        obsolete = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
-        entries = [
+    def compute_input(command_outputs: Sequence[model.CommandOutput]) -> str:
+        obsolete_objects = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
+        object_references = [
             {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": _name_fields(obj["metadata"])}
-            for obj in obsolete
+            for obj in obsolete_objects
         ]
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": entries})
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": object_references})
 
-    return send
+    return compute_input
 
 
 def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
@@ -151,12 +157,12 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
-    """Yield objects that the file no longer defines, except objects that are already being deleted."""
+    """Yield the listed objects that the platform file no longer defines, unless they are already being deleted."""
     defined_keys = {_key(obj) for part in manifest_parts for obj in part.objects}
     objects = [
         obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys
     ]
-    deleted_namespaces = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE}
+    deleted_namespaces = {obj["metadata"]["name"] for obj in objects if obj["kind"] == _NAMESPACE_KIND}
     for obj in objects:
         metadata = obj["metadata"]
         if metadata.get("namespace") not in deleted_namespaces and "deletionTimestamp" not in metadata:
@@ -176,14 +182,14 @@ def _describe_objects(objects: Sequence[Obj]) -> str:
 
 
 def _describe_kind(kind: str, names: Sequence[str]) -> str:
-    if kind == _NAMESPACE:
+    if kind == _NAMESPACE_KIND:
         return f"{kind} {', '.join(names)} with all its objects"
     more_text = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     return f"{kind} {', '.join(names[:_SHOWN_MAX])}{more_text}"
 
 
 def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
-    """Describe the objects to delete, and the Workloads that run in their namespaces and queues."""
+    """Describe the objects to delete, and the admitted Workloads in the namespaces and ClusterQueues among them."""
     objects = json.loads(stdin_text)["items"]
     description = f" {_describe_objects(objects)}. This deletes these objects."
     if output.code:
@@ -194,7 +200,7 @@ def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
         )
     workloads = probe_parsers.items_of(output.document() or {"items": []})
     admitted_workloads = [workload for workload in workloads if probe_parsers.has_quota(workload)]
-    namespaces, queues = _names_of_kind(_NAMESPACE, objects), _names_of_kind("ClusterQueue", objects)
+    namespaces, queues = _names_of_kind(_NAMESPACE_KIND, objects), _names_of_kind("ClusterQueue", objects)
     ending_workloads = [
         probe_parsers.name_of(obj) for obj in admitted_workloads if obj["metadata"]["namespace"] in namespaces
     ]
@@ -227,17 +233,17 @@ def _shorten_list(names: Sequence[str]) -> str:
 def create(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_pruning: bool = False
 ) -> list[model.PlatformStep]:
-    """Return the steps that create a platform from rendered files (text by path); `connection`: access to its cluster.
+    """Return the steps that create a platform on its cluster, from the rendered `files` (text by path).
 
     Objects that the file no longer defines are reported, and removed if `is_pruning` is set.
     """
     manifest_parts = parts(platform, files)
-    old = (
+    obsolete_step = (
         prune_step(connection, platform, manifest_parts)
         if is_pruning
-        else report_step(connection, platform, manifest_parts, "; --prune removes it")
+        else report_step(connection, platform, manifest_parts, "; --prune removes these objects")
     )
-    steps = [*_cluster_steps(platform, manifest_parts, connection), old, *_final_check(platform, connection)]
+    steps = [*_cluster_steps(platform, manifest_parts, connection), obsolete_step, *_final_check(platform, connection)]
     google_settings = platform.google
     if google_settings is None:
         consent = model.Consent(f"This applies {platform.name} to {describe_cluster(connection)}.")
@@ -260,20 +266,20 @@ def create(
 def _cluster_steps(
     platform: PlatformModel, manifest_parts: Sequence[ManifestPart], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Yield the steps on the cluster after it is reachable."""
+    """Yield the steps that apply the manifests to the cluster and wait until the queues are Active."""
     flavors = [part.first_of_kind("ResourceFlavor") for part in manifest_parts]
     flavor = next((each for each in flavors if each), None)
     for part in manifest_parts:
-        if part.path == ENGINE:
-            engine = cluster.install_steps(connection, part, platform, flavor)
-            yield from engine if platform.google else _unless_embedded(platform, engine, connection)
+        if part.path == ENGINE_FOLDER:
+            engine_steps = cluster.install_steps(connection, part, platform, flavor)
+            yield from engine_steps if platform.google else _unless_embedded(platform, engine_steps, connection)
         else:
             yield cluster.apply_step(connection, part)
     yield from cluster.queues_active_steps(connection, platform.queues)
 
 
 def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iterator[model.PlatformStep]:
-    """Yield the step that checks whether a Job would be accepted."""
+    """Yield the step that checks whether a Job would be accepted; none if the platform has no LocalQueue."""
     local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
         yield cluster.check_job_step(connection, local_queues[0].namespace, local_queues[0].name)
@@ -282,20 +288,20 @@ def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iter
 def _unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the engine's steps, skipped on a `batchyard up` cluster, which runs its own engine."""
+    """Return the steps that install the engine, set to be skipped on a `batchyard up`, which runs its own engine."""
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.runs_batchyard(connection)) for step in steps)
 
 
 def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
-    """Return the steps, with a question before the first step that writes."""
-    first_of_kind = next(index for index, step in enumerate(steps) if step.commands)
-    return [replace(step, consent=consent) if index == first_of_kind else step for index, step in enumerate(steps)]
+    """Return the steps; the first one with commands first asks the user for consent."""
+    first_index = next(index for index, step in enumerate(steps) if step.commands)
+    return [replace(step, consent=consent) if index == first_index else step for index, step in enumerate(steps)]
 
 
 def describe_cluster(connection: ClusterConnection) -> str:
-    """Describe the cluster by its context."""
+    """Describe the cluster by its kubeconfig context, for messages."""
     context = connection.context
     return f"the cluster of context {context}" if context else "the cluster of kubectl's current context"
 
@@ -307,27 +313,29 @@ _CLOUD_RESOURCE_KINDS = ("services", "persistentvolumeclaims")
 def destroy(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_unprotecting: bool = False
 ) -> list[model.PlatformStep]:
-    """Return the steps that remove a platform; `connection`: access to its cluster.
+    """Return the steps that remove a platform from its cluster, and on GKE also the cluster.
 
     `is_unprotecting` turns off the deletion protection of a cluster on GKE; otherwise protection stops the removal.
     """
     if platform.google is not None:
         return _google_destroy_steps(platform, connection, parts(platform, files), google.protection(is_unprotecting))
     manifest_parts = parts(platform, files)
-    loss = _describe_loss(platform, manifest_parts)
+    loss_text = _describe_loss(platform, manifest_parts)
     steps = [
         KUBECTL.step(),
         cluster.api_server_step(connection),
         cluster.running_workloads(connection),
-        report_step(connection, platform, manifest_parts, "; destroy deletes it too"),
-        _confirmation(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss}."),
+        report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
+        _confirmation_step(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss_text}."),
         cluster.drain_step(connection, _queue_names(platform)),
         *cluster.empty_namespace_steps(connection, namespaces(manifest_parts)),
         delete_obsolete_step(connection, platform, manifest_parts),
     ]
     for part in reversed(manifest_parts):
         step = cluster.delete_step(connection, part)
-        steps.append(replace(step, only_if=cluster.no_other_platforms(connection)) if part.path == ENGINE else step)
+        steps.append(
+            replace(step, only_if=cluster.no_other_platforms(connection)) if part.path == ENGINE_FOLDER else step
+        )
     return steps
 
 
@@ -337,11 +345,11 @@ def _google_destroy_steps(
     manifest_parts: Sequence[ManifestPart],
     protection: model.PlatformStep,
 ) -> list[model.PlatformStep]:
-    """Return the destroy steps on GKE: workloads first, since Terraform does not know their nodes and disks."""
+    """Return the steps of `destroy` on GKE: Workloads end first, as Terraform does not know their nodes and disks."""
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
     cluster_exists = model.Probe(
-        model.run(
+        model.command(
             *(
                 "gcloud",
                 "container",
@@ -358,7 +366,7 @@ def _google_destroy_steps(
         google.credentials(platform, google_settings, connection.kubeconfig, connection.ready_command),
         cluster.api_server_step(connection),
         cluster.running_workloads(connection),
-        report_step(connection, platform, manifest_parts, "; destroy deletes it too"),
+        report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
     ]
     cleanup_steps = [
         cluster.drain_step(connection, _queue_names(platform)),
@@ -374,16 +382,16 @@ def _google_destroy_steps(
         google.init_step(),
         *([] if protection.commands else [protection]),
         *(replace(step, only_if=cluster_exists) for step in lookup_steps),
-        _confirmation(f"This deletes {platform.name} in {google_settings.project}, and {deleted_text}."),
+        _confirmation_step(f"This deletes {platform.name} in {google_settings.project}, and {deleted_text}."),
         *(replace(step, only_if=cluster_exists) for step in cleanup_steps),
         *([protection] if protection.commands else []),
         google.destroy_step(google_settings),
     ]
 
 
-def _confirmation(question: str) -> model.PlatformStep:
-    """Return a step that only asks for confirmation, before anything is deleted and after each restart."""
-    return model.PlatformStep("confirm", "ask whether to delete it", consent=model.Consent(question, destroys=True))
+def _confirmation_step(question: str) -> model.PlatformStep:
+    """Return a step that only asks for confirmation, each time that `destroy` runs."""
+    return model.PlatformStep("confirm", "ask for confirmation", consent=model.Consent(question, destroys=True))
 
 
 def _permanent_pools(platform: PlatformModel) -> list[str]:
@@ -393,10 +401,10 @@ def _permanent_pools(platform: PlatformModel) -> list[str]:
 
 def _minimum_nodes(pool: Mapping[str, Any]) -> int:
     autoscaling = pool.get("autoscaling")
-    minimum = (
+    node_count = (
         pool.get("nodeCount", 0) if autoscaling is None else autoscaling.get("totalMin", autoscaling.get("min", 0))
     )
-    return int(minimum)
+    return int(node_count)
 
 
 def _queue_names(platform: PlatformModel) -> list[str]:
@@ -404,12 +412,12 @@ def _queue_names(platform: PlatformModel) -> list[str]:
 
 
 def namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the teams' namespaces, without the engine's namespace, whose controllers remove finalizers."""
-    return [name for part in manifest_parts if part.path != ENGINE for name in part.names_of_kind("Namespace")]
+    """Return the teams' namespaces; the engine's namespace is excluded, as its controllers must remove finalizers."""
+    return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
 def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPart]) -> str:
-    """Describe the queues and namespaces that destroy deletes."""
+    """Describe the ClusterQueues and namespaces that `destroy` deletes, for the question to the user."""
     count = len(platform.queues)
     loss_text = f"{count} ClusterQueue{'' if count == 1 else 's'}"
     names = namespaces(manifest_parts)
@@ -419,16 +427,16 @@ def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPar
 # Resources that remain after destroy: the reason, the cost, and the command that removes them.
 
 
-_RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
+_RETAINED_VOLUMES = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
 
 
 def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: str) -> Iterator[model.Leftover]:
-    """Yield each resource that remains after destroy, with the command that removes it."""
+    """Yield each resource that `destroy` keeps, with the command that removes it."""
     if platform.google is None:
         yield model.Leftover(
             "volumes",
             "PersistentVolumes that outlive their claims (reclaim policy Retain), and their disks",
-            connection.kubectl("get", "persistentvolumes", f"--output=jsonpath={_RETAINED}"),
+            connection.kubectl("get", "persistentvolumes", f"--output=jsonpath={_RETAINED_VOLUMES}"),
             connection.kubectl("delete", "persistentvolume", "NAME").argv,
         )
     else:
@@ -447,7 +455,7 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[
         _describe_bucket(name),
         ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
     )
-    if google_spec.build:
+    if google_spec.has_build_files:
         name = f"{google_spec.project}_cloudbuild"
         yield model.Leftover(
             "sources of builds",
@@ -459,34 +467,34 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[
             "build account",
             "the service account and rights of Cloud Build, if terraform/build was applied; they cost nothing",
             None,
-            ("terraform", f"-chdir={google.FOLDER}/build", "destroy"),
+            ("terraform", f"-chdir={google.TERRAFORM_FOLDER}/build", "destroy"),
         )
 
 
 def _describe_bucket(name: str) -> model.StepCommand:
-    return model.run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
+    return model.command("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
 
 
 def _compute_leftovers(google_spec: Google) -> Iterator[model.Leftover]:
-    """Yield the disks and reservations that remain in Compute Engine."""
+    """Yield the disks and reservations of Compute Engine that `destroy` keeps."""
     project, columns = f"--project={google_spec.project}", "--format=value(name,zone)"
     yield model.Leftover(
         "disks",
         "unused disks of volumes (reclaim policy Retain), also from other clusters; billed by size",
-        model.run("gcloud", "compute", "disks", "list", project, "--filter=name~^pvc- AND -users:*", columns),
+        model.command("gcloud", "compute", "disks", "list", project, "--filter=name~^pvc- AND -users:*", columns),
         ("gcloud", "compute", "disks", "delete", "NAME", "--zone=ZONE", project),
     )
     yield model.Leftover(
         "reservations",
         "reservations that Terraform did not create; billed even if they are unused",
-        model.run("gcloud", "compute", "reservations", "list", project, columns),
+        model.command("gcloud", "compute", "reservations", "list", project, columns),
         ("gcloud", "compute", "reservations", "delete", "NAME", "--zone=ZONE", project),
     )
     if google_spec.submitted_reservations:
         yield model.Leftover(
             "future reservations",
             "submitted future reservations; billed for their window, and Google may refuse to delete them",
-            model.run("gcloud", "compute", "future-reservations", "list", project, columns),
+            model.command("gcloud", "compute", "future-reservations", "list", project, columns),
             ("gcloud", "compute", "future-reservations", "delete", "NAME", "--zone=ZONE", project),
         )
 
@@ -496,7 +504,7 @@ def _project_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator
     yield model.Leftover(
         "images",
         "image repositories that Terraform did not create or had to keep; billed by size",
-        model.run("gcloud", "artifacts", "repositories", "list", project, location, "--format=value(name)"),
+        model.command("gcloud", "artifacts", "repositories", "list", project, location, "--format=value(name)"),
         ("gcloud", "artifacts", "repositories", "delete", "NAME", location, project),
     )
     yield model.Leftover(

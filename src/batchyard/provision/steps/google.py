@@ -1,4 +1,4 @@
-"""Steps on Google Cloud: account, project, APIs, Terraform state, terraform apply, credentials, images.
+"""Steps on Google Cloud: login, project, APIs, Terraform state, terraform apply, cluster credentials, images.
 
 Flags and fields are those of the gcloud CLI (`gcloud help`, as of 528) and of Terraform 1.11 (`terraform -help`).
 """
@@ -16,7 +16,7 @@ from batchyard.provision.terraform.files import destroy_targets
 
 
 class Tool(NamedTuple):
-    """A required program: the command that prints its version as JSON, the field of the version, and the minimum."""
+    """A required program: the command that prints its version as JSON, the version field, and the minimum."""
 
     name: str
     version_command: tuple[str, ...]
@@ -25,19 +25,20 @@ class Tool(NamedTuple):
     remedy: str
 
     def step(self) -> model.PlatformStep:
-        """Return a step that requires the program in the minimum version."""
-        minimum = ".".join(map(str, self.minimum))
+        """Return a step that requires the program in its minimum version."""
+        minimum_text = ".".join(map(str, self.minimum))
         return model.requirement_step(
             f"tool-{self.name}",
-            f"{self.name} {minimum} or newer is installed",
+            f"{self.name} {minimum_text} or newer is installed",
             model.Probe(
-                model.run(*self.version_command, limit_seconds=60), probe_parsers.is_version(self.field, self.minimum)
+                model.command(*self.version_command, limit_seconds=60),
+                probe_parsers.is_version(self.field, self.minimum),
             ),
             self.remedy,
         )
 
 
-#: The first version in which `kubectl diff` respects --force-conflicts.
+#: The first kubectl version whose `diff` respects --force-conflicts.
 KUBECTL: Final = Tool(
     "kubectl",
     ("kubectl", "version", "--client", "--output=json"),
@@ -53,7 +54,7 @@ TERRAFORM: Final = Tool(
     (1, 9),
     "install Terraform: https://developer.hashicorp.com/terraform/install",
 )
-#: The first version with --dns-endpoint for credentials.
+#: The first gcloud version whose `get-credentials` has --dns-endpoint.
 GCLOUD: Final = Tool(
     "gcloud",
     ("gcloud", "version", "--format=json"),
@@ -64,7 +65,7 @@ GCLOUD: Final = Tool(
 AUTH_PLUGIN: Final = model.requirement_step(
     "tool-gke-gcloud-auth-plugin",
     "gke-gcloud-auth-plugin is installed, for kubectl's credentials",
-    model.Probe(model.run("gke-gcloud-auth-plugin", "--version", limit_seconds=60), probe_parsers.succeeds()),
+    model.Probe(model.command("gke-gcloud-auth-plugin", "--version", limit_seconds=60), probe_parsers.succeeds()),
     "gcloud components install gke-gcloud-auth-plugin, or the package google-cloud-cli-gke-gcloud-auth-plugin",
 )
 
@@ -78,20 +79,20 @@ FIRST_APIS: Final = (
     "storage.googleapis.com",
 )
 #: Terraform's folder in the rendered folder, and its plan files (paths are below that folder).
-FOLDER: Final = "terraform"
-PLAN: Final = "create.tfplan"
-DESTROY_PLAN: Final = "destroy.tfplan"
-#: A regional cluster with its pools takes 15 minutes; pools that wait for machines take longer.
+TERRAFORM_FOLDER: Final = "terraform"
+PLAN_FILE: Final = "create.tfplan"
+DESTROY_PLAN_FILE: Final = "destroy.tfplan"
+#: The time limit of `terraform apply`: a regional cluster takes 15 minutes, pools that wait for machines longer.
 APPLY_LIMIT: Final = 2 * 3600
-#: An image with PyTorch has about 10 GB.
+#: The time limit to build or copy an image: one with PyTorch has about 10 GB.
 _IMAGE_LIMIT: Final = 2 * 3600
-#: Chooses the container engine of this machine.
-_ENGINE: Final = """\
+#: The shell line that chooses the container engine of this machine.
+_ENGINE_SCRIPT: Final = """\
 engine=$(command -v podman || command -v docker) || {
   echo "error: neither podman nor docker is installed" >&2
   exit 1
 }"""
-#: Wait for a lock that another Terraform run holds.
+#: The option to wait for a lock that another Terraform run holds.
 _LOCK_OPTION: Final = "-lock-timeout=10m"
 _QUIET_OPTIONS: Final = ("-input=false", "-no-color")
 #: Transient errors: a recently enabled API, a busy or failing server, an operation in progress.
@@ -111,28 +112,28 @@ _TRANSIENT_ERRORS: Final = (
 
 
 def terraform(*arguments: str, limit_seconds: int = 600) -> model.StepCommand:
-    """Return a terraform command that runs in the platform's Terraform folder."""
-    return model.run("terraform", f"-chdir={FOLDER}", *arguments, limit_seconds=limit_seconds)
+    """Return a `terraform` command with these arguments, which runs in the platform's Terraform folder."""
+    return model.command("terraform", f"-chdir={TERRAFORM_FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
 def state_bucket(platform: PlatformModel, google: Google) -> str:
-    """Return the name of the bucket with Terraform's state."""
+    """Return the name of the bucket that stores Terraform's state."""
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
 
 def tools() -> list[model.PlatformStep]:
-    """Return steps that require the programs which other steps run."""
+    """Return steps that require the programs which later steps run, such as gcloud and terraform."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
 
 def account_steps(project: str) -> list[model.PlatformStep]:
-    """Return steps that require an active account, Application Default Credentials and access to the project."""
+    """Return steps that require a gcloud account, Application Default Credentials and access to the project."""
     return [
         model.requirement_step(
             "signed-in",
             "gcloud has an active account",
             model.Probe(
-                model.run("gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
+                model.command("gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
                 probe_parsers.prints_anything("no account is active"),
             ),
             "gcloud auth login",
@@ -150,7 +151,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
             "project",
             f"project {project} exists, and your account has access to it",
             model.Probe(
-                model.run("gcloud", "projects", "describe", project, "--format=json"),
+                model.command("gcloud", "projects", "describe", project, "--format=json"),
                 probe_parsers.field_equals("lifecycleState", "ACTIVE", "it is being deleted"),
             ),
             f"gcloud projects create {project}, or name another with --project",
@@ -159,14 +160,14 @@ def account_steps(project: str) -> list[model.PlatformStep]:
 
 
 def project_is_ready(project: str) -> list[model.PlatformStep]:
-    """Return steps that enable the APIs of the later steps, and require a billing account."""
+    """Return steps that require a billing account of the project, and enable the APIs that later steps use."""
     return [
         _enable_apis_step(project),
         model.requirement_step(
             "billing",
             "the project has a billing account",
             model.Probe(
-                model.run("gcloud", "billing", "projects", "describe", project, "--format=json"),
+                model.command("gcloud", "billing", "projects", "describe", project, "--format=json"),
                 probe_parsers.field_equals("billingEnabled", True, "no billing account is linked"),
             ),
             f"gcloud billing projects link {project} --billing-account=ACCOUNT (gcloud billing accounts list)",
@@ -178,10 +179,10 @@ def _enable_apis_step(project: str) -> model.PlatformStep:
     return model.PlatformStep(
         "first-apis",
         "enable the APIs that Terraform itself needs",
-        commands=(model.run("gcloud", "services", "enable", *FIRST_APIS, f"--project={project}", "--quiet"),),
+        commands=(model.command("gcloud", "services", "enable", *FIRST_APIS, f"--project={project}", "--quiet"),),
         probes=(
             model.Probe(
-                model.run(
+                model.command(
                     "gcloud", "services", "list", "--enabled", f"--project={project}", "--format=value(config.name)"
                 ),
                 probe_parsers.lists_all(FIRST_APIS),
@@ -195,17 +196,17 @@ def _enable_apis_step(project: str) -> model.PlatformStep:
 
 
 def bucket_steps(platform: PlatformModel, google: Google) -> list[model.PlatformStep]:
-    """Return steps that create the bucket of Terraform's state and enable versioning."""
+    """Return steps that create the bucket for Terraform's state and enable object versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
-    describe_command = model.run("gcloud", "storage", "buckets", "describe", url, "--format=json")
+    describe_command = model.command("gcloud", "storage", "buckets", "describe", url, "--format=json")
     create_command = ("gcloud", "storage", "buckets", "create", url, f"--project={google.project}")
     return [
         model.PlatformStep(
             "state-bucket",
             f"create {url} for Terraform's state",
             commands=(
-                model.run(
+                model.command(
                     *create_command,
                     f"--location={platform.region}",
                     "--uniform-bucket-level-access",
@@ -231,7 +232,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
         model.PlatformStep(
             "state-versions",
             f"enable versioning of {url} for Terraform's state",
-            commands=(model.run("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
+            commands=(model.command("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
             probes=(
                 model.Probe(
                     describe_command, probe_parsers.field_equals("versioning_enabled", True, "versioning is disabled")
@@ -242,13 +243,13 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
 
 
 def state_bucket_exists(platform: PlatformModel, google: Google) -> model.PlatformStep:
-    """Return a step that requires the state bucket, without which Terraform does not know its resources."""
+    """Return a step that requires the bucket with Terraform's state, without which Terraform knows no resources."""
     name = state_bucket(platform, google)
     return model.requirement_step(
         "state-bucket",
         f"the bucket gs://{name} with Terraform's state exists",
         model.Probe(
-            model.run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"),
+            model.command("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=json"),
             probe_parsers.succeeds(),
         ),
         "Terraform finds its resources only with this state: use the file and project that created the platform",
@@ -256,7 +257,7 @@ def state_bucket_exists(platform: PlatformModel, google: Google) -> model.Platfo
 
 
 def init_step() -> model.PlatformStep:
-    """Return a step that runs `terraform init`."""
+    """Return a step that runs `terraform init` in the platform's Terraform folder."""
     return model.PlatformStep(
         "terraform-init",
         "initialize Terraform: providers and state",
@@ -267,15 +268,15 @@ def init_step() -> model.PlatformStep:
 
 
 def apply_step() -> model.PlatformStep:
-    """Return a step that applies Terraform's plan; it is done if the plan is empty."""
+    """Return a step that runs `terraform apply`; the step is done if Terraform's plan is empty."""
     return model.PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
-        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN, limit_seconds=APPLY_LIMIT),),
+        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN_FILE, limit_seconds=APPLY_LIMIT),),
         probes=(
             model.Probe(
                 terraform(
-                    "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN}", limit_seconds=1800
+                    "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN_FILE}", limit_seconds=1800
                 ),
                 probe_parsers.plan_is_empty,
             ),
@@ -287,14 +288,14 @@ def apply_step() -> model.PlatformStep:
         retry=model.Retry(3, 60, _TRANSIENT_ERRORS),
         is_checked=False,
         remedy=(
-            "fix it and run the same command again: Terraform continues from its state. If the state is still locked "
+            "fix the error and run the command again: Terraform continues from its state. If the state is still locked "
             "after a crash: terraform -chdir=terraform force-unlock ID"
         ),
     )
 
 
 def images(platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]) -> Iterator[model.PlatformStep]:
-    """Yield steps that build or copy the platform's images, and require the project's other images."""
+    """Yield steps that build or copy the platform's images, and require images that come from elsewhere."""
     recipes = image_recipes(platform)
     for recipe in recipes:
         yield _image_step(recipe)
@@ -309,13 +310,13 @@ def images(platform: PlatformModel, google: Google, all_parts: Sequence[Manifest
 
 
 def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
-    """Return a step that builds or copies an image with podman or docker, unless the repository has it."""
-    registry = model.run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
-    script = "\n".join([_ENGINE, *recipe.lines])
+    """Return a step that builds or copies an image with podman or docker, unless its repository has the image."""
+    login_command = model.command("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
+    script = "\n".join([_ENGINE_SCRIPT, *recipe.lines])
     return model.PlatformStep(
         f"image-{recipe.short_name}",
         recipe.summary,
-        commands=(registry, model.run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
+        commands=(login_command, model.command("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
         probes=(_has_image(recipe.reference),),
         retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy=(
@@ -327,7 +328,7 @@ def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
 
 def _has_image(image: str) -> model.Probe:
     arguments = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
-    return model.Probe(model.run(*arguments), probe_parsers.prints_anything("no image"))
+    return model.Probe(model.command(*arguments), probe_parsers.prints_anything("no image"))
 
 
 def credentials(
@@ -352,14 +353,14 @@ def credentials(
 
 
 def protection(is_unprotecting: bool) -> model.PlatformStep:
-    """Return a step that requires deletion protection to be off, or with `is_unprotecting` turns it off."""
+    """Return a step that requires the cluster's deletion protection to be off, or turns it off (`is_unprotecting`)."""
     protection_probe = model.Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
         return model.requirement_step(
             "unprotected",
             "the cluster is not protected from deletion",
             protection_probe,
-            "use --unprotect; or set deletionProtection: false in spec.google, run create, then this again",
+            "use --unprotect; or set deletionProtection: false in spec.google, run create, then destroy again",
         )
     options = ("-auto-approve", "-target=module.cluster", "-var=deletion_protection=false")
     arguments = ("apply", *_QUIET_OPTIONS, _LOCK_OPTION, *options)
@@ -373,27 +374,30 @@ def protection(is_unprotecting: bool) -> model.PlatformStep:
 
 
 def destroy_step(google: Google) -> model.PlatformStep:
-    """Return a step that runs `terraform destroy`."""
-    targets = destroy_targets(google)
-    options = (*_QUIET_OPTIONS, _LOCK_OPTION, *targets, f"-out={DESTROY_PLAN}")
-    plan = terraform("plan", "-destroy", *options, limit_seconds=1800)
-    kept_prefixes = ("module.registry.", "module.services.") if targets else ()
+    """Return a step that runs `terraform destroy` for the platform's resources."""
+    target_arguments = destroy_targets(google)
+    options = (*_QUIET_OPTIONS, _LOCK_OPTION, *target_arguments, f"-out={DESTROY_PLAN_FILE}")
+    plan_command = terraform("plan", "-destroy", *options, limit_seconds=1800)
+    kept_prefixes = ("module.registry.", "module.services.") if target_arguments else ()
     return model.PlatformStep(
         "terraform-destroy",
         f"let Terraform destroy its resources in {google.project}",
-        commands=(plan, terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
+        commands=(
+            plan_command,
+            terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN_FILE, limit_seconds=APPLY_LIMIT),
+        ),
         probes=(
             model.Probe(
                 terraform("state", "list"), probe_parsers.prints_nothing("resources left in the state", kept_prefixes)
             ),
         ),
         retry=model.Retry(3, 60, (*_TRANSIENT_ERRORS, "resourceInUseByAnotherResource")),
-        remedy="delete the resources it names (often a firewall rule or address of a load balancer), run this again",
+        remedy="delete the resources in the error (such as a load balancer's firewall rule), then run destroy again",
     )
 
 
 def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResult:
-    """Parse `terraform show -json`; holds if no cluster in the state has deletion protection."""
+    """Check the output of `terraform show -json`: satisfied if no cluster in it has deletion protection."""
     document = command_output.document()
     if document is None:
         return model.ProbeResult(False, command_output.main_error)
@@ -403,8 +407,8 @@ def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResu
 
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return all resources of a module in the state, including its child modules."""
-    entries = list(module.get("resources", ()))
+    """Return all resources of a module in `terraform show -json`, including those of child modules."""
+    resources = list(module.get("resources", ()))
     for child in module.get("child_modules", ()):
-        entries += _resources(child)
-    return entries
+        resources += _resources(child)
+    return resources

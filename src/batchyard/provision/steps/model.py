@@ -1,6 +1,7 @@
-"""Data model of steps: commands, their results, probes, consent, and leftovers.
+"""Data model of the steps that create or destroy a platform: commands, results, probes, consent, and leftovers.
 
-All commands run in the rendered folder, and their paths are relative to it. `cli.platform` runs them.
+A probe is a read-only command that shows whether a step is done. All commands run in the rendered folder, and their
+paths are relative to it. `cli.platform` runs them.
 """
 
 import json
@@ -11,14 +12,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 #: Default time limit of a command, in seconds.
 COMMAND_LIMIT: Final = 600
-#: Exit codes as in shells and timeout(1); the first line of stderr contains the error.
+#: Exit codes as in shells and timeout(1); for both, the first line of stderr contains the error.
 NO_SUCH_PROGRAM: Final = 127
 TOO_LONG: Final = 124
 
 
 @dataclass(frozen=True, slots=True)
 class StepCommand:
-    """A program to run, with its standard input and additional environment variables."""
+    """A command that a step or probe runs, with its standard input, environment variables and time limit."""
 
     argv: tuple[str, ...]
     stdin_text: str = ""
@@ -31,19 +32,19 @@ class StepCommand:
 
     @property
     def full_argv(self) -> tuple[str, ...]:
-        """The complete command line; env(1) sets the environment variables."""
-        pairs = [f"{name}={value}" for name, value in self.environment]
-        return ("env", *pairs, *self.argv) if pairs else self.argv
+        """The complete command line; if there are environment variables, env(1) sets them."""
+        variable_texts = [f"{name}={value}" for name, value in self.environment]
+        return ("env", *variable_texts, *self.argv) if variable_texts else self.argv
 
     def with_tolerated_errors(self, errors: tuple[str, ...]) -> "StepCommand":
-        """Return the command with these texts as tolerated errors."""
+        """Return a copy of the command that may also fail if stderr contains one of these texts."""
         return replace(self, tolerated_errors=errors)
 
 
-def run(
+def command(
     *argv: str, stdin_text: str = "", limit_seconds: int = COMMAND_LIMIT, tolerated_errors: tuple[str, ...] = ()
 ) -> StepCommand:
-    """Return a StepCommand with these arguments; `stdin_text` is its standard input."""
+    """Return a StepCommand that runs these arguments; it runs nothing itself."""
     return StepCommand(argv, stdin_text, limit_seconds=limit_seconds, tolerated_errors=tolerated_errors)
 
 
@@ -75,7 +76,7 @@ class CommandOutput(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """The result of a probe: whether its condition holds, and a short description."""
+    """The result of a probe: whether its condition is satisfied, and a short description for the user."""
 
     is_satisfied: bool
     description: str = ""
@@ -87,7 +88,7 @@ ResultParser: TypeAlias = Callable[[CommandOutput], ProbeResult]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A read-only command, and the parser of its output."""
+    """A read-only command, and the parser that decides from its output whether a condition is satisfied."""
 
     command: StepCommand
     parser: ResultParser
@@ -98,7 +99,7 @@ InputFromProbes: TypeAlias = Callable[[Sequence[CommandOutput]], str]
 
 
 class ConsentDetails(NamedTuple):
-    """A command before a question, and a function that formats its output as an addition to the question."""
+    """A command that runs before the user is asked, and a function that formats its output for the question."""
 
     command: StepCommand
     format_details: Callable[[CommandOutput, str], str]
@@ -106,44 +107,44 @@ class ConsentDetails(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """The question before a step about its cost or loss; {seen} stands for the description of the probes."""
+    """The question before a step that costs money or destroys something; {seen} stands for the probes' result."""
 
     question: str
     #: Whether the step destroys data: the user must then type the platform's name.
     destroys: bool = False
-    #: A regular expression; if the description matches it, the step destroys data.
+    #: A regular expression; if the description of the probes' result matches it, the step destroys data.
     destroys_where: str = ""
     details: ConsentDetails | None = None
 
     @property
     def beforehand(self) -> str:
-        """The question before the probes have run, with placeholders for their description."""
+        """The question as a dry run shows it, with placeholders for results of probes that have not run."""
         placeholder = " (details)" if self.details else ""
         return self.question.replace("{seen}", "(changes)") + placeholder
 
     def is_grave(self, description: str) -> bool:
-        """Report whether the step destroys data, given the description of the probes."""
+        """Report whether the step destroys data; `description` is that of the probe's result."""
         return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, description))
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The retries of a failed command: the maximum count, the pause, and the texts of transient errors."""
+    """How often a failed command is retried, after which pause, and for which errors (texts in stderr)."""
 
     retries_max: int = 0
     pause_seconds: int = 0
     error_texts: tuple[str, ...] = ()
 
     def should_retry(self, output: str, attempt_count: int) -> bool:
-        """Report whether to retry after `attempt_count` attempts with this output."""
+        """Report whether to run a command again that failed `attempt_count` times, the last time with this output."""
         return attempt_count <= self.retries_max and any(word in output for word in self.error_texts)
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformStep:
-    """A step of creating or destroying a platform; it is done if all its probes hold.
+    """A step of creating or destroying a platform; it is done if all its probes are satisfied.
 
-    A step without commands only waits until its probes hold. A step without probes runs every time.
+    A step without commands only waits until its probes are satisfied. A step without probes runs every time.
     """
 
     name: str
@@ -154,7 +155,7 @@ class PlatformStep:
     retry: Retry = Retry()
     #: Computes the standard input of the commands from the outputs of the probes.
     stdin_from_probes: InputFromProbes | None = None
-    #: How many seconds to wait until the probes hold.
+    #: How many seconds to wait until the probes are satisfied.
     patience_seconds: int = 0
     #: Whether the probes run again after the commands; otherwise exit codes suffice.
     is_checked: bool = True
@@ -164,28 +165,28 @@ class PlatformStep:
     is_optional: bool = False
     #: The text that tells the user how to fix a failure.
     remedy: str = ""
-    #: If this probe does not hold, the step is skipped; the probe's description is the reason.
+    #: If this probe is not satisfied, the step is skipped; the description of its result is the reason.
     only_if: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A resource that remains after destroy: its purpose and cost, and commands that list and remove it."""
+    """A resource that `destroy` keeps: its purpose and cost, and commands that list and remove it."""
 
     name: str
     purpose: str
-    #: The command that prints one resource per line; None if they cannot be listed.
+    #: The command that prints one resource per line; None if the resources cannot be listed.
     list_command: StepCommand | None
     removal: tuple[str, ...]
 
 
 def requirement_step(name: str, purpose: str, probe: Probe, remedy: str) -> PlatformStep:
-    """Return a step that only checks a requirement; if it fails, the user must act."""
+    """Return a step that only checks a requirement; if that is not met, the user must act."""
     return PlatformStep(name, purpose, probes=(probe,), remedy=remedy, is_prerequisite=True)
 
 
 def wait_step(
     name: str, purpose: str, probes: Sequence[Probe], patience_seconds: int, remedy: str = ""
 ) -> PlatformStep:
-    """Return a step that waits until its probes hold."""
+    """Return a step that only waits until its probes are satisfied, at most `patience_seconds`."""
     return PlatformStep(name, purpose, probes=tuple(probes), patience_seconds=patience_seconds, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Parsers of probe results: functions that check the output of a command and describe it."""
+"""Parsers for probes: functions that decide from a command's output whether a condition is satisfied."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +9,7 @@ from batchyard.provision.steps.model import CommandOutput, ProbeResult, ResultPa
 
 
 def succeeds(description: str = "") -> ResultParser:
-    """Return a parser that holds if the command succeeds."""
+    """Return a parser that is satisfied if the command succeeds; `description` describes that result."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         return ProbeResult(True, description) if output.code == 0 else ProbeResult(False, output.main_error)
@@ -18,7 +18,7 @@ def succeeds(description: str = "") -> ResultParser:
 
 
 def fails(success: str) -> ResultParser:
-    """Return a parser that holds if the command fails; `success` describes that case."""
+    """Return a parser that is satisfied if the command fails; `success` describes the result if it succeeds."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         return ProbeResult(output.code != 0, "" if output.code else success)
@@ -27,7 +27,7 @@ def fails(success: str) -> ResultParser:
 
 
 def prints_anything(empty_description: str) -> ResultParser:
-    """Return a parser that holds if the command prints something; `empty_description` describes an empty output."""
+    """Return a parser that is satisfied if the command prints something; else `empty_description` is the result."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
@@ -48,12 +48,12 @@ def is_gone(output: CommandOutput) -> bool:
 
 
 def observe_failure(output: CommandOutput) -> ProbeResult:
-    """Return the result for a failed kubectl command; it holds if the object does not exist."""
+    """Return the result of a failed kubectl command; it is satisfied if kubectl did not find the object or kind."""
     return ProbeResult(True) if is_gone(output) else ProbeResult(False, output.main_error)
 
 
 def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> ResultParser:
-    """Return a parser that holds if nothing is printed or the kind does not exist; `description` names the objects.
+    """Return a parser that is satisfied if the command lists no objects; `description` names such objects.
 
     Lines that start with one of `ignored_prefixes` are ignored.
     """
@@ -69,7 +69,7 @@ def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> 
 
 
 def lists_all(names: Collection[str]) -> ResultParser:
-    """Return a parser that holds if every name in `names` is a line of the output."""
+    """Return a parser that is satisfied if each of `names` is a line of the command's output."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
@@ -82,7 +82,7 @@ def lists_all(names: Collection[str]) -> ResultParser:
 
 
 def field_equals(field: str, expected_value: object, failure: str) -> ResultParser:
-    """Return a parser that holds if a field of the JSON output has this value; `failure` describes another value."""
+    """Return a parser that is satisfied if a field of the JSON output has this value; else `failure` is the result."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         document = output.document()
@@ -95,7 +95,7 @@ def field_equals(field: str, expected_value: object, failure: str) -> ResultPars
 
 
 def is_version(field: Sequence[str], minimum: tuple[int, ...]) -> ResultParser:
-    """Return a parser that holds if the version in this field of the JSON output is at least `minimum`."""
+    """Return a parser that is satisfied if the version in a field of the JSON output is at least `minimum`."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         value: Any = output.document()
@@ -109,18 +109,18 @@ def is_version(field: Sequence[str], minimum: tuple[int, ...]) -> ResultParser:
 
 
 def _compare_version(text: str, minimum: tuple[int, ...]) -> ProbeResult:
-    """Compare a version with the minimum; a suffix after the numbers is ignored."""
+    """Return whether the version in a text is at least `minimum`; a suffix after its numbers is ignored."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
     if match is None:
         return ProbeResult(False, "the program reports no version")
-    numbers = tuple(int(part) for part in match[1].split("."))
-    if numbers < minimum:
+    version_numbers = tuple(int(part) for part in match[1].split("."))
+    if version_numbers < minimum:
         return ProbeResult(False, f"version {match[1]} is too old: install at least {'.'.join(map(str, minimum))}")
     return ProbeResult(True, match[1])
 
 
 def plan_is_empty(output: CommandOutput) -> ProbeResult:
-    """Parse `terraform plan -detailed-exitcode`: exit code 0 means no changes, 2 changes, others an error."""
+    """Check the result of `terraform plan -detailed-exitcode`: exit code 0 is no change, 2 changes, others an error."""
     if output.code == 0:
         return ProbeResult(True, "no changes")
     if output.code == 2:
@@ -130,7 +130,7 @@ def plan_is_empty(output: CommandOutput) -> ProbeResult:
 
 
 def diff_is_empty(output: CommandOutput) -> ProbeResult:
-    """Parse `kubectl diff`: exit code 0 means no differences, 1 differences, others an error."""
+    """Check the result of `kubectl diff`: exit code 0 means no differences, 1 differences, others an error."""
     if output.code == 0:
         return ProbeResult(True, "as rendered")
     objects = len(re.findall(r"^diff ", output.stdout, re.MULTILINE))
@@ -140,7 +140,7 @@ def diff_is_empty(output: CommandOutput) -> ProbeResult:
 
 
 def all_are(condition: str, names: Collection[str]) -> ResultParser:
-    """Return a parser that holds if each object in `names` (NAME or NAMESPACE/NAME) has this condition True."""
+    """Return a parser that is satisfied if `condition` is True for each object in `names` (NAME or NAMESPACE/NAME)."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         document = output.document()
@@ -154,14 +154,14 @@ def all_are(condition: str, names: Collection[str]) -> ResultParser:
     return parse
 
 
-def none_is(matches: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
-    """Return a parser that holds if no printed object satisfies `matches`; `description` names such objects."""
+def none_is(is_match: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
+    """Return a parser that is satisfied if no listed object matches; `description` describes matching objects."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
             return observe_failure(output)
         document = output.document()
-        names = [name_of(obj) for obj in items_of(document or {"items": []}) if matches(obj)]
+        names = [name_of(obj) for obj in items_of(document or {"items": []}) if is_match(obj)]
         shown_names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return ProbeResult(not names, f"{description}: {len(names)} ({shown_names})" if names else "")
 
@@ -169,7 +169,7 @@ def none_is(matches: Callable[[Mapping[str, Any]], bool], description: str) -> R
 
 
 def is_not_provided(obj: Mapping[str, Any]) -> bool:
-    """Report whether the object lacks the annotation of objects that `batchyard up` recreates itself."""
+    """Report whether an object lacks the annotation of objects that `batchyard up` itself creates and recreates."""
     return PROVIDED not in (obj["metadata"].get("annotations") or {})
 
 
@@ -181,21 +181,21 @@ def has_quota(workload: Mapping[str, Any]) -> bool:
 
 
 def items_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the items of a List; any other object is returned as the only item."""
+    """Return the items of a Kubernetes List; any other object is returned as the only item."""
     items: Sequence[Mapping[str, Any]] = document.get("items", [document])
     return items
 
 
 def name_of(obj: Mapping[str, Any]) -> str:
     """Return the object's NAME or NAMESPACE/NAME."""
-    meta = obj["metadata"]
-    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+    metadata = obj["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else str(metadata["name"])
 
 
-def _unmet_reason(obj: Mapping[str, Any], kind: str) -> str:
-    """Return why a condition of the object is not True; '' if it is True."""
+def _unmet_reason(obj: Mapping[str, Any], type_name: str) -> str:
+    """Return why the condition `type_name` of an object is not True; '' if it is True."""
     for condition in obj.get("status", {}).get("conditions", ()):
-        if condition["type"] == kind:
+        if condition["type"] == type_name:
             is_satisfied = condition["status"] == "True"
-            return "" if is_satisfied else condition.get("message") or condition.get("reason") or f"not {kind}"
-    return f"not {kind} yet"
+            return "" if is_satisfied else condition.get("message") or condition.get("reason") or f"not {type_name}"
+    return f"not {type_name} yet"

@@ -18,10 +18,10 @@ from batchyard.provision.terraform.pools import future_reservations, node_pools,
 
 
 #: The container images of the build steps.
-_TERRAFORM: Final = "hashicorp/terraform:1.11.4"
-_DOCKER: Final = "gcr.io/cloud-builders/docker"
+_TERRAFORM_IMAGE: Final = "hashicorp/terraform:1.11.4"
+_DOCKER_IMAGE: Final = "gcr.io/cloud-builders/docker"
 _CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
-#: The modules of the root configuration.
+#: The Terraform modules that the root configuration uses.
 MODULES: Final = (
     "cluster",
     "future_reservations",
@@ -34,7 +34,7 @@ MODULES: Final = (
     "services",
     "teams",
 )
-#: An account ID has at most 30 characters.
+#: The maximum length of a service account's ID.
 _NAME_LENGTH_MAX: Final = 24
 
 _FILE_HEADER: Final = """\
@@ -50,7 +50,7 @@ options:
 steps:
 """
 
-_CREATE: Final = """\
+_CREATE_TEMPLATE: Final = """\
   # It continues from the state: run it again after a failure, or after a change of platform.yaml.
   - id: terraform
     name: {terraform}
@@ -76,7 +76,7 @@ _CREATE: Final = """\
         $$apply --kustomize=manifests
 {active}"""
 
-_IMAGE: Final = """\
+_IMAGE_TEMPLATE: Final = """\
   # An image that is already in its repository is not built again.
   - id: image-{name}
     name: {docker}
@@ -90,11 +90,11 @@ _IMAGE: Final = """\
 
 """
 
-_WAIT: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
+_WAIT_AVAILABLE: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
 
-_ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
+_WAIT_ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
 
-_DESTROY: Final = """\
+_DESTROY_TEMPLATE: Final = """\
   # Prevents accidental destruction.
   - id: consent
     name: {terraform}
@@ -123,17 +123,17 @@ substitutions:
 
 
 def build_account(platform: PlatformModel) -> str:
-    """Return the ID of Cloud Build's service account, as in terraform/build."""
+    """Return the ID of the Google service account that Cloud Build uses, as in terraform/build."""
     return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
 
 
 def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[str, str]:
-    """Return the text of build/create.yaml and build/destroy.yaml."""
+    """Return the texts of build/create.yaml and build/destroy.yaml, the Cloud Build configurations, by path."""
     substitutions = {
         "project": google.project or "PROJECT",
         "account": build_account(platform),
         "bucket": bucket,
-        "terraform": _TERRAFORM,
+        "terraform": _TERRAFORM_IMAGE,
         "sdk": _CLOUD_SDK,
         "cluster": platform.name,
         "region": platform.region,
@@ -141,38 +141,38 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
         "registry": "The repositories stay too." if google.keep_repository else "Images in the repositories go.",
         "targets": "".join(f" {each}" for each in destroy_targets(google)),
         "waits": "\n".join(
-            _WAIT.format(namespace=each.namespace, name=each.name) for each in engine_deployments(platform)
+            _WAIT_AVAILABLE.format(namespace=each.namespace, name=each.name) for each in engine_deployments(platform)
         ),
     }
     names = " ".join(queue.name for queue in platform.queues if not queue.is_stopped)
-    substitutions["active"] = _ACTIVE.format(names=names) if names else ""
+    substitutions["active"] = _WAIT_ACTIVE.format(names=names) if names else ""
     consent = f" \\\n#       --substitutions=_NAME={platform.name}"
     create = _FILE_HEADER.format(
         what=f"Creates {platform.name}", name="create", more="", **substitutions
-    ) + _CREATE.format(**substitutions)
+    ) + _CREATE_TEMPLATE.format(**substitutions)
     destroy = _FILE_HEADER.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **substitutions)
-    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY.format(**substitutions)}
+    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY_TEMPLATE.format(**substitutions)}
 
 
 def destroy_targets(google: Google) -> list[str]:
-    """Return the `-target` arguments with which `terraform destroy` keeps the repositories; empty if it deletes them.
+    """Return the `-target` arguments of `terraform destroy` that keep the image repositories; empty to delete them.
 
-    The APIs always stay enabled, and the repositories depend on them.
+    Google's APIs always stay enabled, because the repositories need them.
     """
     kept_modules = ("registry", "services")
     return [f"-target=module.{name}" for name in MODULES if name not in kept_modules] if google.keep_repository else []
 
 
 def _image_step(recipe: ImageRecipe) -> str:
-    """Return the build step of an image; `$` is doubled because Cloud Build substitutes a single `$`."""
+    """Return the Cloud Build step that builds an image; `$` is doubled, as Cloud Build substitutes a single `$`."""
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
-    return _IMAGE.format(name=recipe.short_name, docker=_DOCKER, reference=recipe.reference, lines=lines)
+    return _IMAGE_TEMPLATE.format(name=recipe.short_name, docker=_DOCKER_IMAGE, reference=recipe.reference, lines=lines)
 
 
 _ROOT_FILES: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
-_DASHBOARD: Final = "modules/monitoring/gpu-dashboard.json"
-_PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
-_DRIVERS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
+_DASHBOARD_FILE: Final = "modules/monitoring/gpu-dashboard.json"
+_AUTOSCALING_PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
+_DRIVER_VERSIONS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
 #: The label for the platform's costs in Cloud Billing, and for finding leftovers.
 _PLATFORM_LABEL: Final = "platform"
 
@@ -182,7 +182,7 @@ _GITIGNORE: Final = """\
 *.tfplan
 *.tfstate*
 """
-_BACKEND: Final = """\
+_BACKEND_TEMPLATE: Final = """\
 # Terraform's state. Create the bucket, with versioning, before `terraform init`:
 #
 #     gcloud storage buckets create gs://{bucket} --project={project} --location={region} \\
@@ -211,8 +211,8 @@ def files(platform: PlatformModel) -> dict[str, str]:
     texts_by_path |= {f"terraform/{path}": _read_static_file(path) for path in _module_paths()}
     texts_by_path[".gitignore"] = _GITIGNORE
     texts_by_path["terraform/backend.tf"] = _backend(platform, google, bucket, google.state_prefix)
-    texts_by_path["terraform/terraform.tfvars"] = _variables(platform, google, cluster)
-    if google.build:
+    texts_by_path["terraform/terraform.tfvars"] = _variables_file(platform, google, cluster)
+    if google.has_build_files:
         texts_by_path |= {f"terraform/build/{name}": _read_static_file(f"cloud_build/{name}") for name in _ROOT_FILES}
         texts_by_path["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
         texts_by_path["terraform/build/terraform.tfvars"] = _build_variables(platform, google, bucket)
@@ -222,7 +222,7 @@ def files(platform: PlatformModel) -> dict[str, str]:
 
 def _module_paths() -> Iterable[str]:
     yield from (f"modules/{module}/{name}" for module in MODULES for name in _ROOT_FILES)
-    yield _DASHBOARD
+    yield _DASHBOARD_FILE
 
 
 def _read_static_file(path: str) -> str:
@@ -232,7 +232,7 @@ def _read_static_file(path: str) -> str:
 
 
 def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) -> str:
-    return _BACKEND.format(
+    return _BACKEND_TEMPLATE.format(
         bucket=bucket,
         project=google.project or "PROJECT",
         region=platform.region,
@@ -241,8 +241,8 @@ def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) 
     )
 
 
-def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
-    """Return the text of terraform.tfvars, one paragraph per subject."""
+def _variables_file(platform: PlatformModel, google: Google, cluster: Part) -> str:
+    """Return the text of the variables file terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _VARIABLES_HEADER.format(name=platform.name),
         pools.assignments(_location_variables(platform, google, cluster)),
@@ -262,12 +262,12 @@ def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
     return "\n".join(paragraphs)
 
 
-def _paragraph(name: str, values: Mapping[str, pools.Value]) -> Iterable[str]:
-    return [pools.assignments({name: values})] if values else []
+def _paragraph(name: str, variables: Mapping[str, pools.Value]) -> Iterable[str]:
+    return [pools.assignments({name: variables})] if variables else []
 
 
 def _location_variables(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
-    """Return the project, name, region, zones and labels; without a project Terraform asks for one."""
+    """Return the Terraform variables project (if set), name, region, zones and labels."""
     project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
     labels = {_PLATFORM_LABEL: platform.name, **google.labels}
     zones = cluster["spec"]["zones"]
@@ -287,7 +287,7 @@ def _network_variables(google: Google) -> dict[str, pools.Value]:
 
 
 def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the engine's webhook ports for which Terraform must add a firewall rule."""
+    """Return the Terraform variable `webhook_ports`: ports that the control plane needs a firewall rule for."""
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 
@@ -305,7 +305,7 @@ def _cluster_variables(platform: PlatformModel, google: Google) -> dict[str, poo
 
 
 def security_group(platform: PlatformModel) -> str:
-    """Return GKE's security group for the teams' groups; '' if the groups have no domain or several."""
+    """Return the Google group that GKE requires for RBAC with groups; '' unless all groups have one domain."""
     groups = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     domains = {group.partition("@")[2] for group in groups if "@" in group}
     return f"gke-security-groups@{domains.pop()}" if len(domains) == 1 else ""
@@ -313,36 +313,36 @@ def security_group(platform: PlatformModel) -> str:
 
 def _autoscaling_variables(cluster: Part) -> Iterable[str]:
     autoscaling = cluster["spec"].get("autoscaling") or {}
-    profile = _PROFILES[autoscaling.get("profile", "balanced")]
-    values: dict[str, pools.Value] = {"autoscaling_profile": profile}
+    profile = _AUTOSCALING_PROFILES[autoscaling.get("profile", "balanced")]
+    variables: dict[str, pools.Value] = {"autoscaling_profile": profile}
     limits = (autoscaling.get("autoProvisioning") or {}).get("limits") or ()
     if limits:
         fields = ("resource", "min", "max")
-        values["auto_provisioning"] = [{field: row[field] for field in fields if field in row} for row in limits]
-    return [pools.assignments(values)]
+        variables["auto_provisioning"] = [{field: row[field] for field in fields if field in row} for row in limits]
+    return [pools.assignments(variables)]
 
 
 def _driver_variable(google: Google) -> dict[str, pools.Value]:
-    return {"gpu_driver": _DRIVERS[google.gpu_driver]}
+    return {"gpu_driver": _DRIVER_VERSIONS[google.gpu_driver]}
 
 
 def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
-    """Return the image repositories besides the platform's, with their locations."""
+    """Return the location of each image repository besides the platform's own, by name."""
     locations = {image.repository: image.location or platform.region for image in google.images if image.repository}
     return {name: location for name, location in sorted(locations.items()) if name != google.repository}
 
 
 def _teams_variable(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the Terraform variable `teams`: namespaces, service accounts, roles and buckets."""
-    entries: dict[str, pools.Value] = {}
+    """Return the Terraform variable `teams`: each team's namespace, service account, roles and buckets."""
+    rows_by_team: dict[str, pools.Value] = {}
     for team in platform.teams:
         identity = team.identity
         row: dict[str, pools.Value] = {"namespace": team.namespace, "service_account": identity.name}
         row["account"] = identity.google_name
         row |= {"roles": list(identity.roles)} if identity.roles else {}
         row |= {"buckets": list(identity.buckets)} if identity.buckets else {}
-        entries[team.name] = row
-    return entries
+        rows_by_team[team.name] = row
+    return rows_by_team
 
 
 def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> str:
@@ -351,5 +351,5 @@ def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> st
         for team in platform.teams
     }
     project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
-    values = pools.assignments({**project, "name": platform.name, "state_bucket": bucket})
-    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), values, pools.assignments({"teams": teams})])
+    assignments = pools.assignments({**project, "name": platform.name, "state_bucket": bucket})
+    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), assignments, pools.assignments({"teams": teams})])

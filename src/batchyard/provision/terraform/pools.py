@@ -23,14 +23,14 @@ Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value]"
 
 _INDENT = "  "
 #: Maximum line width; longer values are split over several lines.
-_WIDTH = 110
+_LINE_WIDTH_MAX = 110
 #: Escapes in quoted strings; `${` and `%{` begin expressions.
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
-    """Return lines of the form NAME = VALUE, aligned as `terraform fmt` does."""
-    lines = [(_name(name), _value(value, depth)) for name, value in values.items()]
+def assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> str:
+    """Return lines of the form NAME = VALUE in HCL, aligned as `terraform fmt` does."""
+    lines = [(_format_name(name), _format_value(value, depth)) for name, value in value_by_name.items()]
     return "".join(
         f"{_INDENT * depth}{name.ljust(width)} = {text}\n"
         for width, entries in _group_by_width(lines)
@@ -39,33 +39,33 @@ def assignments(values: Mapping[str, Value], depth: int = 0) -> str:
 
 
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Group adjacent one-line values with their common name width; each multi-line value forms its own group."""
+    """Group adjacent one-line HCL assignments with their longest name's width; a multi-line one is its own group."""
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
-        entries = list(group)
+        names_and_values = list(group)
         if is_long:
-            yield from ((len(name), [(name, text)]) for name, text in entries)
+            yield from ((len(name), [(name, text)]) for name, text in names_and_values)
         else:
-            yield max(len(name) for name, _ in entries), entries
+            yield max(len(name) for name, _ in names_and_values), names_and_values
 
 
-def _value(value: Value, depth: int) -> str:
+def _format_value(value: Value, depth: int) -> str:
     """Format a value as HCL, over several lines if it does not fit on one."""
-    one_line = _on_one_line(value)
+    one_line = _format_on_one_line(value)
     if not isinstance(value, (Mapping, Sequence)) or isinstance(value, str) or not value:
         return one_line
     if isinstance(value, Mapping):
         has_nested = any(isinstance(each, Mapping) and each for each in value.values())
-        if not has_nested and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _WIDTH:
+        if not has_nested and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
             return one_line
         return f"{{\n{assignments(value, depth + 1)}{_INDENT * depth}}}"
-    if all(not isinstance(each, Mapping) for each in value) and len(one_line) + len(_INDENT) * depth < _WIDTH:
+    if all(not isinstance(each, Mapping) for each in value) and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
         return one_line
-    inner = _INDENT * (depth + 1)
-    entries = "".join(f"{inner}{_value(each, depth + 1)},\n" for each in value)
-    return f"[\n{entries}{_INDENT * depth}]"
+    item_indent = _INDENT * (depth + 1)
+    item_lines = "".join(f"{item_indent}{_format_value(each, depth + 1)},\n" for each in value)
+    return f"[\n{item_lines}{_INDENT * depth}]"
 
 
-def _on_one_line(value: Value) -> str:
+def _format_on_one_line(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -73,9 +73,9 @@ def _on_one_line(value: Value) -> str:
     if isinstance(value, str):
         return hcl_string(value)
     if isinstance(value, Mapping):
-        entries = ", ".join(f"{_name(name)} = {_on_one_line(each)}" for name, each in value.items())
-        return f"{{ {entries} }}" if entries else "{}"
-    return f"[{', '.join(map(_on_one_line, value))}]"
+        field_texts = ", ".join(f"{_format_name(name)} = {_format_on_one_line(each)}" for name, each in value.items())
+        return f"{{ {field_texts} }}" if field_texts else "{}"
+    return f"[{', '.join(map(_format_on_one_line, value))}]"
 
 
 def hcl_string(text: str) -> str:
@@ -84,73 +84,73 @@ def hcl_string(text: str) -> str:
     return f'"{escaped_text.replace("${", "$${").replace("%{", "%%{")}"'
 
 
-def _name(name: str) -> str:
-    """Format a name: an identifier unquoted, other names (with dots or slashes) quoted."""
-    letters = name.replace("_", "a").replace("-", "a")
-    return name if letters.isascii() and letters.isalnum() and letters[0].isalpha() else hcl_string(name)
+def _format_name(name: str) -> str:
+    """Format the name of an HCL assignment: quoted if it is not an identifier (with dots or slashes)."""
+    plain_name = name.replace("_", "a").replace("-", "a")
+    return name if plain_name.isascii() and plain_name.isalnum() and plain_name[0].isalpha() else hcl_string(name)
 
 
 #: Machine families without Persistent Disks.
 _HYPERDISK_FAMILIES: Final = ("a4", "a4x", "c4", "c4a", "c4d", "ct6e", "g4", "h4d", "n4", "tpu7x", "x4")
 HYPERDISK: Final = "hyperdisk-balanced"
-_SCHEDULED: Final = ("queued", "flex-start")
-_EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
+_SCHEDULED_PROVISIONING: Final = ("queued", "flex-start")
+_GKE_EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 #: The fields of a reservation that define a time window.
-_WINDOW: Final = frozenset({"start", "end", "duration"})
+_WINDOW_FIELDS: Final = frozenset({"start", "end", "duration"})
 #: The fields of autoscaling bounds, and their names in Terraform.
-_BOUNDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
+_BOUND_FIELDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
 
 
 def node_pools(cluster: Part) -> dict[str, Value]:
-    """Return the Terraform variable `node_pools`, without fields that have default values."""
-    return {pool["name"]: _pool(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
+    """Return the Terraform variable `node_pools`; fields with default values are omitted."""
+    return {pool["name"]: _pool_row(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
 
 
 def reservations(cluster: Part) -> dict[str, Value]:
-    """Return the Terraform variable `reservations`: the reservations without a time window.
+    """Return the Terraform variable `reservations`: those of the Cluster without a time window.
 
     TPU reservations are booked with Google. Pools can use them, but Terraform does not create them.
     """
     return {
-        reservation["name"]: _reservation(reservation, machine)
+        reservation["name"]: _reservation_row(reservation, machine)
         for reservation, machine in _reservations_without_chips(cluster)
-        if _WINDOW.isdisjoint(reservation)
+        if _WINDOW_FIELDS.isdisjoint(reservation)
     }
 
 
 def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) -> dict[str, Value]:
-    """Return the Terraform variable `future_reservations`: the reservations with a start date and an end.
+    """Return the Terraform variable `future_reservations`: those of the Cluster with a start date and an end.
 
-    A window relative to the start of a run has no date and applies only to the simulator.
+    A window relative to the start of a simulation has no date and applies only there. The reservations in
     `submitted_names` are submitted to Google; all others are drafts.
     """
-    entries: dict[str, Value] = {}
+    rows_by_name: dict[str, Value] = {}
     for reservation, machine in _reservations_without_chips(cluster):
         if not is_time(reservation.get("start", "")) or {"end", "duration"}.isdisjoint(reservation):
             continue
         window = reservation_window(reservation, 0)
         assert window.end is not None, "a reservation with a start has an end or a duration"
-        row = dict(_reservation(reservation, machine))
+        row = dict(_reservation_row(reservation, machine))
         row |= {"start_time": format_time(window.start), "end_time": format_time(window.end)}
         row |= {"planning_status": "SUBMITTED"} if reservation["name"] in submitted_names else {}
-        entries[reservation["name"]] = row
-    return entries
+        rows_by_name[reservation["name"]] = row
+    return rows_by_name
 
 
 def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
-    """Yield each reservation that is not for TPUs, with its machine type."""
+    """Yield each reservation of the Cluster that is not for TPUs, with its machine type."""
     for reservation in cluster["spec"].get("reservations") or ():
         machine = catalog_of(cluster).machine(reservation["machineType"])
         if not _has_chips(machine):
             yield reservation, machine
 
 
-def _reservation(reservation: Part, machine: MachineType) -> Mapping[str, Value]:
+def _reservation_row(reservation: Part, machine: MachineType) -> Mapping[str, Value]:
     row: dict[str, Value] = {field: reservation[field] for field in ("zone", "count")}
     return {"machine_type": machine.name, **row, **_accelerator(machine.accelerator)}
 
 
-def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
+def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
     catalog = catalog_of(cluster)
     machine = machine_of({"spec": pool}, catalog)
     row: dict[str, Value] = {"machine_type": pool["machineType"]}
@@ -171,7 +171,7 @@ def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return the zones to set: none if equal to the cluster's zones, only the first for compact placement."""
+    """Return a node pool's zones for Terraform: empty if those of the cluster, only the first for compact placement."""
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
     if _is_compact(pool, catalog) and len(zones) > 1:
@@ -184,20 +184,23 @@ def _is_compact(pool: Part, catalog: Catalog) -> bool:
 
 
 def _accelerator(accelerator: Accelerator | None) -> dict[str, Value]:
-    """Return the accelerator field; Terraform needs it for GPUs, attached or built in, and not for TPUs."""
+    """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty for TPUs."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
 
 
 def _autoscaling(pool: Part) -> dict[str, Value]:
-    """Return the autoscaling bounds; Spot, flex-start and queued machines default to any zone, as in GKE."""
-    bounds = pool.get("autoscaling")
-    if bounds is None:
+    """Return the Terraform field `autoscaling` of a node pool; empty if its size is fixed.
+
+    Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE.
+    """
+    pool_bounds = pool.get("autoscaling")
+    if pool_bounds is None:
         return {}
-    row: dict[str, Value] = {name: bounds[field] for field, name in _BOUNDS if field in bounds}
-    default_policy = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED} else "BALANCED"
-    policy = bounds.get("locationPolicy", default_policy)
+    row: dict[str, Value] = {name: pool_bounds[field] for field, name in _BOUND_FIELDS if field in pool_bounds}
+    default_policy = "ANY" if pool.get("provisioning") in {"spot", *_SCHEDULED_PROVISIONING} else "BALANCED"
+    policy = pool_bounds.get("locationPolicy", default_policy)
     return {"autoscaling": {**row, "location_policy": policy} if policy != "BALANCED" else row}
 
 
@@ -211,7 +214,7 @@ def _limits(pool: Part) -> dict[str, Value]:
 
 
 def _placement(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """Return the placement: the topology of a multi-host or non-default TPU slice, or compact placement."""
+    """Return a pool's placement field: a TPU slice topology (multi-host or not the default), or compact placement."""
     topology = pool.get("tpuTopology")
     if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
@@ -228,8 +231,9 @@ def needs_hyperdisk(machine: MachineType) -> bool:
 
 
 def _taints(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """Return the taints that the pool sets; GKE adds the taints of GPUs, TPUs and queued machines."""
-    entries = [
-        {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]} for taint in taints
+    """Return the Terraform field `taints` of a node pool; GKE itself adds taints of GPUs, TPUs and queued machines."""
+    taint_rows = [
+        {"key": taint["key"], "value": taint.get("value", ""), "effect": _GKE_EFFECTS[taint["effect"]]}
+        for taint in taints
     ]
-    return {"taints": entries} if entries else {}
+    return {"taints": taint_rows} if taint_rows else {}

@@ -10,14 +10,14 @@ from batchyard.cli.platform.drive import LineDisplay
 from batchyard.cli.platform.journal import FolderLock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
 from batchyard.cli.platform.step_runner import ProgressKind, StepRunner
-from batchyard.provision.steps.model import Consent, ConsentDetails, PlatformStep, Probe, ProbeResult, run
+from batchyard.provision.steps.model import Consent, ConsentDetails, PlatformStep, Probe, ProbeResult, command
 
-FOUND = Probe(run("echo", "old"), lambda answer: ProbeResult(False, answer.stdout.strip()))
-LOOKED = ConsentDetails(run("echo", "runs"), lambda answer, stdin_text: f" {stdin_text}; {answer.stdout.strip()}")
+FOUND = Probe(command("echo", "old"), lambda answer: ProbeResult(False, answer.stdout.strip()))
+LOOKED = ConsentDetails(command("echo", "runs"), lambda answer, stdin_text: f" {stdin_text}; {answer.stdout.strip()}")
 STEP = PlatformStep(
     "clean",
     "remove what is old",
-    commands=(run("dd", "of=removed", "status=none"),),
+    commands=(command("dd", "of=removed", "status=none"),),
     probes=(FOUND,),
     consent=Consent("It goes:", destroys=True, details=LOOKED),
     stdin_from_probes=lambda answers: "+".join(answer.stdout.strip() for answer in answers),

@@ -61,7 +61,7 @@ def start_hanging_create(cloud: Cloud) -> int:
 def test_interrupt_ends_command_and_reports_how_to_resume(cloud: Cloud, number: signal.Signals) -> None:
     child = start_hanging_create(cloud)
     os.kill(child, number)
-    assert ended(child) == drive.INTERRUPTED
+    assert ended(child) == drive.INTERRUPTED_EXIT_CODE
     reported = cloud.reported.read_text("utf-8")
     assert "interrupted gcloud, waiting until it ends" in reported
     assert "create stopped at step state-bucket; run the same command again" in reported

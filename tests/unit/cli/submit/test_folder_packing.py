@@ -33,7 +33,7 @@ def test_equal_files_pack_to_equal_bytes(tmp_path: Path) -> None:
     os.utime(other / "train.py", (1_000_000_000, 1_000_000_000))
     (other / "lib" / "net.py").chmod(0o600)
     assert pack(one) == pack(other)
-    assert pack(one).files == 2
+    assert pack(one).file_count == 2
 
 
 def test_pack_keeps_contents_links_empty_folders_and_executable_bits(tmp_path: Path) -> None:
