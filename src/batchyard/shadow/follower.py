@@ -1,18 +1,18 @@
-"""Follower: compares decisions in one cohort tree; before it reports a difference, it replays changes in other orders.
+"""Comparison of one cohort tree: before a difference is reported, the watch events are replayed in other orders.
 
 The replay (`replay.py`) processes changes in the order of arrival. Kueue may have seen another order, and mostly that
-does not matter. At an apparent divergence, the follower replays all changes since the last agreement in other orders:
+does not matter. At an apparent divergence, all changes since the last agreement are replayed in other orders:
 
-- by revision;
+- by resource version;
 - changes within a period together;
 - all changes before all decisions;
-- with cycles of the model only where a decision needs an explanation.
+- with cycles of batchyard's scheduler only where a decision of Kueue needs an explanation.
 
-If one order makes both agree, no divergence is reported. The check runs only once all changes up to that time have
-arrived, because each watch has its own delay.
+If batchyard's scheduler agrees with Kueue in one order, no divergence is reported. These replays wait until all changes
+up to the divergence have arrived, because each watch has its own delay.
 
-At the start and after a gap in a watch, it is unknown which Workloads Kueue has already tried. So the follower also
-tries the assumption that Kueue has tried all of them without success.
+At the start and after a gap in a watch, it is unknown which Workloads Kueue has already tried to admit. So one more
+replay assumes that Kueue has tried all of them without success.
 """
 
 import io
@@ -51,7 +51,7 @@ from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
 
 class CohortTrees:
-    """Cohort trees by number, as sets of nodes that can be merged; only `forget` splits a tree."""
+    """The cohort trees by number, as sets of nodes (Cohorts, ClusterQueues, LocalQueues); trees can be merged."""
 
     def __init__(self) -> None:
         self._tree_by_node: dict[str, int] = {}
@@ -59,7 +59,7 @@ class CohortTrees:
         self._created_count = 0
 
     def join(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
-        """Merge the trees of one or more nodes; return the resulting tree and the trees merged into it."""
+        """Put nodes into one cohort tree; return the number of the tree and the numbers of trees merged into it."""
         trees = list(dict.fromkeys(self._tree_by_node[node] for node in nodes if node in self._tree_by_node))
         if not trees:
             self._created_count += 1
@@ -72,7 +72,7 @@ class CohortTrees:
         return target, merged_trees
 
     def forget(self, tree: int) -> None:
-        """Remove a tree and all its nodes."""
+        """Remove a cohort tree and all its nodes (Cohorts and queues)."""
         for node in self._nodes.pop(tree):
             del self._tree_by_node[node]
 
@@ -83,7 +83,7 @@ class CohortTrees:
 
 
 def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int, list[WatchEvent]]:
-    """Group objects by cohort tree; omit the objects that affect all trees, such as ResourceFlavors."""
+    """Group watch events by cohort tree; omit objects that affect all trees, such as ResourceFlavors."""
     events_with_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
     for _, nodes in events_with_nodes:
         trees.join(nodes)
@@ -94,7 +94,7 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
 
 
 def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
-    """Return the tree nodes that an object belongs to or names; empty for objects that affect all trees."""
+    """Return the cohort tree nodes (Cohorts, queues) that an object is or names; empty if it affects all trees."""
     spec = obj.get("spec") or {}
     match key.kind:
         case scheme.COHORT:
@@ -111,7 +111,7 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
 
 
 def may_split(event: WatchEvent) -> bool:
-    """Report whether a watch event may have split a cohort tree."""
+    """Report whether a watch event may have split a cohort tree in two."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
     if event.type is EventType.DELETED:
@@ -120,7 +120,7 @@ def may_split(event: WatchEvent) -> bool:
 
 
 class ReplayCopy:
-    """A pickled copy of a replay; the copy shares immutable objects with the original."""
+    """A pickled copy of a replay's state; immutable objects are shared with the original instead of copied."""
 
     def __init__(self, original: DivergenceDetector) -> None:
         self._shared: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]
@@ -132,14 +132,14 @@ class ReplayCopy:
         self._bytes = buffer.getvalue()
 
     def restore(self) -> DivergenceDetector:
-        """Return a new replay that starts from the copied state."""
+        """Return a new replay with the copied state."""
         unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - the pickle was written above
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
         replay: DivergenceDetector = unpickler.load()
         return replay
 
     def _shared_index(self, value: Any) -> int | None:
-        """Return the index of an object that the copy shares, or None if pickle must copy the object."""
+        """Return the index of an object that copy and original share; None if pickle must copy the object."""
         index = self._indexes.get(id(value))
         if index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
             index = self._indexes[id(value)] = len(self._shared)
@@ -161,7 +161,7 @@ REORDERED_STEPS_MAX: Final = 12
 
 
 class ReplayBase(NamedTuple):
-    """A copy of the replay as it was before the `observe` call with this number."""
+    """A copy of the replay's state before its `observe` call number `number`, from which trial replays start."""
 
     copy: ReplayCopy
     number: int
@@ -170,7 +170,7 @@ class ReplayBase(NamedTuple):
 
 
 class TrialStart(NamedTuple):
-    """The start of a trial replay; `observe` calls before this number are replayed in the order of arrival."""
+    """The start of a trial replay: a copied state, and the first `observe` call that is replayed in another order."""
 
     base: ReplayBase
     number: int
@@ -179,7 +179,7 @@ class TrialStart(NamedTuple):
 
 
 class TreeFollower:
-    """Follows Kueue in one cohort tree; keeps the replay, recent calls, and earlier copies of the replay."""
+    """Compares Kueue's decisions in one cohort tree; keeps recent watch events and earlier states for replays."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class TreeFollower:
         report: Callable[[Divergence], None],
         has_arrived: Callable[[Instant], bool],
     ) -> None:
-        """`has_arrived` reports whether all watch events before an instant have arrived."""
+        """`has_arrived` reports whether the shadow has received all watch events up to a time."""
         self._settings = settings
         self._replay = DivergenceDetector(policy, settings)
         self._report = report
@@ -215,27 +215,27 @@ class TreeFollower:
 
     @property
     def counts(self) -> ComparisonCounts:
-        """The counts of agreed, diverging and uncompared decisions so far."""
+        """The numbers of Kueue's decisions in this cohort tree that agreed, diverged or could not be compared."""
         return self._replay.counts
 
     @property
     def waiting_count(self) -> int:
-        """The number of watch events that wait for comparison."""
+        """The number of this cohort tree's watch events that batchyard's scheduler has not processed yet."""
         return len(self._replay.backlog.items)
 
     @property
     def uncompared_decisions(self) -> int:
-        """The number of Kueue's decisions that wait for comparison."""
+        """The number of Kueue's decisions in this cohort tree that are not compared yet."""
         return self._replay.backlog.uncompared_decisions
 
     @property
     def reported_decisions(self) -> dict[str, Signature]:
-        """By Workload: the model's decision that was reported because Kueue has not made it."""
+        """The identities of batchyard's decisions that were reported because Kueue did not make them, by Workload."""
         return self._replay.reported_decisions
 
     @property
     def requeue_batch_period(self) -> Duration:
-        """The assumed time for which Kueue batches changes before it activates inadmissible Workloads."""
+        """How long Kueue is assumed to collect changes before it requeues inadmissible Workloads."""
         return self._replay.requeue_batch_period
 
     @requeue_batch_period.setter
@@ -244,11 +244,11 @@ class TreeFollower:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether no watch event and no decision waits for comparison."""
+        """Whether no watch event of this cohort tree is unprocessed and no decision in it is unmatched."""
         return self._replay.is_agreed
 
     def reset(self, events: Sequence[WatchEvent], reported: Mapping[str, Signature], now: Instant) -> None:
-        """Load the current objects, after the initial list or a gap in a watch; quota already held is not compared."""
+        """Restart the comparison from the current objects (`events`); existing quota reservations are not compared."""
         self._replay.reset(events, now)
         keys = [str(event.key) for event in events]
         self._replay.reported_decisions = {key: reported[key] for key in keys if key in reported}
@@ -256,11 +256,11 @@ class TreeFollower:
         self.check_at = now
 
     def current_objects(self) -> list[WatchEvent]:
-        """Return the objects of this tree as the model last processed them, as watch events."""
+        """Return this cohort tree's objects, as batchyard's scheduler last processed them, as watch events."""
         return _events_in_tree(self._replay.model.current_objects())
 
     def take_over(self, other_follower: "TreeFollower", now: Instant) -> None:
-        """Take over the tree of another follower: process its objects, then its pending watch events."""
+        """Take over another cohort tree into this comparison: its current objects, then its pending watch events."""
         self._replay.reported_decisions |= other_follower.reported_decisions
         pending_events = [item.change.event for item in other_follower._replay.backlog.items.values()]
         self.observe([*other_follower.current_objects(), *_events_in_tree(pending_events)], now)
@@ -268,11 +268,11 @@ class TreeFollower:
             self._restart_bases()  # a replay from an older copy would report the missed decisions again
 
     def is_due(self, now: Instant) -> bool:
-        """Report whether the follower must run a check at `now`."""
+        """Report whether this cohort tree must be checked at `now` even without a new watch event."""
         return self._is_overdue or (self.check_at is not None and self.check_at <= now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process watch events in the order of arrival, and report due divergences; `events` may be empty."""
+        """Process watch events (possibly none) in the order of arrival, and report the divergences now certain."""
         self._calls.append(EventBatch(events, now))
         self._replay.add_events(events, now)
         self._replay.advance(now)
@@ -291,7 +291,7 @@ class TreeFollower:
         self.check_at, self._is_overdue = self._replay.next_check_at(), self._replay.is_overdue
 
     def _record_agreement(self) -> None:
-        """Record the call if both schedulers agree, and copy the replay periodically."""
+        """Record whether both schedulers agree after the latest `observe` call; copy the replay periodically."""
         number = self._dropped_calls + len(self._calls)
         call_count = number - self._bases[0].number
         if self._replay.is_agreed:
@@ -303,7 +303,7 @@ class TreeFollower:
             self._add_base()
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
-        """Copy the current replay as a start for later trials, and drop calls before the oldest copy."""
+        """Copy the replay's current state as a start for later trial replays; drop events before the oldest copy."""
         base = ReplayBase(ReplayCopy(self._replay), self._dropped_calls + len(self._calls), is_beginning)
         self._bases.appendleft(base)
         self._agreements, self._is_reordered = [], False
@@ -315,7 +315,7 @@ class TreeFollower:
         self._add_base(is_beginning=is_beginning)
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
-        """Search an order of the recent events in which both schedulers agree; continue from it if one exists."""
+        """Search an order of recent watch events in which both schedulers agree; continue with that replay, if any."""
         missing_signature = self._replay.overdue_signature()
         # If no order helps repeatedly, for example because settings differ, only one start is tried.
         starts = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
@@ -334,7 +334,7 @@ class TreeFollower:
         return False
 
     def _run_trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
-        """Yield the replay that results from each other order of the calls."""
+        """Yield one trial replay of the watch events since `start` per order and requeue batching time."""
         calls = self._calls[start.number - self._dropped_calls :]
         for period in dict.fromkeys((self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)):
             for order in self._orders:
@@ -347,7 +347,7 @@ class TreeFollower:
                 yield self._replay_in_steps(self._create_trial(start, period), calls)
 
     def _create_trial(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
-        """Return a replay in the state at the start of a trial."""
+        """Return a trial replay that has processed all watch events before the trial's start."""
         base, number, has_tried_all = start
         trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
@@ -359,7 +359,7 @@ class TreeFollower:
         return trial
 
     def _replay_lazily(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
-        """Replay the calls by revision, and run a model cycle only where a decision of Kueue needs an explanation.
+        """Replay watch events by resource version, with a scheduling cycle only where a decision of Kueue needs one.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
         that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
@@ -374,7 +374,7 @@ class TreeFollower:
         return trial
 
     def _replay_in_steps(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
-        """Replay the calls by revision, and choose an order for each section between two agreements."""
+        """Replay watch events by resource version, and choose an order for each section between two agreements."""
         agreed_copy, section_start = ReplayCopy(trial), 0
         steps = list(by_revision(calls))
         for position, step in enumerate(steps):
@@ -391,7 +391,7 @@ class TreeFollower:
         return trial
 
     def _trial_starts(self) -> Iterator[TrialStart]:
-        """Yield the starts of trials: the last agreement, an agreement over a second earlier, and each copy."""
+        """Yield where trial replays start: at the last agreement, one over a second earlier, and each copied state."""
         latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
         if agreements:
@@ -408,12 +408,12 @@ class TreeFollower:
 
 
 def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
-    """Return the events of objects in this tree, without objects that affect all trees."""
+    """Return the watch events of one cohort tree's own objects, without objects that affect all trees."""
     return [event for event in events if nodes_of(event.key, event.obj)]
 
 
 def _apply_calls(trial: DivergenceDetector, calls: Sequence[EventBatch], order: ReplayOrder) -> None:
-    """Apply the calls to a trial replay, and let the model decide once after them."""
+    """Add batches of watch events to a trial replay, and let batchyard's scheduler decide once after them."""
     trial.changes_first = order.changes_first
     for events, at in calls:
         trial.add_events(events, at)
@@ -421,7 +421,7 @@ def _apply_calls(trial: DivergenceDetector, calls: Sequence[EventBatch], order: 
 
 
 def _replay_steps(base: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
-    """Return a replay of the steps from a copy, with the calls of each step grouped as the order requires."""
+    """Replay steps from a copied state; by resource version, each step is one batch. Return the replay."""
     trial = base.restore()
     for step in steps:
         for batch in [step] if order.by_revision else [[call] for call in step]:

@@ -39,7 +39,7 @@ from batchyard.shadow.state import ALL, ShadowSettings, ShadowState
 
 @dataclass(slots=True)
 class UnmatchedDecisions:
-    """The decisions of the model in one cohort tree that Kueue has not made yet."""
+    """The decisions of batchyard's scheduler in one cohort tree that Kueue has not made yet."""
 
     since: Instant
     #: The decisions of the last cycle.
@@ -51,7 +51,7 @@ class UnmatchedDecisions:
 
 
 class DecisionReplay(ShadowState):
-    """The replay of one cohort tree: the model, the pending changes, and the unmatched decisions of the model."""
+    """The replay of one cohort tree: feeds changes to batchyard's scheduler and matches its decisions with Kueue's."""
 
     def __init__(self, policy: SchedulingPolicy, settings: ShadowSettings) -> None:
         super().__init__(policy, settings)
@@ -65,7 +65,7 @@ class DecisionReplay(ShadowState):
         self._applied_count = 0
 
     def add_events(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Add watch events to the backlog in the order of arrival."""
+        """Append watch events to the backlog of unprocessed changes, in the order of arrival."""
         for event in events:
             self._record_name(event)
             for change in split_event(event):
@@ -74,7 +74,7 @@ class DecisionReplay(ShadowState):
                     self._requeue_if_missed(change)
 
     def advance(self, now: Instant) -> None:
-        """Apply pending changes and run model cycles until neither is possible."""
+        """Process backlog changes and run scheduling cycles until neither is possible at the time `now`."""
         self._now = now
         first_step, second_step = (
             (self._apply_next_change, self._decide) if self.changes_first else (self._decide, self._apply_next_change)
@@ -84,11 +84,11 @@ class DecisionReplay(ShadowState):
 
     @property
     def is_agreed(self) -> bool:
-        """Whether no watch event and no decision waits for comparison."""
+        """Whether no change in the backlog is unprocessed and no decision of batchyard's scheduler is unmatched."""
         return not self.backlog.items and not self._open_decisions
 
     def next_check_at(self) -> Instant | None:
-        """Return the time of the next check if no watch event arrives earlier."""
+        """Return when the replay must advance even without a new watch event; None for never."""
         times = [self._deadline(number) for number in self.backlog.decision_numbers]
         for open_decisions in self._open_decisions.values():
             times += [
@@ -103,7 +103,7 @@ class DecisionReplay(ShadowState):
     # 1. The model decides.
 
     def _decide(self) -> bool:
-        """Run a model cycle if a head waits for one; report whether the state changed."""
+        """Run a cycle of batchyard's scheduler if a ClusterQueue head waits for one; return whether state changed."""
         if self.is_lazy and not self.backlog.decision_numbers:
             return False
         heads, is_changed = [], False
@@ -126,7 +126,7 @@ class DecisionReplay(ShadowState):
         return has_completed or is_changed
 
     def _compare(self, tree: str, decisions: Sequence[Decision]) -> bool:
-        """If Kueue made all decisions of the model in a tree, complete them; report whether it did."""
+        """Complete a cohort tree's predicted decisions if Kueue made them all, and return True; else keep them open."""
         effective_decisions = [each for each in decisions if is_effective(each)]
         if all(self._changes_for(each) is not None for each in effective_decisions):
             self._complete(tree, decisions)
@@ -140,7 +140,7 @@ class DecisionReplay(ShadowState):
         return False
 
     def _complete(self, tree: str, decisions: Sequence[Decision]) -> None:
-        """Requeue the model's heads and apply Kueue's changes for the decisions on which both agree."""
+        """Finish decisions that Kueue made too: requeue the heads, and apply the changes that Kueue wrote."""
         self._open_decisions.pop(tree, None)
         completed = [(each, self._changes_for(each) or ()) for each in decisions if is_effective(each)]
         self.model.requeue_heads(decisions)
@@ -148,7 +148,7 @@ class DecisionReplay(ShadowState):
             self._record_agreement(decision, numbers)
 
     def _complete_earlier_decisions(self) -> bool:
-        """Complete earlier decisions of the model that Kueue has made since; report whether there were any."""
+        """Finish earlier predicted decisions that Kueue has made by now; return whether there were any."""
         for tree, open_decisions in self._open_decisions.items():
             if open_decisions.is_stale:
                 continue
@@ -168,7 +168,7 @@ class DecisionReplay(ShadowState):
         return matching_changes(decision, self.backlog, self.model.index.snapshot)
 
     def _record_agreement(self, decision: Decision, numbers: Sequence[int]) -> None:
-        """Count a decision on which both agree, and apply the changes that Kueue wrote for it."""
+        """Count a decision that both schedulers made, and apply Kueue's changes for it (`numbers` in the backlog)."""
         for number in numbers:
             kueue_decision = self.backlog.items[number].change.decision
             assert kueue_decision is not None, "matching_changes returns only changes with a decision"
@@ -181,11 +181,11 @@ class DecisionReplay(ShadowState):
             self._apply_change(number)
 
     def _retry_parked(self) -> bool:
-        """Retry a parked Workload for which Kueue made a decision; report whether the state changed.
+        """Retry an inadmissible (parked) Workload about which Kueue made a decision; return whether anything changed.
 
-        Kueue processes its queues one by one while objects change. So a recently parked Workload may have had its
-        attempt after a change that the model processed later; it is retried alone. Otherwise all Workloads of its tree
-        are activated, if a change may help them.
+        Kueue processes its queues one by one while objects change. So Kueue may have tried a recently parked Workload
+        after a change that batchyard's scheduler processed later. Such a Workload is retried alone. Otherwise all
+        Workloads of its cohort tree return to their queues, if a change may help them.
         """
         for number in self.backlog.first_decisions():
             if self._retried_at.get(number) == self._applied_count:
@@ -209,9 +209,10 @@ class DecisionReplay(ShadowState):
         return False
 
     def _decide_without_late_heads(self, key: str) -> bool:
-        """Run a model cycle without the heads that Kueue may not have reached yet; report whether it matches Kueue.
+        """Run a cycle without the heads that Kueue may not have reached yet; return whether Kueue decided the same.
 
-        While Kueue works through a long queue, a new Workload waits. The model works through the same queue at once.
+        While Kueue works through a long queue, a new Workload waits. batchyard's scheduler works through that queue at
+        once.
         """
         late_after = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
@@ -230,7 +231,7 @@ class DecisionReplay(ShadowState):
     # 2. The model processes changes.
 
     def _apply_next_change(self) -> bool:
-        """Apply the next change that Kueue can have seen; report whether there was one."""
+        """Let batchyard's scheduler process the next change that Kueue can have seen; return whether there was one."""
         blocked_keys: dict[Key, None] = {}
         for number, item in self.backlog.items.items():
             if item.key in blocked_keys:
@@ -248,19 +249,19 @@ class DecisionReplay(ShadowState):
         return self._activate_parked(self._now, ALL)
 
     def _activate_parked(self, now: Instant, tree: str) -> bool:
-        """Activate the parked Workloads of a tree if its batching time has passed; report whether any was activated."""
+        """Requeue a tree's inadmissible Workloads if its batching time is over; return whether there were any."""
         trees = self.model.activate_trees(now, lambda each: tree in (ALL, each) and self._may_apply_next(each))
         for each in trees:
             self._mark_stale(each)
         return bool(trees)
 
     def _mark_stale(self, tree: str) -> None:
-        """Mark the model's last decisions in a tree as stale after the model processed another change."""
+        """Mark a cohort tree's unmatched decisions as outdated, after batchyard's scheduler processed a change."""
         for open_decisions in [each for name, each in self._open_decisions.items() if tree in (ALL, name)]:
             open_decisions.is_stale = True
 
     def _may_apply_next(self, tree: str) -> bool:
-        """Report whether the model may process the next change of a tree, because Kueue has probably seen it."""
+        """Report whether Kueue has probably seen the next change in a cohort tree, so that it may be processed."""
         trees = self._open_decisions if tree == ALL else [tree] if tree in self._open_decisions else []
         return all(
             self._now - self._counts_from(self._open_decisions[each].since) >= self._settings.settle
@@ -272,7 +273,7 @@ class DecisionReplay(ShadowState):
         return self._settings.counted_from(first_made_at, self._now)
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
-        """Report whether Kueue made a decision in this tree that the model has not made."""
+        """Report whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
         predicted_numbers = self._matched_numbers(self._open_decisions[tree])
         return any(
             number not in predicted_numbers
@@ -282,7 +283,7 @@ class DecisionReplay(ShadowState):
         )
 
     def _matched_numbers(self, open_decisions: UnmatchedDecisions) -> set[int]:
-        """Return the change numbers of Kueue's decisions that match the model's decisions in one tree."""
+        """Return the backlog numbers of Kueue's decisions that equal unmatched decisions of batchyard's scheduler."""
         effective_decisions = [each for each in open_decisions.decisions if is_effective(each)]
         return {number for each in effective_decisions for number in self._changes_for(each) or ()}
 
@@ -298,10 +299,10 @@ class DecisionReplay(ShadowState):
     # 3. Divergence (`divergence.py`).
 
     def _deadline(self, number: int) -> Instant:
-        """Return the time until which later watch events may explain a decision of Kueue.
+        """Return the time until which later watch events may explain a decision of Kueue, given its backlog number.
 
-        A change that came more than `settle` after the decision cannot explain it: Kueue did not know it. A decision
-        that matches a part of the model's decisions waits for the rest of them.
+        A change that came more than `settle` after the decision cannot explain it, because Kueue did not know it. A
+        preemption of which Kueue has made only some evictions waits up to `patience` for the others.
         """
         open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[number]))
         is_predicted = open_decisions is not None and number in self._matched_numbers(open_decisions)
@@ -310,14 +311,14 @@ class DecisionReplay(ShadowState):
 
 
 class EventBatch(NamedTuple):
-    """Watch events and the time of their arrival."""
+    """Watch events that arrived together, and the time of their arrival."""
 
     events: Sequence[WatchEvent]
     now: Instant
 
 
 class ReplayOrder(NamedTuple):
-    """A replay order other than the order of arrival."""
+    """An order, other than that of arrival, in which watch events are replayed."""
 
     #: Changes that arrived within this time are processed together.
     period: Duration
@@ -330,7 +331,7 @@ class ReplayOrder(NamedTuple):
 
 
 def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
-    """Return all replay orders to try; no order groups changes that arrived more than `settle` apart."""
+    """Return all orders in which to replay watch events; none groups events that arrived more than `settle` apart."""
     shorter = (settle // 10, settle // 100, 0)
     return (
         ReplayOrder(0, True, False, by_revision=True),
@@ -342,7 +343,7 @@ def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
 
 
 def arrange_batches(calls: Sequence[EventBatch], order: ReplayOrder) -> Iterator[Sequence[EventBatch]]:
-    """Yield batches of changes in the given order; the replay processes each batch together."""
+    """Yield groups of watch event batches in a replay order; the replay processes each group before it decides."""
     if order.by_revision:
         yield from by_revision(calls)
         return
@@ -351,7 +352,7 @@ def arrange_batches(calls: Sequence[EventBatch], order: ReplayOrder) -> Iterator
 
 
 def _group_by_arrival(calls: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Group consecutive calls that arrived at most `period` after the first call of the group."""
+    """Yield groups of consecutive event batches that arrived at most `period` after the group's first batch."""
     group: list[EventBatch] = []
     for call in calls:
         if group and call.now - group[0].now > period:
@@ -368,9 +369,9 @@ def _order_queues_first(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
 
 
 def by_revision(calls: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of changes ordered by resource version; a change after a decision starts a new group.
+    """Yield groups of watch events ordered by resource version; an event after a decision of Kueue starts a new group.
 
-    No API guarantees that revisions of several kinds are comparable. They are if one store keeps all kinds.
+    No API guarantees that resource versions of several kinds are comparable. They are if one store keeps all kinds.
     """
     group: list[EventBatch] = []
     now: Instant = 0
@@ -388,7 +389,7 @@ def by_revision(calls: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
 
 
 def group_by_revision(calls: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of changes ordered by resource version, each group at most `period` long."""
+    """Yield groups of watch events ordered by resource version, each group at most `period` long."""
     sorted_calls: list[EventBatch] = []
     for call in sorted(_split_batches(calls), key=lambda call: call.events[0].revision):
         sorted_calls.append(call._replace(now=max(call.now, sorted_calls[-1].now) if sorted_calls else call.now))
