@@ -1,4 +1,4 @@
-"""Watchdog process of the platform: detects a blocked event loop, logs its cause, and answers requests meanwhile.
+"""Watchdog process of batchyard's server: if the event loop is blocked, logs the cause, and answers HTTP clients.
 
 The platform's main thread reports its state in shared memory. While the thread is blocked, the watchdog logs a stack
 trace, answers health checks on the platform's own sockets, and asks other clients to retry. If the platform is blocked
@@ -42,10 +42,10 @@ again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code
 
 
 class PlatformWatchdog:
-    """The watchdog of one platform process, with its shared memory and its listening sockets."""
+    """The watchdog of one batchyard server process, with the server's shared memory and listening sockets."""
 
     def __init__(self, pid: int, alive_pipe: int, memory: int, stacks: int) -> None:
-        """`pid` is the platform's process, `alive_pipe` a pipe it keeps open, `stacks` the file of stack traces."""
+        """`pid` is the server's process, `alive_pipe` a pipe that it keeps open, `stacks` its file of stack traces."""
         self._pid = pid
         self._alive_pipe = alive_pipe
         self._memory = mmap.mmap(memory, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)
@@ -66,7 +66,7 @@ class PlatformWatchdog:
         signal.signal(signal.SIGTERM, self._handle_termination)
 
     def run(self) -> None:
-        """Watch the platform's process until it has ended."""
+        """Watch the server's process until it has ended."""
         while True:
             timeout = 0.0 if self._is_reported else _CHECK_INTERVAL
             with suppress(InterruptedError):
@@ -75,7 +75,7 @@ class PlatformWatchdog:
             self._check()
 
     def _check(self) -> None:
-        """Check whether the thread is blocked; if so, log it, answer clients, or kill the platform at shutdown."""
+        """Check whether the server's event loop is blocked; if so, log it, answer clients, or kill it at shutdown."""
         last_progress, request_began, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait = self._read_cpu_wait()
         if last_progress != self._last_progress:
@@ -97,17 +97,17 @@ class PlatformWatchdog:
         self._answer_clients(blocked_seconds)
 
     def _read_cpu_wait(self) -> float:
-        """Return the seconds that the thread has waited for a CPU, in which it does not count as blocked."""
+        """Return the seconds that the server's main thread has waited for a CPU, which do not count as blocked."""
         with suppress(OSError, ValueError, IndexError), open(self._schedstat_path, "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
         return 0.0
 
     def _handle_termination(self, *_: object) -> None:
-        """Handle SIGTERM: record when termination was requested."""
+        """Handle SIGTERM: record since when the server has been asked to terminate."""
         self._terminating_since = self._terminating_since or monotonic()
 
     def _dump_stacks(self) -> str:
-        """Return the stack traces of the platform's threads, which it writes on SIGUSR2 even while blocked."""
+        """Return the stack traces of the server's threads, which the server writes on SIGUSR2 even while blocked."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
         select.select([self._alive_pipe], [], [], _STACK_TIMEOUT)
@@ -116,7 +116,7 @@ class PlatformWatchdog:
         return traces.decode("utf-8", "replace")
 
     def _log(self, message: str, stack: str = "") -> None:
-        """Log a warning in the platform's log format."""
+        """Write a warning to stderr in the server's log format."""
         if self.is_json:
             record = {"time": format_time(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
             line = json.dumps({**record, **({"stack": stack} if stack else {})})
@@ -126,7 +126,7 @@ class PlatformWatchdog:
         sys.stderr.flush()
 
     def _answer_clients(self, blocked_seconds: float) -> None:
-        """Answer one client per listening socket while the thread is blocked."""
+        """Accept and answer one HTTP client per listening socket, while the server's event loop is blocked."""
         descriptors: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
         if not select.select(descriptors, [], [], _CHECK_INTERVAL)[0]:
             return
@@ -167,7 +167,10 @@ def _read_head(connection: socket.socket) -> bytes:
 
 
 def _format_answer(head: bytes, blocked_seconds: float) -> bytes:
-    """Return the HTTP response to a request (`head` is its first line and headers) while the thread is blocked."""
+    """Return the HTTP response to the request `head` (request line and headers) while the server is blocked.
+
+    Health checks get 200, or 500 after a long time; all other requests get 429.
+    """
     _, _, target = head.partition(b" ")
     path = target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH_PATHS):
@@ -184,7 +187,7 @@ def _format_response(status: str, content_type: str, body: bytes, extra_headers:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the watchdog. Arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
+    """Run the watchdog; arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
     pid, alive_pipe, memory, stacks, log_format, certificate, *listeners = arguments
     watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory), int(stacks))
     watchdog.is_json = log_format == "json"

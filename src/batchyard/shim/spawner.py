@@ -1,4 +1,4 @@
-"""Spawner: the process that forks a shim for each run and a host process for each exec session.
+"""Spawner: the process that forks a shim per container, sandbox or image pull, and a host process per exec session.
 
 It is started as `python -I -m batchyard.shim.spawner NODE` and receives the paths of runs as datagrams. It ends on
 SIGTERM or SIGINT, or when the node directory is removed; shims outlive it. The module also contains the shim of pod
@@ -43,7 +43,7 @@ _KILLED_CODE = 128 + signal.SIGKILL
 
 
 def host_session(node: int, features: Features, connection: socket.socket) -> None:
-    """Run the session that a client requests on a connection until the session ends."""
+    """Run the exec command that a client requests, or send the client sockets in a pod's network."""
     message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
         return
@@ -58,7 +58,7 @@ def host_session(node: int, features: Features, connection: socket.socket) -> No
 
 
 class _ExecSession:
-    """One exec command in a running container, with the connection to its client."""
+    """One exec command in a running container, with the connection to the client that requested it."""
 
     def __init__(
         self, run: ShimRun, features: Features, request: dict[str, Any], fds: list[int], connection: socket.socket
@@ -75,7 +75,7 @@ class _ExecSession:
         self._warden = 0
 
     def host(self) -> None:
-        """Enter the container, start the command, and wait for its end."""
+        """Enter the container, start the exec command, and wait for its end."""
         pid = _first_process(self._run)
         process_fd = os.pidfd_open(pid)
         group, variables = launch.run_group(self._run), launch.variables(self._run, pid)
@@ -116,7 +116,7 @@ class _ExecSession:
         *,
         is_enclosed: bool,
     ) -> int:
-        """Fork the command's warden with the standard streams; return the pipe from which to read its status lines."""
+        """Fork a parent process for the exec command, which starts it; return the pipe with its status lines."""
         status, status_writer = os.pipe2(os.O_CLOEXEC)
         self._warden = os.fork()
         if self._warden == 0:
@@ -138,7 +138,7 @@ class _ExecSession:
         return status
 
     def _read_status(self, status: int) -> None:
-        """Read status lines of the warden; send the command's exit code or error to the client."""
+        """Read status lines about the exec command; send its exit code or error to the client."""
         data = os.read(status, 4096)
         self._received += data
         *lines, self._received = self._received.split(b"\n")
@@ -156,7 +156,7 @@ class _ExecSession:
             self._end_command()
 
     def _end_command(self) -> None:
-        """End the command, after the client has disconnected or the container has ended."""
+        """Kill the exec command, because the client has disconnected or the container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._warden, signal.SIGTERM)
         self._reap()
@@ -172,7 +172,7 @@ class _ExecSession:
 
 
 def _first_process(run: ShimRun) -> int:
-    """Return the pid of the process in a run's namespaces. ValueError if the container or sandbox does not run."""
+    """Return the first process of a container or sandbox, as a pid. ValueError if it does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
         raise ValueError(words.format_not_running_error(state.get("phase", "")))
@@ -181,7 +181,7 @@ def _first_process(run: ShimRun) -> int:
 
 
 def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
-    """Send an IPv4 and an IPv6 socket in the network namespace of a run to the client."""
+    """Send the client an IPv4 and an IPv6 socket in the network of the container or sandbox at `path`."""
     container_exec.enter_network(_first_process(ShimRun(node, path)))
     socket_type = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, socket_type) as ipv4, socket.socket(socket.AF_INET6, socket_type) as ipv6:
@@ -189,7 +189,7 @@ def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
 
 
 def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> None:
-    """Send a message and descriptors to the client; do nothing if it has disconnected."""
+    """Send a JSON message and descriptors to the client; do nothing if the client has disconnected."""
     with suppress(OSError):
         socket.send_fds(connection, [json.dumps(reply).encode()], fds)
 
@@ -227,7 +227,7 @@ _SHIM_END_SECONDS = 10.0
 
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
-    """Supervise a claimed sandbox run until a stop is requested."""
+    """Run a pod sandbox as its shim: create what containers share, wait for a stop request, and end containers."""
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:
@@ -244,7 +244,7 @@ def supervise_sandbox(run: ShimRun, features: Features) -> None:
 
 
 def _wait_for_stop(run: ShimRun) -> None:
-    """Wait until a stop of the sandbox is requested or the run's directory is removed."""
+    """Wait until the kubelet requests to stop the sandbox, or the sandbox's directory is removed."""
     loop = ShimEventLoop()
 
     def check() -> None:
@@ -263,7 +263,10 @@ def _wait_for_stop(run: ShimRun) -> None:
 
 
 def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
-    """Measure the pod's volumes periodically; report the first one over its size limit, which evicts the pod."""
+    """Measure the pod's volumes after `interval` seconds and periodically; report the first one over its size limit.
+
+    The kubelet evicts the pod then.
+    """
     start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
@@ -276,7 +279,7 @@ def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
 
 
 def _end_runs(run: ShimRun) -> None:
-    """Kill the running containers of the pod, and wait until their shims have ended."""
+    """Kill the pod's running containers, and wait until their shims have ended."""
     deadline = linux.monotonic() + _SHIM_END_SECONDS
     pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
     while (supervised := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
@@ -300,7 +303,7 @@ def _report_state(run: ShimRun, **changes: object) -> None:
 
 
 def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
-    """Return the pod's control group; empty without control groups."""
+    """Return the directories of a pod's control group by controller; empty if control groups are not available."""
     base = features.cgroups.base if features.cgroups else {}
     pod = run.path.split("/")[1]
     return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base.items()}
@@ -325,7 +328,7 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
 
 
 def _files(spec: dict[str, Any]) -> dict[str, str]:
-    """Return the contents of the pod's hosts, hostname and resolv.conf, by file name."""
+    """Return the contents of the files hosts, hostname and resolv.conf of a pod's containers, by file name."""
     resolvers, searches = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(searches)}"] if searches else []
     lines += [f"nameserver {resolver}" for resolver in resolvers]
@@ -343,7 +346,7 @@ def _read_etc(name: str) -> str:
 
 
 def _mount_volumes(run: ShimRun) -> None:
-    """Mount the pod's volumes in memory (tmpfs) in the current mount namespace."""
+    """Mount the pod's emptyDir volumes with medium Memory (tmpfs) in this process's mount namespace."""
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:
         size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
@@ -370,7 +373,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Spawner:
-    """The spawner of one node directory: forks shims and session hosts, and cleans up after ended shims."""
+    """The spawner of one node directory: forks shims and the hosts of exec sessions, and cleans up after shims."""
 
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
@@ -384,7 +387,7 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Clean up after earlier spawners, then serve run requests until SIGTERM or SIGINT."""
+        """Clean up after an earlier spawner, then fork shims for requested runs until SIGTERM or SIGINT."""
         image_pull.remove_leftover_groups(self._node, self._features)
         for engine in () if self._features.image_helper else self._features.engines:
             clean_up = partial(image_pull.remove_unsupervised_containers, self._node, engine)
@@ -419,7 +422,7 @@ class Spawner:
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_node_folder)
 
     def _receive_request(self) -> None:
-        """Receive a run request; forward an image pull to the image helper, if any, otherwise fork a shim."""
+        """Receive the path of a requested run, and fork a shim; image pulls go to the image helper process, if any."""
         path = self._requests.recv(4096).decode(errors="replace")
         if self._features.image_helper and image_pull.is_image_pull(path):
             self._features.image_helper.send(path.encode())
@@ -427,7 +430,7 @@ class Spawner:
             self._fork(path)
 
     def _fork(self, path: str) -> None:
-        """Fork a shim for a run; if fork fails, retry later."""
+        """Fork a shim for the run (container, sandbox or image pull) at `path`; retry later if fork fails."""
         try:
             shim_pid = os.fork()
         except OSError as failure:
@@ -440,7 +443,7 @@ class Spawner:
         self._shim_paths[shim_pid] = path
 
     def _accept_session(self) -> None:
-        """Accept a client connection and fork a session host for it."""
+        """Accept a client that requests an exec session, and fork a process that hosts the session."""
         connection, _ = self._sessions.accept()
         with connection:
             try:
@@ -454,20 +457,20 @@ class Spawner:
                 event_loop.run_child(self._node, "a session", host)
 
     def _clean_up_after(self, path: str) -> None:
-        """Remove what a run whose shim has ended may have left: its engine container and control groups."""
+        """Remove what a run with an ended shim may have left: its container in podman and its control groups."""
         engine = self._features.runner
         if engine and image_pull.may_leave_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
         image_pull.remove_groups_of_run(self._node, self._features, path)
 
     def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
-        """Run a slow cleanup task in a child process."""
+        """Run a slow cleanup task in a forked child, which logs a failure as that of `name`."""
         if os.fork() == 0:
             self._close_inherited()
             event_loop.run_child(self._node, name, task)
 
     def _close_inherited(self) -> None:
-        """In a child process: close the spawner's lock and sockets."""
+        """In a forked child: close the spawner's lock and sockets."""
         os.close(self._lock)
         self._requests.close()
         self._sessions.close()

@@ -45,7 +45,7 @@ def descendants_of(root: int) -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the pids of a process's children, those of all its threads."""
+    """Return the pids of a process's children, including those that its other threads forked."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -88,7 +88,7 @@ def parse_stop_signal(text: str) -> int:
 
 
 def signal_process_group(pid: int, signal_number: int) -> None:
-    """Send a signal to the command's process group, or only to the command if bubblewrap leads its session."""
+    """Send a signal to the process group that `pid` leads or, if it leads none (bubblewrap), to its first child."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal_number)
@@ -104,7 +104,7 @@ def signal_first_process(pid: int, signal_number: int) -> None:
 
 
 class ContainerTermination:
-    """The termination of one container, which starts with the first call of `request_stop`."""
+    """The termination of one container: preStop hook, stop signal and SIGKILL, after the first `request_stop`."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ContainerTermination:
         self._kill_not_before = 0
 
     def request_stop(self, request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
-        """Terminate the container according to a stop request; a later request may shorten the grace period."""
+        """Terminate the container as a stop request demands; a later request may shorten the grace period."""
         self._kill_at = request["at"] + int(request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True
@@ -136,7 +136,7 @@ class ContainerTermination:
         self._kill_when_due()
 
     def kill(self) -> None:
-        """Kill the container's first process; the kernel (pid namespace) or the warden then kills the others."""
+        """Kill the container's first process; the pid namespace or the supervising parent then kills the others."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
@@ -147,7 +147,7 @@ class ContainerTermination:
         self._send_stop_signal()
 
     def _kill_when_due(self) -> None:
-        """Kill the container if its grace period has ended; otherwise check again at its end."""
+        """Kill the container if its grace period has ended; otherwise check again when it ends."""
         remaining_time = max(self._kill_at, self._kill_not_before) - linux.now()
         if remaining_time <= 0:
             self.kill()

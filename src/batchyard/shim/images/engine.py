@@ -28,7 +28,7 @@ _NO_CONTAINER = "No such container"
 
 
 class ContainerEngine(NamedTuple):
-    """A usable container engine of this machine, and how its command is invoked."""
+    """A usable container engine (podman or docker) of this machine, and how its command is invoked."""
 
     #: `podman` or `docker`.
     kind: str
@@ -43,21 +43,21 @@ class ContainerEngine(NamedTuple):
     runs_containers: bool
 
     def run_command(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> CommandResult:
-        """Run a command of the engine, such as `ps --all`, for at most `seconds`."""
+        """Run an engine command such as `ps --all`, given as arguments, for at most `seconds`; return the result."""
         return commands.run_command([self.program, *self.options, *arguments], self.environment, seconds)
 
     def label_options(self, path: str) -> list[str]:
-        """Return the options that label a container with its node and its run; `path` is the run's path."""
+        """Return the command-line options that label a container with this node's id and `path`, its run's path."""
         return ["--label", f"{_NODE_LABEL}={self.identity}", "--label", f"{RUN_LABEL}={path}"]
 
     def container_name(self, path: str) -> str:
-        """Return the engine's container name for a run, given by its path."""
+        """Return the name that a container gets in the engine, derived from the node and `path`, its run's path."""
         _, uid, kind, container, attempt = path.split("/")
         infix = "" if kind == "runs" else "image-"
         return f"batchyard-{self.identity}-{uid}-{infix}{container}-{attempt}"
 
     def remove_containers(self, *names: str) -> None:
-        """Kill and remove containers by name; retry if that fails."""
+        """Kill and remove containers of the engine by name; retry if that fails."""
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVAL_ATTEMPTS if names else 0):
             result = self.run_command("rm", "--force", *options, "--volumes", *names)
@@ -65,7 +65,7 @@ class ContainerEngine(NamedTuple):
                 return
 
     def list_containers(self) -> dict[str, str]:
-        """Return the ids of this node's containers in the engine, by the paths of their runs."""
+        """Return the engine's ids of this node's containers, by the paths of their runs (container starts)."""
         label_template = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
         fields = f"{{{{{label_template}}}}} {{{{.ID}}}}"
         result = self.run_command("ps", "--all", "--filter", f"label={_NODE_LABEL}={self.identity}", "--format", fields)
@@ -82,7 +82,7 @@ class ContainerEngine(NamedTuple):
         return _parse_image(json.loads(result.output)[0])
 
     def pull(self, reference: str, auth: Mapping[str, Any], config_folder: str) -> CommandResult:
-        """Pull an image with registry credentials; `config_folder` is a directory for docker's configuration."""
+        """Pull an image with registry credentials (`auth`); `config_folder` is a folder for docker's configuration."""
         if not auth:
             return self.run_command("pull", "--quiet", reference, seconds=_PULL_SECONDS)
         auth_fd = os.memfd_create("auth", 0)  # not visible to other users of the machine
@@ -100,13 +100,13 @@ class ContainerEngine(NamedTuple):
 
 
 def last_line(text: str) -> str:
-    """Return an engine's error message: the last line of its error output."""
+    """Return the last line of an engine's error output, which has the error message."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
     return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"
 
 
 def format_entrypoint(argv: list[str]) -> str:
-    """Format a command as JSON for the engine's option `--entrypoint`."""
+    """Format a command as JSON for the engine option `--entrypoint`."""
     return json.dumps(argv)
 
 
@@ -154,7 +154,7 @@ _RUNTIME_SETUP_PREFIXES = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/s
 
 
 class EngineContainer(NamedTuple):
-    """A container that an engine runs for a shim, with the options of `podman run`."""
+    """A container that podman runs for a shim: its name, the arguments of `podman run`, and its control group."""
 
     engine: ContainerEngine
     name: str
@@ -169,7 +169,10 @@ class EngineContainer(NamedTuple):
 
 
 def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
-    """Run a container as its warden: start it, report its end on the pipe `status`, and clean up after it."""
+    """Start a podman container and watch it; report its start and end on the pipe `status`, and clean up.
+
+    This process is the warden: it adopts the container's processes, and ends with the shim.
+    """
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -204,7 +207,7 @@ def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
 
 
 def _start_engine(request: EngineContainer) -> int:
-    """Start the engine with the container's standard streams; return the engine's pid."""
+    """Fork `podman run` for a container, with this process's standard streams; return the pid of podman."""
     engine = request.engine
     child = os.fork()
     if child == 0:
@@ -220,7 +223,7 @@ def _start_engine(request: EngineContainer) -> int:
 
 
 def _wait_for_command(request: EngineContainer, engine: int, exit_codes: dict[int, int]) -> int | None:
-    """Wait until the container executes its command; return its first process, or None if the start fails."""
+    """Wait until a podman container executes its command; return the pid of its first process, or None on failure."""
     deadline = linux.monotonic() + _START_SECONDS
     while linux.monotonic() < deadline:
         _reap_once(exit_codes)
@@ -241,7 +244,7 @@ def _read_container_pid(run_fd: int) -> int | None:
 
 
 def _is_command_executed(pid: int) -> bool:
-    """Report whether a container's first process executes the command (or has ended), not the runtime's setup."""
+    """Report whether process `pid` executes the container's command (or has ended), not the OCI runtime's setup."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
@@ -251,20 +254,20 @@ def _is_command_executed(pid: int) -> bool:
 
 
 def _wait_for_process(process_fd: int) -> None:
-    """Wait until a process has ended."""
+    """Wait until the process of a pidfd has ended, and close the pidfd."""
     select.select([process_fd], [], [])
     os.close(process_fd)
 
 
 def _reap_children(exit_codes: dict[int, int]) -> None:
-    """Reap the child processes of an ended container, including the engine, for a limited time."""
+    """Reap this process's children after a container has ended, until none is left or a time limit is reached."""
     deadline = linux.monotonic() + _CLEANUP_SECONDS
     while _reap_once(exit_codes) and linux.monotonic() < deadline:
         select.select([], [], [], _POLL_SECONDS)
 
 
 def _reap_once(exit_codes: dict[int, int]) -> bool:
-    """Record the exit codes of ended child processes in `exit_codes`; return whether other children remain."""
+    """Record the exit codes of ended children in `exit_codes`, by pid; return whether other children still run."""
     try:
         while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
             exit_codes[reaped[0]] = os.waitstatus_to_exitcode(reaped[1])
@@ -274,7 +277,7 @@ def _reap_once(exit_codes: dict[int, int]) -> bool:
 
 
 def _read_exit_status(request: EngineContainer, reaped_code: int | None) -> tuple[int, bool]:
-    """Return a container's exit code, and whether it was OOM-killed; `reaped_code` is the code reaped by the warden."""
+    """Return a podman container's exit code, and whether it was OOM-killed; `reaped_code` is from waitpid, if known."""
     output_format = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     fields = request.engine.run_command("container", "inspect", "--format", output_format, request.name).output.split()
     is_oom = fields[-1:] == ["true"]
@@ -292,7 +295,7 @@ def _was_oom_notified(oom_fd: int | None) -> bool:
 
 
 def _remove_after_shim_end(request: EngineContainer, engine: int) -> NoReturn:
-    """After the end of the shim: kill the engine and all descendants, remove the container, and exit."""
+    """After the shim was killed: kill podman and all descendants, remove the container, and exit."""
     with suppress(ProcessLookupError):
         os.kill(engine, signal.SIGKILL)
     request.engine.remove_containers(request.name)

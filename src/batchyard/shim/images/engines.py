@@ -27,14 +27,14 @@ _SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgr
 
 
 class EngineFailure(NamedTuple):
-    """An installed container engine that cannot be used, and the reason."""
+    """An installed container engine that cannot be used, with the reason."""
 
     engine: str
     reason: str
 
 
 class EngineSearchResult(NamedTuple):
-    """The usable container engines, the default first, and the failures of other installed engines."""
+    """The usable container engines of this machine, the default first, and why other installed ones are unusable."""
 
     engines: tuple[ContainerEngine, ...] = ()
     failures: tuple[EngineFailure, ...] = ()
@@ -50,7 +50,7 @@ def find(
     *,
     may_run: bool,
 ) -> EngineSearchResult:
-    """Detect the container engines of this machine; `may_run`: podman may run containers in pod sandboxes."""
+    """Detect this machine's usable container engines; `may_run`: podman may run containers, not only pull images."""
     engines, failures, run_failure = [], [], ""
     for kind in (PODMAN, DOCKER):
         path = None if kind in disabled_names else find_program(kind)
@@ -80,7 +80,7 @@ def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> Cont
 
 
 def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
-    """Return docker if its daemon answers at the endpoint of the user's docker context, else the failure."""
+    """Return docker if its daemon answers at the endpoint of the user's docker context; otherwise why it does not."""
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         argv = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
@@ -105,7 +105,7 @@ def _write_podman_settings(node: int) -> str:
 
 
 def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgroups | None) -> ContainerEngine | str:
-    """Return podman with the first OCI runtime that can run a trial container, or the reason if none can."""
+    """Return podman with the first OCI runtime that can run a trial container; otherwise the reason, as text."""
     if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base) is None:
         return "the control group of this process has different names for different controllers (cgroup v1)"
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
@@ -120,7 +120,7 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
 
 
 def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
-    """Return the podman options of a trial container with the machine's own programs."""
+    """Return the `podman run` options of a trial container, whose root filesystem is the machine's own programs."""
     root = f"{node_path}/trial"
     os.makedirs(root, exist_ok=True)
     for link, target in store.program_links().items():
@@ -137,7 +137,7 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
 
 
 def cgroup_options(group: str | None) -> list[str]:
-    """Return podman's options that create a container's control group below a parent group, without one for conmon."""
+    """Return podman's options that put a container below the control group `group`, without one for conmon."""
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 
 
@@ -150,7 +150,7 @@ _LINE_BYTES = 32 * 1024
 
 
 class EngineContainerPaths(NamedTuple):
-    """The directories of a container's sandbox and run, and the pid of the sandbox's process."""
+    """The directories of a podman container's sandbox and run, and the pid of the sandbox's process."""
 
     sandbox: str
     run: str
@@ -166,9 +166,9 @@ def options(
     group: CgroupPaths,
     variables: tuple[int, Sequence[str]],
 ) -> list[str]:
-    """Return the arguments of `podman run`. The sources of the spec's mounts are absolute.
+    """Return the arguments of `podman run` for a container's run spec, whose mounts have absolute sources.
 
-    `variables` are the result of the function `variables`.
+    `variables` are the environment variables, as returned by the function `variables`.
     """
     environment_fd, other_variables = variables
     return [
@@ -190,7 +190,7 @@ def options(
 
 
 def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Write a container's variables to a file in memory; return its descriptor and the variables that do not fit."""
+    """Write environment variables to an env-file in memory; return its descriptor, and those unfit for the file."""
     fd = os.memfd_create("environment", 0)
     other_variables = []
     for name, value in environment.items():
@@ -204,7 +204,7 @@ def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
 
 
 def _stream_options(spec: Mapping[str, Any]) -> list[str]:
-    """Return the options for the standard streams: passed to the container, or a terminal that the engine forwards."""
+    """Return podman's options for stdin, stdout and stderr: those of the shim, or a terminal that podman forwards."""
     stdin_options = ["--interactive"] if spec["stdin"] else []
     if spec["tty"]:
         return ["--tty", "--log-driver", "none", *stdin_options]
@@ -212,13 +212,13 @@ def _stream_options(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _namespace_options(spec: Mapping[str, Any], sandbox_pid: int) -> list[str]:
-    """Return the options that join the namespaces of the pod's sandbox."""
+    """Return podman's options that let a container join the namespaces of its pod's sandbox."""
     options = [option for name in ("ipc", "uts") for option in (f"--{name}", f"ns:/proc/{sandbox_pid}/ns/{name}")]
     return [*options, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
 
 
 def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
-    """Return the options for resource limits: a parent control group that has the limits, or else the limits."""
+    """Return podman's options for resource limits: the parent control group that has the limits, or else the limits."""
     if group:
         return [*cgroup_options(cgroups.engine_group_name(group)), "--pids-limit", "-1"]
     limits = spec["limits"]
@@ -228,13 +228,13 @@ def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
 
 
 def _user_options(spec: Mapping[str, Any]) -> list[str]:
-    """Return the options for the user, if it differs from the image's user, and for additional groups."""
+    """Return podman's options for a container's user (if not the image's own) and supplementary groups."""
     groups = [option for group in spec.get("groups") or () for option in ("--group-add", str(group))]
     return [*(["--user", spec["user"]] if spec["user"] else []), *groups]
 
 
 def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list[str]:
-    """Return the options that mount volumes, the sandbox's files in /etc, and the termination-message file."""
+    """Return podman's options that mount volumes, the sandbox's /etc files, and the termination-message file."""
     termination_path = spec["terminationMessagePath"]
     mounts = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     targets = {target for _, target, _ in mounts}

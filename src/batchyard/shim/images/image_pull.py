@@ -1,4 +1,4 @@
-"""Image-pull shim: a process that pulls an image according to the pull policy, and reports the image's metadata.
+"""Image-pull shim: a process that pulls one image according to its pull policy, and reports the image's metadata.
 
 Pulls of the same image wait for each other, and the number of parallel pulls is limited. If the engine only provides
 images, the root filesystem is unpacked too. The module also contains the cleanup after killed shims, and the image
@@ -34,9 +34,10 @@ _ERROR_BYTES = 1 << 16
 
 
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
-    """Export an image from an engine and unpack it into a directory. OSError if that fails.
+    """Export an image from a container engine and unpack it into the directory `target`. OSError if that fails.
 
-    If this process is killed, the spawner removes the created container, which is labeled with the run `path`.
+    Exporting needs a container. It is labeled with `path`, the image pull's path, so that the spawner can remove it if
+    this process is killed.
     """
     name = engine.container_name(path)
     options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
@@ -50,7 +51,7 @@ def export_image(engine: ContainerEngine, image: str, path: str, target: str) ->
 
 
 def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[str, Any]:
-    """Export a container from an engine and unpack the archive; return the size and account files."""
+    """Export a container's files and unpack them into `target`; return the size, /etc/passwd and /etc/group."""
     archive, archive_writer = os.pipe2(os.O_CLOEXEC)
     error_fd = os.memfd_create("errors")
     child = os.fork()
@@ -97,7 +98,7 @@ _NEVER, _ALWAYS = "Never", "Always"
 
 
 def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
-    """Supervise a claimed image-pull run: pull the image if needed, and report the metadata or the failure."""
+    """Run an image pull as its shim: pull the image if needed, and report its metadata or the failure."""
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
@@ -126,7 +127,7 @@ def _apply_pull_policy(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
-    """Pull a run's image, unless another shim pulled it while this one waited for the lock."""
+    """Pull an image, unless another shim has pulled the same image while this one waited for the lock."""
     name, started_at = run.spec["image"], linux.monotonic()
     requested_at = linux.now()
     _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
@@ -154,12 +155,15 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
-    """Run the engine's pull command for a run's image; return its result."""
+    """Run the engine's pull command for the image that a run requests; return the command's result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack an image into the store if the engine only provides images; other shims wait for the same image."""
+    """Unpack an image into the store if its engine cannot run containers; return the unpacked image's fields.
+
+    Other shims that need the same image wait meanwhile.
+    """
     if engine.runs_containers:
         return {}
     name = rootfs_store.store_name(image["id"])
@@ -187,7 +191,7 @@ class _PullCancelled(BaseException):
 
 
 class _FileLock:
-    """A context manager that acquires one of several file locks and returns the descriptor of the locked file."""
+    """A context manager that locks the first free one of several files, and returns the descriptor of that file."""
 
     def __init__(self, run: ShimRun, lock_names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULL_LOCKS_FOLDER}"
@@ -214,14 +218,14 @@ def _format_seconds(seconds: float) -> str:
 
 
 def _cancel_if_stopped(run: ShimRun) -> None:
-    """Cancel the pull if a stop was requested or the run's directory was removed."""
+    """Raise _PullCancelled if the kubelet has requested to stop the image pull or has removed its directory."""
     if run.is_gone() or run.stop_request():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
         raise _PullCancelled
 
 
 def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
-    """Report a warning or message that the kubelet records as an Event."""
+    """Add a message of type `kind` (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
     previous_warnings = run.state.get("warnings") or []
     warning = {"n": len(previous_warnings) + 1, "type": kind, "reason": reason, "message": message}
     _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*previous_warnings, warning])
@@ -239,7 +243,7 @@ def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping
 
 
 def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> bool:
-    """Report whether an image lacks the working directory, which its engine does not create."""
+    """Report whether the directory `path` is missing in an image, in which case the engine would not create it."""
     if path in {"", "/"} or not engine.runs_containers:
         return False
     result = engine.run_command("image", "mount", image)
@@ -258,12 +262,12 @@ def _report_state(run: ShimRun, **changes: object) -> None:
 
 
 def pod_group_prefix(node: int) -> str:
-    """Return the name prefix of the control groups of this node's pods; it is unique on the machine."""
+    """Return the machine-wide unique prefix of the control group names of this node's pods."""
     return f"batchyard-{state_dir.node_id(node)}-"
 
 
 def remove_groups_of_run(node: int, features: Features, path: str) -> None:
-    """Remove the control groups of a run that has ended, unless another shim still supervises the run."""
+    """Remove the control groups of an ended container and its pod, unless a shim still supervises processes in them."""
     if features.cgroups is None:
         return
     _, uid, *parts = path.split("/")
@@ -276,19 +280,19 @@ def remove_groups_of_run(node: int, features: Features, path: str) -> None:
 
 
 def remove_leftover_groups(node: int, features: Features) -> None:
-    """Remove the control groups of pods that earlier spawners left behind."""
+    """Remove the control groups of pods that ended while no spawner ran."""
     if features.cgroups is not None:
         for uid, group in cgroups.find_leftover_groups(features.cgroups.base, pod_group_prefix(node)).items():
             _remove_if_unsupervised(node, uid, group, has_namesakes=features.runner is not None)
 
 
 def is_image_pull(path: str) -> bool:
-    """Report whether a run is an image pull, according to its path."""
+    """Report whether a run's path is that of an image pull, not of a container or sandbox."""
     return path.split("/")[2:3] == ["images"]
 
 
 def may_leave_container(node: int, path: str) -> bool:
-    """Report whether the shim of a run has ended and may have left a container in the engine."""
+    """Report whether the run at `path` may have left a podman container because its shim was killed."""
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
@@ -299,13 +303,13 @@ def may_leave_container(node: int, path: str) -> bool:
 
 
 def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
-    """Remove those containers of this node from an engine that no shim supervises."""
+    """Remove an engine's containers that belong to this node and that no shim supervises."""
     run_containers = engine.list_containers()
     engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node, path)))
 
 
 def supervised_runs(pod_fd: int) -> list[str]:
-    """Return the container runs of a pod that a shim supervises, as paths relative to the pod's directory."""
+    """Return the container runs of a pod that have a live shim, as paths relative to the pod's directory."""
     paths = [f"runs/{name}/{attempt}" for name in _list(pod_fd, "runs") for attempt in _list(pod_fd, f"runs/{name}")]
     return [path for path in paths if _is_supervised(pod_fd, path)]
 
@@ -359,7 +363,7 @@ _DETECTION_SECONDS = 60.0
 def start_image_helper(
     node: int, disabled_names: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
-    """Fork the image helper; return the socket for paths of runs, and the engines that the helper detected."""
+    """Fork the process that pulls images; return a socket to send it run paths, and the engines that it detected."""
     own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with helper_socket:
         if os.fork() == 0:
@@ -382,7 +386,7 @@ def start_image_helper(
 
 
 def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., EngineSearchResult]) -> None:
-    """In the helper: detect engines, then fork a shim for each received path of a run, until the spawner has ended."""
+    """In the image-pulling process: detect engines, then fork a shim per run path received until the spawner ends."""
     kept_fds = sorted({node, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)

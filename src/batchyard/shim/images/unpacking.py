@@ -1,4 +1,4 @@
-"""Unpacking of image archives into root filesystems, and overlays on directories that a container sees.
+"""Unpacking of image archives into root filesystems, and overlay mounts for directories that a container sees.
 
 A process that is chrooted into the target writes the files, so no link in the archive leads out of the target. All
 files belong to the user that runs the node, which containers see as their own user. The owner can always read files and
@@ -23,7 +23,7 @@ _FOLDER_MODE, _FILE_MODE, _STICKY_MODE = 0o700, 0o400, 0o1777
 
 
 def unpack(archive: int, target: str) -> dict[str, Any]:
-    """Unpack a tar archive (a descriptor) into an empty directory; return the total size and the account files.
+    """Unpack a tar archive into an empty directory; return its size in bytes and its /etc/passwd and /etc/group.
 
     The result is `{"bytes": 123, "passwd": "...", "group": "..."}`. OSError if the archive is invalid or a write fails.
     """
@@ -45,7 +45,7 @@ def unpack(archive: int, target: str) -> dict[str, Any]:
 
 
 def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
-    """In a child process: unpack the archive, and write the result to the pipe `result_writer`."""
+    """In a forked child: unpack the archive into `target`, and write the result to the pipe `result_writer`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         if os.geteuid() != 0:
@@ -63,7 +63,7 @@ def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
 
 
 def _write_members(archive: int) -> int:
-    """Write all members of an archive to the filesystem; return the total size of its files in bytes."""
+    """Write all members of a tar archive below /; return the total size of the written files in bytes."""
     total, folders = 0, []
     with open(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
         for member in _iterate_members(tar):
@@ -95,7 +95,7 @@ def _make_folder(path: str, member: tarfile.TarInfo) -> None:
 
 
 def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    """Write an archive member that is a file, a link or a FIFO."""
+    """Write one member of a tar archive (a file, a link or a FIFO) to `path`."""
     if member.issym():
         os.symlink(member.linkname, path)
     elif member.islnk():
@@ -112,7 +112,7 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) 
 
 
 def _read_text(path: str) -> str:
-    """Return the text of a file, limited to 1 MiB; empty if it cannot be read."""
+    """Return at most 1 MiB of a file's text; empty if the file cannot be read."""
     with suppress(OSError), open(path, "rb") as file:
         return file.read(_ACCOUNT_FILE_BYTES_MAX).decode(errors="replace")
     return ""
@@ -128,10 +128,10 @@ _LINKS_MAX = 40
 
 
 def add_mount_points(folders: Mapping[str, str], targets: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
-    """Return the source directory of each mount point, replaced by an overlay if it lacks mount points in `targets`.
+    """Add missing mount points to read-only directories, by overlay mounts; return the source path by mount point.
 
-    A target is a path and whether it is a directory. This process enters a new mount namespace, so that no other
-    process sees the overlays.
+    A target is a path in the container, and whether it is a directory. This process enters a new mount namespace, so
+    that no other process sees the overlays.
     """
     sources = dict(folders)
     missing: dict[str, list[tuple[str, bool]]] = {}
@@ -153,7 +153,7 @@ def add_mount_points(folders: Mapping[str, str], targets: Sequence[tuple[str, bo
 
 
 def mount_writable_overlay(folder: str, run_folder: str) -> str:
-    """Mount a writable overlay of a directory, with its upper layer in the directory `run_folder`; return its path."""
+    """Mount a writable overlay of a directory and return its path; changes are stored in `run_folder`."""
     for name in ("written", "work", "image"):
         os.mkdir(f"{run_folder}/{name}", 0o755)
     unshare_mounts()
@@ -175,7 +175,7 @@ def resolve_in_root(root: str, path: str) -> str:
 
 
 def resolve_in_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
-    """Resolve the symbolic links of a path in a container that sees directories and links of the machine."""
+    """Resolve a path's symbolic links as a container does that sees these directories (by mount point) and links."""
 
     def read_link_at(link_path: str) -> str | None:
         mount_point = next((mount_point for mount_point in folders if store.is_within(link_path, mount_point)), None)
@@ -212,18 +212,18 @@ def _resolve_links(path: str, read_link_at: Callable[[str], str | None]) -> str:
 
 
 def unshare_mounts() -> None:
-    """Enter a new mount namespace, so that other processes do not see later mounts."""
+    """Move this process into a new mount namespace, so that other processes do not see its later mounts."""
     linux.unshare(linux.NEWNS)
     linux.make_mounts_private()
 
 
 def _escape(path: str) -> str:
-    """Escape a path for the mount options of overlayfs."""
+    """Escape the special characters of a path in overlayfs mount options."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
 def _resolve_first_component(path: str) -> str:
-    """Resolve the first component of a path if it is a symbolic link such as /bin."""
+    """Replace the first component of an absolute path by its target if it is a symbolic link, such as /bin."""
     component, separator, remainder = path[1:].partition("/")
     return f"{os.path.realpath(f'/{component}')}{separator}{remainder}" if os.path.islink(f"/{component}") else path
 

@@ -1,4 +1,4 @@
-"""bubblewrap options of a container: its root filesystem, masked paths, devices and mounts."""
+"""bubblewrap options that set up a container: its root filesystem, masked paths, devices and mounts."""
 
 import glob
 import os
@@ -38,13 +38,13 @@ READ_ONLY_PATHS: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/p
 
 
 def create_masks(node: str) -> None:
-    """Create the empty directory and the empty file that hide masked paths, in a node directory."""
+    """Create, in a node directory, the empty directory and the empty file that are mounted over masked paths."""
     os.makedirs(f"{node}/{MASKS_FOLDER}/folder", exist_ok=True)
     os.close(os.open(f"{node}/{MASKS_FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
 def proc_mask_options(masks: str) -> Iterator[str]:
-    """Yield bubblewrap's options that mask paths of a container's /proc; `masks` is the directory of the masks."""
+    """Yield bubblewrap's options that hide paths of /proc; `masks` is the directory with the empty mounts."""
     for path in READ_ONLY_PATHS:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
@@ -54,7 +54,10 @@ def proc_mask_options(masks: str) -> Iterator[str]:
 
 
 def mask_sys_paths(masks: str) -> None:
-    """Mask paths of /sys in this process's mount namespace. A path that cannot be masked stays visible, read-only."""
+    """Hide paths of /sys in this process's mount namespace; `masks` is the directory with the empty mounts.
+
+    A path that cannot be hidden stays visible, read-only.
+    """
     for pattern in _MASKED_PATHS:
         for path in glob.glob(pattern):
             with suppress(OSError):
@@ -66,7 +69,7 @@ def _mask_path(masks: str, path: str) -> str:
 
 
 class ContainerPaths(NamedTuple):
-    """Absolute paths of the directories of a node, a pod, its sandbox, a run, and the masks for paths of /proc."""
+    """Absolute paths of a container's directories: those of its node, pod, sandbox and run, and the masks for /proc."""
 
     node: str
     pod: str
@@ -86,7 +89,10 @@ WRITABLE_FOLDERS = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
 class ContainerView(NamedTuple):
-    """The machine's directories that a container sees, by mount point (only `/` for a root filesystem), and links."""
+    """What a container sees of the machine: source directories by mount point, and symbolic links.
+
+    The only mount point is `/` if the image has a root filesystem.
+    """
 
     folders: Mapping[str, str]
     links: Mapping[str, str]
@@ -99,7 +105,10 @@ class ContainerView(NamedTuple):
 def options(
     spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return bubblewrap's options for a run's spec with absolute mount sources, without options for descriptors."""
+    """Return bubblewrap's options for a container's run spec, except those that take descriptors.
+
+    The spec's mounts have absolute sources.
+    """
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),
@@ -121,12 +130,15 @@ def options(
 
 
 def _user_options(user: Mapping[str, int] | None) -> list[str]:
-    """Return the options that run the container as `user`, mapped to the user that starts bubblewrap."""
+    """Return bubblewrap's options that run the container as `user`; None: as the user that starts bubblewrap."""
     return [*USER_NAMESPACE_OPTIONS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
 def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the mount points and the working directory that must exist, each with whether it is a directory."""
+    """Return the paths that must exist in a container: volume mounts, working directory, termination-message file.
+
+    Each comes with whether it is a directory.
+    """
     mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
     working_directory = [(spec["workingDir"], True)] if spec["workingDir"] else []
     termination_log = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
@@ -134,7 +146,7 @@ def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
-    """Report whether the working directory is missing in the visible directories and in the container's own files."""
+    """Report whether a container's working directory is missing in the visible directories and in its own mounts."""
     working_directory = spec["workingDir"] or "/"
     own_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
     candidates = [
@@ -151,7 +163,7 @@ def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
 
 
 def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
-    """Return the options for the root filesystem: an unpacked image, or the machine's directories, read-only."""
+    """Return bubblewrap's options for the root filesystem: an unpacked image, or the machine's directories."""
     if "/" in view.folders:
         return ["--bind", view.folders["/"], "/"]
     run_root = f"{paths.run}/root"
@@ -162,19 +174,19 @@ def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
 
 
 def _device_options(devices: Sequence[str]) -> list[str]:
-    """Return the options for /proc, /sys, the standard devices, and the devices assigned to the container."""
+    """Return bubblewrap's options for /proc, /sys, the standard devices, and the container's assigned devices."""
     device_options = [option for device in devices for option in ("--dev-bind", device, device)]
     return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *device_options]
 
 
 def _etc_options(paths: ContainerPaths, view: ContainerView) -> list[str]:
-    """Return the options that mount the sandbox's files hosts, hostname and resolv.conf in /etc."""
+    """Return bubblewrap's options that mount the pod's hosts, hostname and resolv.conf in /etc."""
     files = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.SANDBOX_FILES}
     return [option for file, target in files.items() for option in ("--bind", file, target)]
 
 
 def _mount_options(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> list[str]:
-    """Return the options that mount the volumes, outer mounts first."""
+    """Return bubblewrap's options that mount the container's volumes, outer mount points first."""
     mount_options: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
         target = view.resolve_path(mount["target"])
@@ -187,7 +199,7 @@ def _termination_log_options(path: str, paths: ContainerPaths, view: ContainerVi
 
 
 def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView) -> list[str]:
-    """Return the options that create the working directory, if it is missing, and change to it."""
+    """Return bubblewrap's options that create the working directory, if it is missing, and change to it."""
     working_directory = spec["workingDir"] or "/"
     if view.lacks_folder:
         create_options = ["--bind", f"{paths.run}/root/folder", view.resolve_path(working_directory)]
@@ -199,6 +211,6 @@ def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, v
 
 
 def _is_in_mount(path: str, spec: Mapping[str, Any]) -> bool:
-    """Report whether a path lies in a mount, where bubblewrap must not follow or create anything."""
+    """Report whether a container path lies in a mount, in which bubblewrap must not create directories."""
     mount_points = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
     return any(store.is_within(path, mount_point) for mount_point in mount_points)

@@ -1,4 +1,4 @@
-"""Detection of the node's capabilities (namespaces, bubblewrap, cgroups, engines), and remedies for missing ones."""
+"""Detection of a node's capabilities (namespaces, bubblewrap, cgroups, engines), and advice for missing ones."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ EngineDetector: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, E
 
 
 class Features(NamedTuple):
-    """The detected capabilities of a node, which its spawner and shims use."""
+    """The detected isolation capabilities of a node, which its spawner and shims use."""
 
     is_root: bool
     #: Whether namespaces can be created: as root, or in the spawner's own user namespace.
@@ -93,7 +93,7 @@ class Features(NamedTuple):
 
 
 def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> Features:
-    """Detect the node's capabilities; enter a user namespace if needed, and start the network switch.
+    """Detect a node's isolation capabilities; enter a user namespace if needed, and start the pod network.
 
     `detect_engines` detects container engines that must be used from outside of that user namespace.
     """
@@ -165,7 +165,7 @@ def features_document(features: Features) -> dict[str, object]:
 
 
 def is_isolated(features: Features) -> bool:
-    """Report whether containers are isolated from the machine's files, network and users.
+    """Report whether containers cannot reach the machine's files, network and users.
 
     Without this isolation, only the owner of the node may run containers.
     """
@@ -174,7 +174,7 @@ def is_isolated(features: Features) -> bool:
 
 
 def missing_capabilities(features: Features) -> list[dict[str, str]]:
-    """Return the missing capabilities, each with its effect and its remedy."""
+    """Return the missing capabilities of a node, each with the consequence and the advice for users."""
     available = {
         "user namespaces": features.namespaces or features.is_root,
         "bubblewrap": features.bubblewrap is not None,
@@ -198,7 +198,7 @@ def missing_capabilities(features: Features) -> list[dict[str, str]]:
 
 
 def _drop_unusable_engines(node: int, search: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
-    """Drop engines that only provide images if bubblewrap cannot run containers of these images."""
+    """Return the search result without engines that only provide images, if bubblewrap cannot run these images."""
     image_providers = [engine for engine in search.engines if not engine.runs_containers]
     if not image_providers or (has_bubblewrap and _can_mount_overlay(node)):
         return search
@@ -212,7 +212,7 @@ def _drop_unusable_engines(node: int, search: EngineSearchResult, *, has_bubblew
 
 
 def _can_mount_overlay(node: int) -> bool:
-    """Report whether a writable overlay can be mounted over an image directory."""
+    """Report whether a writable overlay can be mounted over a directory, as containers of images need."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
@@ -222,12 +222,12 @@ def _can_mount_overlay(node: int) -> bool:
 
 
 def disabled_capabilities(environment: str) -> list[str]:
-    """Return the names of the capabilities that an environment variable disables."""
+    """Return the capabilities that the user disables, given the value of an environment variable."""
     return os.environ.get(environment, "").replace(",", " ").split()
 
 
 def succeeds_in_child(trial: Callable[[], None]) -> bool:
-    """Run a function in a child process with a time limit; report whether it succeeded."""
+    """Run `trial` in a child process with a time limit of 10 seconds; return whether it succeeded."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -253,7 +253,7 @@ def _make_user_namespace() -> None:
 
 
 def _write_to_overlay(lower: str, run_folder: str) -> None:
-    """Mount a writable overlay of a directory in this process's mount namespace, and write a file to it."""
+    """Mount a writable overlay of the directory `lower` in a new mount namespace, and write a file to it."""
     os.close(os.open(f"{unpacking.mount_writable_overlay(lower, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
 
 
@@ -282,7 +282,7 @@ def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
 
 
 def _can_map_users(node: int, bubblewrap: str) -> bool:
-    """Report whether bubblewrap works as a pod's user, and that user can write to its pod's directory."""
+    """Report whether bubblewrap works as an id-mapped user of a pod, and that user can write to its pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
     can_map = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap))
     state_dir.remove_tree(node, _USERS_TRIAL)
@@ -290,7 +290,7 @@ def _can_map_users(node: int, bubblewrap: str) -> bool:
 
 
 def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
-    """In a child process: become a pod's user, write to its directory, and execute bubblewrap."""
+    """In a forked child: become the user of a trial pod, write to the pod's directory, and execute bubblewrap."""
     trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
     executable_fd, null_fd = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
     users = PodUsers("", create_pod_user_namespace(""), trial_folder)
@@ -303,7 +303,7 @@ def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
 
 
 def _can_filter() -> bool:
-    """Report whether seccomp works. The default filter is compiled here once, so that forked shims inherit it."""
+    """Report whether a seccomp filter can be installed; compile the default one, which forked shims inherit."""
     try:
         rules = seccomp.default_filter()
     except ValueError:
@@ -312,6 +312,6 @@ def _can_filter() -> bool:
 
 
 def _filter_calls(rules: bytes) -> None:
-    """In a child process: drop all privileges and install a seccomp filter."""
+    """In a forked child: drop all privileges and install the seccomp filter `rules`, a BPF program."""
     linux.drop_privileges()
     linux.install_seccomp_filter(rules)

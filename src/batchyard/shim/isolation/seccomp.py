@@ -32,7 +32,7 @@ _INSTRUCTIONS_MAX: Final = 4096
 
 
 class ArgumentComparison(NamedTuple):
-    """A test of a system call's argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked` (arg & value == second)."""
+    """A condition on a syscall's argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked` (arg & value == second)."""
 
     argument: int
     operator: str
@@ -41,14 +41,14 @@ class ArgumentComparison(NamedTuple):
 
 
 class SyscallSpan(NamedTuple):
-    """A range of system call numbers with the same decisions; the first decision whose conditions all hold applies."""
+    """A range of system call numbers with the same rules; the first rule whose conditions all hold applies."""
 
     first_number: int
     decisions: Sequence[tuple[Sequence[ArgumentComparison], int]]
 
 
 class _Instruction(NamedTuple):
-    """A BPF instruction, with the numbers of instructions to skip if its test is true or false."""
+    """A BPF instruction, with the number of instructions to skip if its condition is true, and if it is false."""
 
     code: int
     value: int
@@ -57,7 +57,9 @@ class _Instruction(NamedTuple):
 
 
 def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
-    """Return the BPF program for ranges in ascending order; `foreign_action` is the action for calls of another ABI.
+    """Return the BPF program for ranges of system calls, in ascending order.
+
+    `foreign_action` is the action for calls of another ABI.
 
     ValueError if the program has too many instructions.
     """
@@ -76,7 +78,7 @@ def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: 
 
 
 def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
-    """Return instructions that find the range of the loaded call number by binary search and return its action."""
+    """Return BPF instructions that find the range of the system call by binary search, and return its action."""
     if len(spans) == 1:
         return _decision_steps(spans[0])
     middle = len(spans) // 2
@@ -102,7 +104,7 @@ _JUMP_FAIL, _JUMP_PASS = 300, 301
 
 
 def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
-    """Return instructions that compare a 64-bit argument: first its high half, then its low half."""
+    """Return BPF instructions that compare a 64-bit argument: first its high half, then its low half."""
     low, high = test.value & _WORD_MASK, test.value >> 32 & _WORD_MASK
     offset = _ARGUMENTS_OFFSET + 8 * test.argument
     load_high, load_low = _Instruction(_LOAD, offset + 4), _Instruction(_LOAD, offset)
@@ -136,7 +138,7 @@ def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
-    """Resolve jump placeholders: `_PASS` skips to the next test, `_FAIL` behind the return that follows all tests."""
+    """Replace jump placeholders in BPF instructions: `_PASS` skips to the next test, `_FAIL` past the final return."""
     instructions = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
@@ -152,7 +154,7 @@ def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
 
 
 def _is_test_start(tests: list[_Instruction], index: int) -> bool:
-    """Report whether a test begins at this index, which loads an argument's high half."""
+    """Report whether the BPF instruction at `index` begins a test: it loads the high half of an argument."""
     return tests[index].code == _LOAD and (tests[index].value - _ARGUMENTS_OFFSET) % 8 == 4
 
 
@@ -239,7 +241,7 @@ pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq kexec_file_load
 
 
 class Processor(NamedTuple):
-    """A processor architecture: its audit constant and its system call numbers by name."""
+    """A processor architecture: its audit number in Linux, and its system call numbers by name."""
 
     #: AUDIT_ARCH_* of <linux/audit.h>.
     audit: int
@@ -262,7 +264,7 @@ _PROCESSORS: Final = {
 
 
 def find_processor(machine: str | None = None) -> Processor | None:
-    """Return the processor for a machine name of `uname -m` (default: this machine); None if it is not supported."""
+    """Return the processor architecture for a name of `uname -m` (default: this machine); None if unsupported."""
     return _PROCESSORS.get(machine or os.uname().machine)
 
 
@@ -309,7 +311,7 @@ _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 
 class SeccompRule(NamedTuple):
-    """A profile's action for system calls, given by name, whose arguments meet all conditions."""
+    """A rule of a seccomp profile: the action for named system calls whose arguments meet all conditions."""
 
     names: Sequence[str]
     action: int
@@ -317,7 +319,7 @@ class SeccompRule(NamedTuple):
 
 
 class SeccompProfile(NamedTuple):
-    """A default action and the rules of a profile; the first rule that matches a call applies."""
+    """A seccomp profile: a default action, and rules of which the first that matches a call applies."""
 
     default: int
     rules: Sequence[SeccompRule]
@@ -325,12 +327,12 @@ class SeccompProfile(NamedTuple):
 
 @cache
 def default_filter() -> bytes:
-    """Return the BPF program of the default profile. ValueError if this machine's processor is not supported."""
+    """Return the BPF program of the default seccomp profile. ValueError if this processor is not supported."""
     return compile_profile(_default_profile(_require_processor()), _require_processor())
 
 
 def compile_profile_file(path: str) -> bytes:
-    """Return the BPF program of the profile in a file. ValueError, with containerd's message, if it is invalid."""
+    """Return the BPF program of a seccomp profile file. ValueError, with containerd's message, if it is invalid."""
     try:
         with open(path, "rb") as file:
             document = json.load(file)
@@ -346,7 +348,7 @@ def compile_profile_file(path: str) -> bytes:
 
 
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
-    """Compile a profile to a BPF program for one processor."""
+    """Compile a seccomp profile to a BPF program for one processor architecture."""
     decisions: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:
@@ -363,7 +365,7 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
 def _merge_spans(
     decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, highest_number: int
 ) -> Iterator[SyscallSpan]:
-    """Yield ranges of call numbers in ascending order; neighboring calls with the same decisions share a range."""
+    """Yield ranges of system call numbers in ascending order; neighboring calls with the same rules share a range."""
     previous_decision: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
     for number in range(highest_number + 1):
         all_decisions = (*decisions.get(number, ()), ((), default))
@@ -412,7 +414,7 @@ _SECCOMP_ARGUMENTS: Final = 6
 
 
 def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
-    """Convert a JSON document to a profile. ValueError, KeyError or TypeError if the document is malformed."""
+    """Parse the JSON document of a seccomp profile. ValueError, KeyError or TypeError if it is malformed."""
     default = _parse_action(document["defaultAction"], document.get("defaultErrnoRet"))
     rules = []
     for syscall_rule in document.get("syscalls") or ():
