@@ -25,7 +25,7 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """The name, address, resources (as quantities), labels, taints and `nodeInfo` of this machine's node."""
+    """What this machine's Node object reports: name, address, resource quantities, labels, taints and `nodeInfo`."""
 
     name: str
     address: str
@@ -49,7 +49,7 @@ class LocalNode:
         self._key = Key(scheme.NODE, "", inventory.name)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node's key if the event may change the node, its Lease, or whether the Lease can be created."""
+        """Return this node's key if the event concerns the Node, its Lease, or the Lease's namespace."""
         key = event.key
         if key.kind == scheme.LEASE and (key != health.lease_key(self._inventory.name) or event.type is not _DELETED):
             return ()
@@ -60,7 +60,7 @@ class LocalNode:
         return (self._key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Register the node if it does not exist; otherwise update its status and renew its Lease."""
+        """Create the Node object if it does not exist; otherwise update its status and renew its Lease."""
         node = reader.get(key)
         if node is None:
             event = EventRecord(key, "Normal", "Starting", "Starting kubelet.")
@@ -83,7 +83,7 @@ class LocalNode:
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
     def _with_current_status(self, node: Obj, now: Instant) -> Obj:
-        """Return the node with its current status; the same object if the status is unchanged and no report is due."""
+        """Return the Node with its current status; the same object if nothing changed and no heartbeat is due."""
         machine, old = self._inventory, node.get("status") or {}
         addresses = [{"type": "InternalIP", "address": machine.address}, {"type": "Hostname", "address": machine.name}]
         fields = {
@@ -112,7 +112,7 @@ def _with_heartbeat(node: Obj, now: Instant) -> Obj:
 
 
 def _renew_lease(lease: Obj | None, node: Obj, now: Instant) -> Obj:
-    """Return the node's Lease with a new renewal time; the same object if it was renewed recently."""
+    """Return the node's Lease with the renewal time `now`; the same object if it was renewed recently."""
     if lease is None or not health.is_lease_of(lease, node):
         return with_path(health.new_lease(node, now), ("spec", "renewTime"), format_micro_time(now))
     renewed_at = lease["spec"].get("renewTime")
@@ -151,7 +151,7 @@ class Gpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerDevices:
-    """The device files and environment variables that a container needs to use its devices."""
+    """The device files and environment variables with which a container gets its assigned devices."""
 
     paths: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -160,9 +160,10 @@ class ContainerDevices:
 def allocate_devices(
     pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation:
-    """Allocate devices to each container of a pod that requests some; InputError if too few are free.
+    """Assign devices to those containers of a pod that request some. InputError if too few are free.
 
-    `numbers` are the machine's healthy devices, `allocations` the current ones by pod uid. A pod keeps its devices.
+    `numbers` are the machine's healthy devices, `allocations` the current assignments by pod uid. A pod keeps its
+    devices.
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})
@@ -193,7 +194,7 @@ def allocate_devices(
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
-    """Return the device files and variables for a container's GPUs; without GPUs, variables that hide all GPUs.
+    """Return the device files and variables for a container with these GPUs; without GPUs, variables that hide all.
 
     The variables name GPUs by uuid, because indices differ in a container that sees only its own GPUs.
     """
@@ -228,7 +229,7 @@ def _check_unchanged(
 
 
 def _choose_devices(resource: str, count: int, reusable: Iterable[int], free_devices: Sequence[int]) -> Sequence[int]:
-    """Choose devices: first those of the pod's init containers, then free ones; InputError if too few are free."""
+    """Return `count` devices: first those of the pod's init containers, then free ones. InputError if too few."""
     reused_devices = sorted(reusable)[:count]
     needed_count = count - len(reused_devices)
     if len(free_devices) < needed_count:

@@ -1,4 +1,4 @@
-"""Security contexts: the user and seccomp profile of a container, and the rejection of unsupported settings.
+"""Security contexts: the user and seccomp profile of a container; unsupported settings are rejected.
 
 Containers run without capabilities and new privileges, in their own namespaces. Settings that require more are rejected
 instead of ignored. Sources: pkg/kubelet/kuberuntime/security_context_others.go; pkg/securitycontext
@@ -31,13 +31,13 @@ ROOT: Final = ContainerUser(0, 0)
 
 
 def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
-    """Return the containers of a pod in start order."""
+    """Return all containers of a pod in start order, init containers first."""
     spec = pod["spec"]
     return [*(spec.get("initContainers") or ()), *spec["containers"]]
 
 
 def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> dict[str, int] | None:
-    """Return a container's user, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
+    """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
 
     ContainerError if the user would be root despite runAsNonRoot. Volume files always belong to the container's user,
     so membership in the fsGroup is not needed.
@@ -52,7 +52,7 @@ def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> d
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
-    """Return the user of a container as `uid` or `user:gid`; None for the user in the image's metadata, `image_user`.
+    """Return the user of an engine's container as `uid` or `user:gid`; None for `image_user`, the image's own.
 
     ContainerError if runAsNonRoot is set and the user is root or cannot be verified.
     """
@@ -71,19 +71,19 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> st
 
 
 def fs_group(pod: Obj) -> int | None:
-    """Return the fsGroup of a pod; None if it has none."""
+    """Return the fsGroup of a pod's security context; None if it has none."""
     group: int | None = (pod["spec"].get("securityContext") or _NOTHING).get("fsGroup")
     return group
 
 
 def fs_user(pod: Obj) -> int | None:
-    """Return the runAsUser that all containers of a pod share; None if they have none or differ."""
+    """Return the runAsUser that all containers of a pod have in common; None if unset or different."""
     users = {_effective_setting(pod, container, "runAsUser") for container in containers_of(pod)}
     return users.pop() if len(users) == 1 else None
 
 
 def shared_group(pod: Obj) -> int | None:
-    """Return the group that owns non-public volume files for an engine's containers; None if the pod has none.
+    """Return the group id for a pod's non-public volume files in podman containers; None if the pod has none.
 
     This is the fsGroup, or else the pod's common runAsUser as a group id. In Kubernetes that user owns the token file;
     here all files belong to the user that runs the node.
@@ -101,7 +101,7 @@ def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, defaul
 
 
 def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
-    """Return a field of the container's security context, or else of the pod's security context."""
+    """Return a security context field of the container, or else of its pod."""
     container_value = (container.get("securityContext") or _NOTHING).get(field)
     return (pod["spec"].get("securityContext") or _NOTHING).get(field) if container_value is None else container_value
 

@@ -31,13 +31,13 @@ Statuses = Sequence[Mapping[str, Any]]
 
 
 class StartProblem(NamedTuple):
-    """The reason and message of the `waiting` state of a container that cannot start now."""
+    """Why a container cannot start now: the reason and message of its `waiting` state."""
 
     reason: str
     message: str
 
     def state(self) -> Mapping[str, Any]:
-        """Return the `waiting` state with this reason and message."""
+        """Return the container's `waiting` state with this reason and message."""
         return {"waiting": {field: text for field, text in self._asdict().items() if text}}
 
 
@@ -49,7 +49,7 @@ def container_status(
     *,
     is_starting: bool = False,
 ) -> dict[str, Any]:
-    """Return the status of a container; `problem` is why it cannot start, `backoff` its current restart delay.
+    """Return a container's status; `problem` is why it cannot start, `backoff` the current restart delay.
 
     The previous status is kept while the container is starting.
     """
@@ -81,12 +81,12 @@ def container_status(
 
 
 def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
-    """Return the `terminated` state of a container whose exit code is unknown."""
+    """Return a container's `terminated` state with an unknown exit code (137, ContainerStatusUnknown)."""
     return {"terminated": {"exitCode": _KILLED_CODE, "reason": UNKNOWN, "message": message}}
 
 
 def crash_loop_problem(pod: Obj, container: str, wait: Duration) -> StartProblem:
-    """Return the CrashLoopBackOff problem of a container whose restart is delayed by `wait`."""
+    """Return the reason CrashLoopBackOff, with its message, of a container whose restart is delayed by `wait`."""
     minutes, seconds = divmod(wait // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
     message = f"back-off {text} restarting failed container={container} pod={full_name(pod)}"
@@ -94,7 +94,7 @@ def crash_loop_problem(pod: Obj, container: str, wait: Duration) -> StartProblem
 
 
 def full_name(pod: Obj) -> str:
-    """Format a pod's name, namespace and uid as in messages of the kubelet."""
+    """Format a pod's name, namespace and uid as `name_namespace(uid)`, as messages of the kubelet do."""
     metadata = pod["metadata"]
     return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
 
@@ -108,7 +108,7 @@ def _container_state(run: ObservedRun, waiting_problem: StartProblem | None, pod
 
 
 def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
-    """Return the status of a container without runs, based on its reported status."""
+    """Return the status of a container that has no starts on this node, based on its reported status."""
     reported_status = container.reported
     if reported_status and "terminated" in reported_status["state"]:
         return {**reported_status}
@@ -137,7 +137,7 @@ def _base_status(container: PodContainer) -> dict[str, Any]:
 
 
 def _image_fields(run: ObservedRun) -> Mapping[str, str]:
-    """Return the image and imageID fields as the engine resolved them; empty for an image mapped to this machine."""
+    """Return the image and imageID of a container's status; empty if files of this machine replace the image."""
     image: Mapping[str, str] = run.obj["spec"].get("image") or {}
     return {"image": image["resolved"], "imageID": image["digest"]} if "engine" in image else {}
 
@@ -149,7 +149,7 @@ def _mount_status(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
-    """Return the `terminated` state of an ended run."""
+    """Return the `terminated` state for an ended container start."""
     if run.status.get("reason") == UNKNOWN:
         return unknown_state()
     reason = run.status.get("reason") or _termination_reason(run.exit_code)
@@ -180,7 +180,7 @@ _KUBELET_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready
 
 
 class PodConditionStatus(NamedTuple):
-    """The status of a pod condition, with reason and message."""
+    """The status, reason and message of a pod condition, without type and times."""
 
     is_true: bool
     reason: str = ""
@@ -194,7 +194,10 @@ class PodConditionStatus(NamedTuple):
 def conditions_of(
     pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
 ) -> list[Mapping[str, Any]]:
-    """Return a pod's conditions: those of other controllers, then the kubelet's; `statuses` are of all containers."""
+    """Return a pod's new conditions: those of other controllers, then the kubelet's own.
+
+    `statuses` are the statuses of all its containers.
+    """
     pod = pod_state.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready = _containers_ready_condition(pod_state, statuses, phase)
@@ -215,7 +218,7 @@ def conditions_of(
 
 
 def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
-    """Return the conditions of a rejected pod."""
+    """Return the conditions of a pod that the kubelet rejects: Ready and ContainersReady are False."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     failed_condition = PodConditionStatus(False, "PodFailed")
     unready = [failed_condition.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")]
@@ -276,12 +279,12 @@ def _initialized_condition(pod_state: PodState, statuses: Statuses, phase: str) 
 
 
 def _format_names(names: Iterable[str]) -> str:
-    """Format names as Go prints a list."""
+    """Format names as Go prints a list, such as `[a b]`."""
     return f"[{' '.join(names)}]"
 
 
 class StatusInputs(NamedTuple):
-    """The inputs from which a pod's status is computed."""
+    """What a pod's status is computed from: observed state, due actions, start problems and the node's address."""
 
     pod_state: PodState
     actions: PodActions
@@ -357,7 +360,7 @@ def _pod_addresses(inputs: StatusInputs, old: Mapping[str, Any]) -> Mapping[str,
 def _phase_and_reason(
     inputs: StatusInputs, init_statuses: Statuses, main_statuses: Statuses, now: Instant
 ) -> tuple[str, Mapping[str, str]]:
-    """Return the phase of a pod, and the status fields `reason` and `message` if a termination sets them."""
+    """Return a pod's phase, and the status fields `reason` and `message` that a deadline or eviction sets."""
     pod = inputs.pod_state.pod
     if is_terminal(pod):
         return pod["status"]["phase"], {}
@@ -391,14 +394,14 @@ def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses:
 
 
 def _exit_code(status: Mapping[str, Any]) -> int | None:
-    """Return the exit code in a container status; None if the container runs or has never ended."""
+    """Return the exit code of a container's last end; None if it runs now or has never ended."""
     state = status["state"]
     termination = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
     return termination["exitCode"] if termination else None
 
 
 def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> tuple[Statuses, Statuses]:
-    """Return the final container statuses: each container that may have started becomes terminated."""
+    """Return an ended pod's container statuses: each container that may have started becomes `terminated`."""
     if not init_statuses or _has_initialized(pod_state, init_statuses, main_statuses):
         main_statuses = [_as_terminated(status) for status in main_statuses]
     last_started = max((number for number, status in enumerate(init_statuses) if _has_started(status)), default=0)
