@@ -124,11 +124,11 @@ class CurrentObjects:
 
     objects: dict[Key, Obj] = field(default_factory=dict)
     #: At most one object in its previous state; it takes precedence over `objects`.
-    overrides: dict[Key, Obj] = field(default_factory=dict)
+    previous_objects: dict[Key, Obj] = field(default_factory=dict)
 
     def get(self, key: Key) -> Obj | None:
         """Return the object with this kind, namespace and name; None if it does not exist."""
-        return self.overrides.get(key) or self.objects.get(key)
+        return self.previous_objects.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Return an empty sequence: the Workload controller never looks up owned objects."""
@@ -181,8 +181,8 @@ class LifecycleCheck:
 
     def next_check_at(self) -> Instant | None:
         """Return when evictions and requeues must be checked again even without a new watch event; None for never."""
-        times = [*self._check_times.values(), *(each.due_at for each in self._transitions.values())]
-        return min((time for time in times if time > self._now), default=None)
+        due_times = [*self._check_times.values(), *(each.due_at for each in self._transitions.values())]
+        return min((time for time in due_times if time > self._now), default=None)
 
     def _record(self, event: WatchEvent, now: Instant) -> None:
         if event.type is EventType.DELETED:
@@ -234,15 +234,16 @@ class LifecycleCheck:
     def _describe_state(self, key: Key) -> str:
         """Return, as text for a message, the Workload and queue fields that decide about its eviction or requeue."""
         workload = self._current.objects.get(key)
-        local = workload and self._current.get(
+        local_queue = workload and self._current.get(
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
         )
-        queue = local and self._current.get(Key(scheme.CLUSTER_QUEUE, "", str(local["spec"]["clusterQueue"])))
-        if not workload or not local or not queue:
+        name = str(local_queue["spec"]["clusterQueue"]) if local_queue else ""
+        queue = self._current.get(Key(scheme.CLUSTER_QUEUE, "", name))
+        if not workload or not local_queue or not queue:
             return ": its queue does not exist"
         stop_policies = (
             f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
-            for obj in (local, queue)
+            for obj in (local_queue, queue)
         )
         requeue_text = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
         wait_text = f", requeueAt is {requeue_text}" if requeue_text else ""
@@ -254,22 +255,22 @@ class LifecycleCheck:
         for key in [key for key, check_at in self._check_times.items() if check_at <= now]:
             del self._check_times[key]
             expected_conditions = self._expected_conditions(key, now)
-            actions = ", ".join(f"{_ACTION_TEXTS[kind]} ({reason})" for kind, reason in expected_conditions.items())
-            old_actions, begin = self._expected_actions.pop(key, ("", now))
-            if not actions or self._reported_actions.get(key) == actions:
+            action_text = ", ".join(f"{_ACTION_TEXTS[kind]} ({reason})" for kind, reason in expected_conditions.items())
+            old_action_text, begin = self._expected_actions.pop(key, ("", now))
+            if not action_text or self._reported_actions.get(key) == action_text:
                 continue
-            begin = begin if old_actions == actions else now
+            begin = begin if old_action_text == action_text else now
             due_at = begin + self._settings.patience
             if now < due_at or not self._has_arrived(due_at):
-                self._expected_actions[key] = actions, begin
+                self._expected_actions[key] = action_text, begin
                 self._check_times[key] = due_at
                 continue
-            self._reported_actions[key] = actions
+            self._reported_actions[key] = action_text
             document = {
                 "decision": "; ".join(_ACTION_TEXTS[kind] for kind in expected_conditions),
                 "reasons": list(expected_conditions.values()),
             }
-            message = f"Kueue took no action; we {actions}{self._describe_state(key)}"
+            message = f"Kueue took no action; we {action_text}{self._describe_state(key)}"
             yield self._create_divergence(DivergenceType.NOT_DONE, begin, key, message, {"decision": "none"}, document)
 
     def _expected_conditions(self, key: Key, now: Instant, old_workload: Obj | None = None) -> dict[str, str]:
@@ -279,9 +280,9 @@ class LifecycleCheck:
             return {}
         if old_workload is not None:
             workload_now = self._current.objects.get(key) or old_workload
-            self._current.overrides[key] = {**old_workload, "spec": workload_now["spec"]}
+            self._current.previous_objects[key] = {**old_workload, "spec": workload_now["spec"]}
         outcome: ReconcileResult = self._workload_controller.reconcile(key, self._current, now)
-        self._current.overrides.clear()
+        self._current.previous_objects.clear()
         if outcome.requeue_at is not None and old_workload is None:
             self._check_times[key] = max(outcome.requeue_at, now + 1)
         updates = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
@@ -397,15 +398,15 @@ class Followers:
         """Restart all comparisons from the current objects (`events`); existing quota reservations are not compared."""
         if self._blocked_periods is not None:
             self._blocked_periods.reset(_workloads(events), now)
-        reported: dict[str, Signature] = {}
+        missed_decisions: dict[str, Signature] = {}
         for tree in list(self._followers):
             follower = self._remove(tree)
-            reported |= follower.reported_decisions
+            missed_decisions |= follower.reported_decisions
             self._removed_counts.unseen_count += follower.uncompared_decisions
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
         self._shared = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
-        self._create_followers(events, reported, now)
+        self._create_followers(events, missed_decisions, now)
 
     def count_uncompared(self, count: int) -> None:
         """Add `count` to the number of Kueue's decisions that the shadow could not compare."""
@@ -452,17 +453,19 @@ class Followers:
             if event.type is not EventType.DELETED:
                 self._shared[event.key] = event._replace(type=EventType.ADDED, old=None)
 
-    def _create_followers(self, events: Sequence[WatchEvent], reported: dict[str, Signature], now: Instant) -> None:
+    def _create_followers(
+        self, events: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
+    ) -> None:
         """Start a comparison for each cohort tree of the objects in `events`."""
         for tree, objects in group_by_tree(events, self._trees).items():
-            self._followers[tree] = self._create_follower(objects, reported, now)
+            self._followers[tree] = self._create_follower(objects, missed_decisions, now)
 
     def _create_follower(
-        self, objects: Sequence[WatchEvent], reported: dict[str, Signature], now: Instant
+        self, objects: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
     ) -> TreeFollower:
         follower = self._follower_factory()
         follower.requeue_batch_period = self._requeue_batch_period
-        follower.reset([*self._shared.values(), *objects], reported, now)
+        follower.reset([*self._shared.values(), *objects], missed_decisions, now)
         return follower
 
     def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:

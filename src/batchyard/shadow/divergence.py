@@ -13,7 +13,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.workload import lifecycle
 from batchyard.shadow import findings
 from batchyard.shadow.observed import (
-    Observed,
+    KueueDecision,
     ObservedAdmission,
     ObservedPreemption,
     Signature,
@@ -27,7 +27,7 @@ from batchyard.shadow.state import SchedulerModel
 class ObservedDecision(NamedTuple):
     """A decision of Kueue and the time when the shadow received it."""
 
-    decision: Observed
+    decision: KueueDecision
     #: The time of arrival.
     at: Instant
 
@@ -208,7 +208,7 @@ class DivergenceDetector(DecisionReplay):
         overdue_decision = self._overdue_model_decision()
         return None if overdue_decision is None else signature_of(overdue_decision[1])
 
-    def awaits(self, signature: Signature) -> bool:
+    def awaits_decision(self, signature: Signature) -> bool:
         """Report whether batchyard's scheduler made the decision with this identity and Kueue has not made it yet."""
         return any(signature in open_decisions.first_made_at for open_decisions in self._open_decisions.values())
 
@@ -223,20 +223,20 @@ class DivergenceDetector(DecisionReplay):
         elif model_decision is not None:
             self._report_missing_decision(*model_decision)
 
-    def _find_cause(self, number: int) -> tuple[str, Decision] | None:
+    def _find_cause(self, change_number: int) -> tuple[str, Decision] | None:
         """Return batchyard's earlier decision that Kueue missed and that may explain Kueue's unpredicted one, or None.
 
-        `number` is the backlog number of Kueue's unpredicted decision. The result includes the cohort tree.
+        `change_number` is the backlog number of Kueue's unpredicted decision. The result includes the cohort tree.
         """
-        item = self.backlog.items[number]
-        tree, kueue_choice = self._tree_of(item), item.change.decision
+        pending = self.backlog.items[change_number]
+        tree, kueue_choice = self._tree_of(pending), pending.change.decision
         record = self._open_decisions.get(tree)
         for decision in record.decisions if record is not None else ():
             first_made_at = record.first_made_at.get(signature_of(decision)) if record is not None else None
             view = decision.head.workload
             is_same = kueue_choice is not None and (kueue_choice.workload == view.key or kueue_choice[-1] == view.uid)
-            first_made = None if first_made_at is None else self._settings.counted_from(first_made_at, item.arrived_at)
-            if first_made is not None and first_made < item.arrived_at - self._settings.settle and not is_same:
+            made_at = None if first_made_at is None else self._settings.counted_from(first_made_at, pending.arrived_at)
+            if made_at is not None and made_at < pending.arrived_at - self._settings.settle and not is_same:
                 return None if self._changes_for(decision) is not None else (tree, decision)
         return None
 
@@ -257,13 +257,14 @@ class DivergenceDetector(DecisionReplay):
                     return tree, decision
         return None
 
-    def _report_unpredicted_decision(self, number: int) -> None:
+    def _report_unpredicted_decision(self, change_number: int) -> None:
         """Report and apply a decision of Kueue that batchyard would not make, given its backlog number."""
-        item = self.backlog.items[number]
-        decision, tree = item.change.decision, self._tree_of(item)
+        pending = self.backlog.items[change_number]
+        decision, tree = pending.change.decision, self._tree_of(pending)
         assert decision is not None, "every number in backlog.decision_numbers has a decision"
-        finding = unpredicted_decision(ObservedDecision(decision, item.arrived_at), self.model, self._names, self._now)
-        numbers = [number]
+        kueue_decision = ObservedDecision(decision, pending.arrived_at)
+        finding = unpredicted_decision(kueue_decision, self.model, self._names, self._now)
+        numbers = [change_number]
         if isinstance(decision, ObservedPreemption):  # report all victims of one preemptor as one divergence
             numbers = [each for each in self.backlog.decision_numbers if self._has_same_preemptor(each, decision)]
         for each in numbers:
@@ -271,12 +272,12 @@ class DivergenceDetector(DecisionReplay):
         self._add_finding(finding)
         self._open_decisions.pop(tree, None)
 
-    def _has_same_preemptor(self, number: int, preemption: ObservedPreemption) -> bool:
-        decision = self.backlog.items[number].change.decision
+    def _has_same_preemptor(self, change_number: int, preemption: ObservedPreemption) -> bool:
+        decision = self.backlog.items[change_number].change.decision
         return (
             isinstance(decision, ObservedPreemption)
             and decision.preemptor_uid == preemption.preemptor_uid
-            and self.backlog.is_first_of_object(number)
+            and self.backlog.is_first_of_object(change_number)
         )
 
     def _report_missing_decision(self, tree: str, decision: Decision) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
-from batchyard.shadow.observed import Observed, ObservedAdmission, PodSets, predicted_admission
+from batchyard.shadow.observed import KueueDecision, ObservedAdmission, PodSets, predicted_admission
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
 
@@ -133,7 +133,7 @@ class ComparisonCounts:
         }
 
 
-def observed_document(decision: Observed, names: Mapping[str, str]) -> dict[str, Any]:
+def observed_document(decision: KueueDecision, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON form of a decision that Kueue made; `names` are the Workloads' names by uid."""
     if isinstance(decision, ObservedAdmission):
         return {"decision": "admit", "clusterQueue": decision.queue, "podSets": _pod_sets(decision.pod_sets)}
@@ -158,11 +158,11 @@ def predicted_document(decision: Decision | None) -> dict[str, Any]:
 
 def flavors_in_words(pod_sets: PodSets) -> str:
     """Return, as text, the pod count and the flavors of each pod set of an admission."""
-    parts = []
+    pod_set_texts = []
     for name, count, flavors in pod_sets:
         flavor_names = dict.fromkeys(flavor for _, flavor in flavors)
-        parts.append(f"{count} of {name} on {', '.join(flavor_names) or 'no flavor'}")
-    return "; ".join(parts)
+        pod_set_texts.append(f"{count} of {name} on {', '.join(flavor_names) or 'no flavor'}")
+    return "; ".join(pod_set_texts)
 
 
 def ours_in_words(decision: Decision | None) -> str:

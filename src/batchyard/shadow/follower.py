@@ -65,11 +65,11 @@ class CohortTrees:
             self._created_count += 1
             trees = [self._created_count]
             self._nodes[self._created_count] = []
-        target, *merged_trees = sorted(trees, key=lambda tree: len(self._nodes[tree]), reverse=True)
+        resulting_tree, *merged_trees = sorted(trees, key=lambda tree: len(self._nodes[tree]), reverse=True)
         for merged_tree in merged_trees:
-            self._assign_nodes(target, self._nodes.pop(merged_tree))
-        self._assign_nodes(target, [node for node in nodes if node not in self._tree_by_node])
-        return target, merged_trees
+            self._assign_nodes(resulting_tree, self._nodes.pop(merged_tree))
+        self._assign_nodes(resulting_tree, [node for node in nodes if node not in self._tree_by_node])
+        return resulting_tree, merged_trees
 
     def forget(self, tree: int) -> None:
         """Remove a cohort tree and all its nodes (Cohorts and queues)."""
@@ -155,25 +155,25 @@ COPY_INTERVAL_MAX: Final = 20_000
 FAILED_ATTEMPTS_MAX: Final = 10
 #: The number of copies that are kept.
 BASES_MAX: Final = 3
-#: The maximum number of calls replayed step by step, and of steps in other orders before both agree again.
+#: The maximum number of batches replayed step by step, and of steps in other orders before both agree again.
 STEPS_MAX: Final = 1000
 REORDERED_STEPS_MAX: Final = 12
 
 
 class ReplayBase(NamedTuple):
-    """A copy of the replay's state before its `observe` call number `number`, from which trial replays start."""
+    """A copy of the replay's state before the batch `batch_number`, from which trial replays start."""
 
     copy: ReplayCopy
-    number: int
+    batch_number: int
     #: Whether it is the state after the initial list, when it is unknown which Workloads Kueue has tried.
     is_beginning: bool = False
 
 
 class TrialStart(NamedTuple):
-    """The start of a trial replay: a copied state, and the first `observe` call that is replayed in another order."""
+    """The start of a trial replay: a copied state, and the first batch of events that is replayed in another order."""
 
     base: ReplayBase
-    number: int
+    batch_number: int
     #: Whether to assume that Kueue has tried all pending Workloads.
     has_tried_all: bool = False
 
@@ -194,14 +194,14 @@ class TreeFollower:
         self._report = report
         self._has_arrived = has_arrived
         self._orders = replay_orders(settings.settle)
-        self._calls: list[EventBatch] = []
-        #: The number of calls that are no longer in `_calls`.
-        self._dropped_calls = 0
-        #: States from which calls can be replayed, latest first.
+        self._batches: list[EventBatch] = []
+        #: The number of batches that are no longer in `_batches`.
+        self._dropped_batches = 0
+        #: States from which batches can be replayed, latest first.
         self._bases: deque[ReplayBase] = deque(maxlen=BASES_MAX)
-        #: The numbers of the calls, since the latest base, before which both schedulers agreed.
+        #: The numbers of the batches, since the latest base, before which both schedulers agreed.
         self._agreements: list[int] = []
-        #: Whether the calls since the latest base were processed in another order than that of arrival.
+        #: Whether the batches since the latest base were processed in another order than that of arrival.
         self._is_reordered = False
         #: The number of failed attempts in a row to find an order.
         self._failed_attempts = 0
@@ -247,11 +247,11 @@ class TreeFollower:
         """Whether no watch event of this cohort tree is unprocessed and no decision in it is unmatched."""
         return self._replay.is_agreed
 
-    def reset(self, events: Sequence[WatchEvent], reported: Mapping[str, Signature], now: Instant) -> None:
+    def reset(self, events: Sequence[WatchEvent], missed_decisions: Mapping[str, Signature], now: Instant) -> None:
         """Restart the comparison from the current objects (`events`); existing quota reservations are not compared."""
         self._replay.reset(events, now)
         keys = [str(event.key) for event in events]
-        self._replay.reported_decisions = {key: reported[key] for key in keys if key in reported}
+        self._replay.reported_decisions = {key: missed_decisions[key] for key in keys if key in missed_decisions}
         self._restart_bases(is_beginning=True)
         self.check_at = now
 
@@ -273,7 +273,7 @@ class TreeFollower:
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Process watch events (possibly none) in the order of arrival, and report the divergences now certain."""
-        self._calls.append(EventBatch(events, now))
+        self._batches.append(EventBatch(events, now))
         self._replay.add_events(events, now)
         self._replay.advance(now)
         while (
@@ -292,23 +292,23 @@ class TreeFollower:
 
     def _record_agreement(self) -> None:
         """Record whether both schedulers agree after the latest `observe` call; copy the replay periodically."""
-        number = self._dropped_calls + len(self._calls)
-        call_count = number - self._bases[0].number
+        batch_number = self._dropped_batches + len(self._batches)
+        batch_count = batch_number - self._bases[0].batch_number
         if self._replay.is_agreed:
-            if self._is_reordered or call_count >= max(COPY_INTERVAL_MIN, self._replay.size):
+            if self._is_reordered or batch_count >= max(COPY_INTERVAL_MIN, self._replay.workload_count):
                 self._add_base()
             else:
-                self._agreements.append(number)
-        elif call_count >= COPY_INTERVAL_MAX:
+                self._agreements.append(batch_number)
+        elif batch_count >= COPY_INTERVAL_MAX:
             self._add_base()
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
         """Copy the replay's current state as a start for later trial replays; drop events before the oldest copy."""
-        base = ReplayBase(ReplayCopy(self._replay), self._dropped_calls + len(self._calls), is_beginning)
+        base = ReplayBase(ReplayCopy(self._replay), self._dropped_batches + len(self._batches), is_beginning)
         self._bases.appendleft(base)
         self._agreements, self._is_reordered = [], False
-        first_number = self._bases[-1].number
-        self._calls, self._dropped_calls = self._calls[first_number - self._dropped_calls :], first_number
+        first_number = self._bases[-1].batch_number
+        self._batches, self._dropped_batches = self._batches[first_number - self._dropped_batches :], first_number
 
     def _restart_bases(self, *, is_beginning: bool = False) -> None:
         self._bases.clear()
@@ -318,11 +318,11 @@ class TreeFollower:
         """Search an order of recent watch events in which both schedulers agree; continue with that replay, if any."""
         missing_signature = self._replay.overdue_signature()
         # If no order helps repeatedly, for example because settings differ, only one start is tried.
-        starts = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
-        for start in islice(self._trial_starts(), starts):
+        start_count_max = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
+        for start in islice(self._trial_starts(), start_count_max):
             for trial in self._run_trials(start):
                 trial.advance(now)
-                if not trial.is_overdue and (missing_signature is None or not trial.awaits(missing_signature)):
+                if not trial.is_overdue and (missing_signature is None or not trial.awaits_decision(missing_signature)):
                     trial.changes_first = False
                     trial.findings = self._replay.findings  # findings reported before are not reported again
                     self._replay = trial
@@ -335,50 +335,50 @@ class TreeFollower:
 
     def _run_trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
         """Yield one trial replay of the watch events since `start` per order and requeue batching time."""
-        calls = self._calls[start.number - self._dropped_calls :]
+        batches = self._batches[start.batch_number - self._dropped_batches :]
         for period in dict.fromkeys((self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)):
             for order in self._orders:
                 trial = self._create_trial(start, period)
-                for batch in arrange_batches(calls, order):
-                    _apply_calls(trial, batch, order)
+                for group in arrange_batches(batches, order):
+                    _apply_batches(trial, group, order)
                 yield trial
-            yield self._replay_lazily(self._create_trial(start, period), calls)
-            if len(calls) <= STEPS_MAX:
-                yield self._replay_in_steps(self._create_trial(start, period), calls)
+            yield self._replay_lazily(self._create_trial(start, period), batches)
+            if len(batches) <= STEPS_MAX:
+                yield self._replay_in_steps(self._create_trial(start, period), batches)
 
     def _create_trial(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
         """Return a trial replay that has processed all watch events before the trial's start."""
-        base, number, has_tried_all = start
+        base, batch_number, has_tried_all = start
         trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
         if has_tried_all:
             trial.assume_all_tried()
-        for call in self._calls[base.number - self._dropped_calls : number - self._dropped_calls]:
-            trial.add_events(call.events, call.now)
-            trial.advance(call.now)
+        for batch in self._batches[base.batch_number - self._dropped_batches : batch_number - self._dropped_batches]:
+            trial.add_events(batch.events, batch.now)
+            trial.advance(batch.now)
         return trial
 
-    def _replay_lazily(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
+    def _replay_lazily(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
         """Replay watch events by resource version, with a scheduling cycle only where a decision of Kueue needs one.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
         that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
         between them.
         """
-        for batch in group_by_revision(calls, self._settings.settle):
+        for group in group_by_revision(batches, self._settings.settle):
             trial.is_lazy = True
-            for call in batch:
-                _apply_calls(trial, [call], self._orders[0])
+            for batch in group:
+                _apply_batches(trial, [batch], self._orders[0])
             trial.is_lazy = False
-            trial.advance(batch[-1].now)
+            trial.advance(group[-1].now)
         return trial
 
-    def _replay_in_steps(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
+    def _replay_in_steps(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
         """Replay watch events by resource version, and choose an order for each section between two agreements."""
         agreed_copy, section_start = ReplayCopy(trial), 0
-        steps = list(by_revision(calls))
+        steps = list(by_revision(batches))
         for position, step in enumerate(steps):
-            _apply_calls(trial, step, self._orders[0])
+            _apply_batches(trial, step, self._orders[0])
             orders = self._orders if position - section_start < REORDERED_STEPS_MAX else ()
             candidates = (
                 _replay_steps(agreed_copy, steps[section_start : position + 1], order)
@@ -396,15 +396,15 @@ class TreeFollower:
         agreements = [] if self._is_reordered else self._agreements
         if agreements:
             yield TrialStart(latest_base, agreements[-1])
-            time_max = self._calls[agreements[-1] - self._dropped_calls - 1].now - SECOND
-            numbers = [number for number in agreements if self._calls[number - self._dropped_calls - 1].now < time_max]
+            time_max = self._batches[agreements[-1] - self._dropped_batches - 1].now - SECOND
+            numbers = [each for each in agreements if self._batches[each - self._dropped_batches - 1].now < time_max]
             if numbers:
                 yield TrialStart(latest_base, numbers[-1])
         for base in self._bases:
-            if base.number < self._dropped_calls + len(self._calls):
-                yield TrialStart(base, base.number)
+            if base.batch_number < self._dropped_batches + len(self._batches):
+                yield TrialStart(base, base.batch_number)
                 if base.is_beginning:
-                    yield TrialStart(base, base.number, has_tried_all=True)
+                    yield TrialStart(base, base.batch_number, has_tried_all=True)
 
 
 def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
@@ -412,18 +412,18 @@ def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
     return [event for event in events if nodes_of(event.key, event.obj)]
 
 
-def _apply_calls(trial: DivergenceDetector, calls: Sequence[EventBatch], order: ReplayOrder) -> None:
+def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], order: ReplayOrder) -> None:
     """Add batches of watch events to a trial replay, and let batchyard's scheduler decide once after them."""
     trial.changes_first = order.changes_first
-    for events, at in calls:
+    for events, at in batches:
         trial.add_events(events, at)
-    trial.advance(calls[-1].now)
+    trial.advance(batches[-1].now)
 
 
-def _replay_steps(base: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
+def _replay_steps(copy: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
     """Replay steps from a copied state; by resource version, each step is one batch. Return the replay."""
-    trial = base.restore()
+    trial = copy.restore()
     for step in steps:
-        for batch in [step] if order.by_revision else [[call] for call in step]:
-            _apply_calls(trial, batch, order)
+        for group in [step] if order.by_revision else [[batch] for batch in step]:
+            _apply_batches(trial, group, order)
     return trial

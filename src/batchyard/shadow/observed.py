@@ -52,14 +52,14 @@ class ObservedPreemption(NamedTuple):
     preemptor_uid: str
 
 
-Observed: TypeAlias = ObservedAdmission | ObservedPreemption
+KueueDecision: TypeAlias = ObservedAdmission | ObservedPreemption
 
 
 class ObservedChange(NamedTuple):
     """A watch event, with the admission or preemption by Kueue that it shows, if any."""
 
     event: WatchEvent
-    decision: Observed | None = None
+    decision: KueueDecision | None = None
     #: Whether quota was released and reserved again between two watch events: the decision is unknown.
     is_unseen: bool = False
     #: Whether the change affects no decision, such as pod readiness: its order does not matter.
@@ -108,11 +108,11 @@ def predicted_admission(decision: Admit) -> ObservedAdmission:
 
 def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
     """Return the preemption in a Workload's conditions; None if the Workload was evicted for another reason."""
-    eviction, preemption = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
-    if eviction is None or eviction["reason"] != evictions.EVICTED_BY_PREEMPTION or preemption is None:
+    evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
+    if evicted is None or evicted["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
         return None
-    preemptor_uid = parse_preemptor_uid(str(preemption.get("message") or eviction.get("message") or ""))
-    return ObservedPreemption(view.key, str(preemption["reason"]), preemptor_uid)
+    preemptor_uid = parse_preemptor_uid(str(preempted.get("message") or evicted.get("message") or ""))
+    return ObservedPreemption(view.key, str(preempted["reason"]), preemptor_uid)
 
 
 def _is_idle(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
@@ -174,30 +174,30 @@ class ChangeBacklog:
     @property
     def uncompared_decisions(self) -> int:
         """The number of Kueue's decisions in the backlog, including those whose details are unknown."""
-        return sum(item.change.decision is not None or item.change.is_unseen for item in self.items.values())
+        return sum(pending.change.decision is not None or pending.change.is_unseen for pending in self.items.values())
 
-    def take(self, number: int) -> PendingChange:
+    def take(self, change_number: int) -> PendingChange:
         """Remove the change with this number from the backlog and return it."""
-        item = self.items.pop(number)
-        self.decision_numbers.pop(number, None)
-        numbers = self._by_key[item.key]
-        numbers.remove(number)
+        pending = self.items.pop(change_number)
+        self.decision_numbers.pop(change_number, None)
+        numbers = self._by_key[pending.key]
+        numbers.remove(change_number)
         if not numbers:
-            del self._by_key[item.key]
-        return item
+            del self._by_key[pending.key]
+        return pending
 
     def first_decision_of(self, workload: str) -> int | None:
         """Return the number of a Workload's first relevant change if that is a decision of Kueue; otherwise None."""
         number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return number if number in self.decision_numbers else None
 
-    def is_first_of_object(self, number: int) -> bool:
+    def is_first_of_object(self, change_number: int) -> bool:
         """Report whether no earlier change in the backlog affects decisions about the same object."""
-        return self._first_relevant(self.items[number].key) == number
+        return self._first_relevant(self.items[change_number].key) == change_number
 
-    def earlier_changes(self, number: int) -> list[int]:
+    def earlier_changes(self, change_number: int) -> list[int]:
         """Return the numbers of the earlier changes in the backlog of the same object."""
-        return [each for each in self._by_key[self.items[number].key] if each < number]
+        return [each for each in self._by_key[self.items[change_number].key] if each < change_number]
 
     def _first_relevant(self, key: Key) -> int | None:
         numbers = self._by_key.get(key, ())
@@ -276,22 +276,22 @@ Signature: TypeAlias = tuple[object, ...]
 def matching_changes(decision: Decision, backlog: ChangeBacklog, snapshot: Snapshot) -> Sequence[int] | None:
     """Return the backlog numbers of Kueue's changes that carry out a predicted decision; None if one is missing."""
     if isinstance(decision, Admit):
-        number = backlog.first_decision_of(decision.head.workload.key)
-        if number is not None and backlog.items[number].change.decision == predicted_admission(decision):
-            return (number,)
+        change_number = backlog.first_decision_of(decision.head.workload.key)
+        if change_number is not None and backlog.items[change_number].change.decision == predicted_admission(decision):
+            return (change_number,)
         return None
     if not isinstance(decision, Preempt):
         return None
-    numbers: list[int] = []
+    change_numbers: list[int] = []
     for target in decision.targets:
         if target.workload.evicted:
             continue
-        number = backlog.first_decision_of(target.workload.key)
+        change_number = backlog.first_decision_of(target.workload.key)
         expected_eviction = ObservedPreemption(target.workload.key, target.reason, decision.head.workload.uid)
-        if number is None or backlog.items[number].change.decision != expected_eviction:
+        if change_number is None or backlog.items[change_number].change.decision != expected_eviction:
             return match_equivalent_victims(decision, backlog.evictions_for(decision.head.workload.uid), snapshot)
-        numbers.append(number)
-    return numbers
+        change_numbers.append(change_number)
+    return change_numbers
 
 
 def signature_of(decision: Decision) -> Signature:

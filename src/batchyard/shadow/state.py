@@ -116,16 +116,17 @@ class SchedulerModel:
             else []
         )
 
-    def parked_head(self, workload: str, begin: Instant) -> Head | None:
-        """Return a Workload as a head if it became inadmissible at or after `begin`; otherwise None."""
-        position = self._pending_position(workload)
-        if position is None or (parked_at := position[0].parked_at(workload)) is None or parked_at < begin:
+    def parked_head(self, workload: str, since: Instant) -> Head | None:
+        """Return a Workload as a head if it became inadmissible at or after `since`; otherwise None."""
+        pending_position = self._pending_position(workload)
+        parked_at = None if pending_position is None else pending_position[0].parked_at(workload)
+        if pending_position is None or parked_at is None or parked_at < since:
             return None
-        return position[0].head_of(workload)
+        return pending_position[0].head_of(workload)
 
-    def may_be_late(self, head: Head, begin: Instant) -> bool:
-        """Report whether Kueue may still try a Workload ahead of `head`: one that became inadmissible since `begin`."""
-        return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, begin)
+    def may_be_late(self, head: Head, since: Instant) -> bool:
+        """Report whether Kueue may still try a Workload ahead of `head`: one inadmissible since `since` or later."""
+        return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def return_to_line(self, head: Head) -> None:
         """Move one inadmissible Workload back to the active heap of its ClusterQueue."""
@@ -150,7 +151,7 @@ class SchedulerModel:
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
         """Run a cycle of batchyard's scheduler with these heads, and return its decisions."""
         self._cycle_number += 1
-        return self._cycle().run(heads)
+        return self._create_cycle().run(heads)
 
     def decide_alone(self, workload: str) -> Decision | None:
         """Return the decision of batchyard's scheduler for one Workload as the only head; None if it is not pending."""
@@ -158,18 +159,18 @@ class SchedulerModel:
         queue = None if view is None else self.queue_of(view)
         if view is None or queue is None or self.index.snapshot.holder(workload) is not None:
             return None
-        return self._cycle().run([Head(view, queue)])[0]
+        return self._create_cycle().run([Head(view, queue)])[0]
 
     def requeue_heads(self, decisions: Iterable[Decision]) -> None:
         """Requeue the heads that stay pending or wait for their victims, as the scheduler does after a cycle."""
         parked_flags: list[tuple[Decision, bool]] = []
         for decision in decisions:
-            parks = False
+            is_parked = False
             if isinstance(decision, StayPending | Preempt):
-                parks = self.index.queue_manager.requeue(
+                is_parked = self.index.queue_manager.requeue(
                     decision.head, decision.last_assignment, self._requeue_reason(decision)
                 )
-            parked_flags.append((decision, parks))
+            parked_flags.append((decision, is_parked))
         self._quiescence_detector.look(parked_flags)
 
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
@@ -223,7 +224,7 @@ class SchedulerModel:
         local_queue = self.index.workload_cache.local_queues.get(key)
         return None if local_queue is None else self.tree_of_queue(local_queue.cluster_queue)
 
-    def _cycle(self) -> Cycle:
+    def _create_cycle(self) -> Cycle:
         return Cycle(self.index.snapshot, self._policy, self.index.namespaces, self._cycle_number)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -275,7 +276,7 @@ class BlockedPeriods:
 
 
 #: The tree name for changes that affect all trees.
-ALL: Final = "*"
+ALL_TREES: Final = "*"
 #: The number of deleted Workloads whose names are kept: later decisions may refer to them.
 _DELETED_NAMES_MAX: Final = 1000
 
@@ -337,7 +338,7 @@ class ShadowState:
         self.model.index.queue_manager.requeue_batch_period = requeue_batch_period
 
     @property
-    def size(self) -> int:
+    def workload_count(self) -> int:
         """The number of known Workloads, including recently deleted ones."""
         return len(self._names)
 
@@ -371,11 +372,11 @@ class ShadowState:
     def _tree(self, queue: str) -> str:
         return self.model.tree_of_queue(queue) or queue
 
-    def _tree_of(self, item: observed.PendingChange) -> str:
+    def _tree_of(self, pending: observed.PendingChange) -> str:
         """Return the cohort tree that a pending change affects; `*` if it affects all trees."""
-        event = item.change.event
+        event = pending.change.event
         if event.key.kind == scheme.WORKLOAD:
             return self.model.tree_of(str(event.key), event.obj) or str(event.key)
         if event.key.kind == scheme.LOCAL_QUEUE:
             return self._tree(event.obj["spec"]["clusterQueue"])
-        return ALL
+        return ALL_TREES
