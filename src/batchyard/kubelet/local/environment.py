@@ -80,8 +80,8 @@ def field_value_for_file(pod: Obj, path: str) -> str:
         return _metadata_entry(metadata, path, field, subscript)
     match path:
         case "metadata.annotations" | "metadata.labels":
-            entries: Mapping[str, str] = metadata.get(field.removeprefix("metadata.")) or {}
-            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(entries.items()))
+            values_by_key: Mapping[str, str] = metadata.get(field.removeprefix("metadata.")) or {}
+            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(values_by_key.items()))
         case "metadata.name" | "metadata.namespace" | "metadata.uid":
             return str(metadata.get(field.removeprefix("metadata.")) or "")
     raise InputError(f"unsupported fieldPath: {path}")
@@ -125,12 +125,12 @@ def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], def
         raise InputError(f"unsupported container resource : {resource}")
     container = _find_container(pod_fields.pod, selector.get("containerName") or default_container)
     amounts: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    nano = meta.parse_quantity(amounts.get(name) or "0")
-    if kind == "limits" and not nano and name in _NODE_LIMITED_RESOURCES:
-        nano = _default_limit(pod_fields, name)
-    unit = 1_000_000 if name == "cpu" else meta.NANO
+    nano_amount = meta.parse_quantity(amounts.get(name) or "0")
+    if kind == "limits" and not nano_amount and name in _NODE_LIMITED_RESOURCES:
+        nano_amount = _default_limit(pod_fields, name)
+    nano_per_unit = 1_000_000 if name == "cpu" else meta.NANO
     divisor = meta.parse_quantity(selector.get("divisor") or "1") or meta.NANO
-    return str(-(-_divide_rounding_up(nano, unit) // _divide_rounding_up(divisor, unit)))
+    return str(-(-_divide_rounding_up(nano_amount, nano_per_unit) // _divide_rounding_up(divisor, nano_per_unit)))
 
 
 def _default_limit(pod_fields: PodFields, name: str) -> int:
@@ -141,8 +141,8 @@ def _default_limit(pod_fields: PodFields, name: str) -> int:
     return min((nano for nano in limits if nano), default=0)
 
 
-def _divide_rounding_up(nano: int, unit: int) -> int:
-    return -(-nano // unit)
+def _divide_rounding_up(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
 
 
 def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
@@ -165,7 +165,7 @@ ARGUMENTS_LENGTH_MAX: Final = 2 * 1024 * 1024
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
-def expand_references(text: str, lookup: Callable[[str], str | None]) -> str:
+def expand_references(text: str, find_value: Callable[[str], str | None]) -> str:
     """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
     Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
@@ -176,7 +176,7 @@ def expand_references(text: str, lookup: Callable[[str], str | None]) -> str:
     def replace_reference(match: re.Match[str]) -> str:
         nonlocal length
         name = match.group(1)
-        value = "$" if name is None else lookup(name)
+        value = "$" if name is None else find_value(name)
         if value is None:
             return match.group(0)
         length += len(value)
@@ -195,15 +195,15 @@ def too_long_error() -> InputError:
 
 def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
     """Expand the variable references in a path; return the path, and the sorted names of unset or empty variables."""
-    missing: dict[str, None] = {}
+    missing_names: dict[str, None] = {}
 
-    def lookup(name: str) -> str:
+    def find_value(name: str) -> str:
         value = variables.get(name, "")
         if not value:
-            missing[name] = None
+            missing_names[name] = None
         return value
 
-    return expand_references(text, lookup), sorted(missing)
+    return expand_references(text, find_value), sorted(missing_names)
 
 
 # Service environment variables.
@@ -349,30 +349,30 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
     return {**{name: value for name, value in services.items() if name not in variables}, **variables}
 
 
-def _variables_from_object(source: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
+def _variables_from_object(env_from: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
     """Return the variables of a container's `envFrom` entry: all data of a ConfigMap or Secret, with the prefix."""
-    entry = next(((field, source[field]) for field in ("configMapRef", "secretRef") if source.get(field)), None)
+    entry = next(((field, env_from[field]) for field in ("configMapRef", "secretRef") if env_from.get(field)), None)
     if entry is None:
         return {}
     field, reference = entry
     config = _find_referenced(field, reference, namespace, reader)
-    prefix: str = source.get("prefix") or ""
+    prefix: str = env_from.get("prefix") or ""
     return {prefix + key: value for key, value in sorted(config.variable_values.items())} if config is not None else {}
 
 
 def _value_from_source(
-    pod_fields: PodFields, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader
+    pod_fields: PodFields, container: Mapping[str, Any], value_from: Mapping[str, Any], reader: Reader
 ) -> str | None:
-    """Return the value of a variable defined by `valueFrom` (`source`); None if the variable stays unset."""
-    if source.get("fieldRef"):
-        return field_value_for_variable(pod_fields, source["fieldRef"]["fieldPath"])
-    if source.get("resourceFieldRef"):
-        return resource_field_value(pod_fields, source["resourceFieldRef"], container["name"])
-    if source.get("fileKeyRef"):
+    """Return the value of a variable defined by its field `valueFrom`; None if the variable stays unset."""
+    if value_from.get("fieldRef"):
+        return field_value_for_variable(pod_fields, value_from["fieldRef"]["fieldPath"])
+    if value_from.get("resourceFieldRef"):
+        return resource_field_value(pod_fields, value_from["resourceFieldRef"], container["name"])
+    if value_from.get("fileKeyRef"):
         raise InputError("fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef")
     for field in ("configMapKeyRef", "secretKeyRef"):
-        if source.get(field):
-            return _value_from_key(field, source[field], pod_fields.pod["metadata"].get("namespace") or "", reader)
+        if value_from.get(field):
+            return _value_from_key(field, value_from[field], pod_fields.pod["metadata"].get("namespace") or "", reader)
     return ""
 
 
@@ -382,8 +382,8 @@ def _value_from_key(field: str, reference: Mapping[str, Any], namespace: str, re
         return None
     key: str = reference["key"]
     if key not in config.variable_values and not reference.get("optional"):
-        noun = _REFERENCE_KINDS[field][1]
-        raise InputError(f"couldn't find key {key} in {noun} {namespace}/{reference.get('name') or ''}")
+        kind_name = _REFERENCE_KINDS[field][1]
+        raise InputError(f"couldn't find key {key} in {kind_name} {namespace}/{reference.get('name') or ''}")
     return config.variable_values.get(key)
 
 

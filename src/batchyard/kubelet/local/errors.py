@@ -64,14 +64,14 @@ def quote_like_go(text: str) -> str:
 
 
 def _escape_character(char: str) -> str:
-    code = ord(char)
+    code_point = ord(char)
     if char in _ESCAPES:
         return _ESCAPES[char]
     if char.isprintable():
         return char
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+    if code_point < 0x80:
+        return f"\\x{code_point:02x}"
+    return f"\\u{code_point:04x}" if code_point <= 0xFFFF else f"\\U{code_point:08x}"
 
 
 # Source of the messages: pkg/kubelet/util/manager (NewNotFound of `configmap` and `secret`).
@@ -83,7 +83,7 @@ class ConfigData(NamedTuple):
     #: Values for environment variables. Bytes that are not UTF-8 use surrogate escapes, as in `os.environ`.
     variable_values: Mapping[str, str]
     #: Contents for files.
-    contents: Mapping[str, bytes]
+    file_contents: Mapping[str, bytes]
 
 
 def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | None:

@@ -19,7 +19,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import ContainerError, find_secret, quote_like_go
 from batchyard.kubelet.local.pod_actions import ContainerStart
 from batchyard.kubelet.local.runs import ObservedRun, image_run_request
-from batchyard.kubelet.local.status import UNKNOWN, StartProblem
+from batchyard.kubelet.local.status import LOST_REASON, StartProblem
 
 ERR_IMAGE_NEVER_PULL: Final = "ErrImageNeverPull"
 ERR_IMAGE_PULL: Final = "ErrImagePull"
@@ -167,14 +167,14 @@ class ImageWait(NamedTuple):
     """A container that waits for its image: the reported reason, and when to check again (None: on a change)."""
 
     problem: StartProblem | None
-    until: Instant | None = None
+    check_at: Instant | None = None
 
 
 class ImageRequest(NamedTuple):
     """An image pull to start: its number, and how many pulls failed before for the same container start."""
 
-    number: int
-    failures: int
+    pull_number: int
+    failed_pulls: int
 
 
 class ImageSources(NamedTuple):
@@ -192,7 +192,7 @@ def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWa
     if last_pull is None or last_pull.attempt != start.attempt:
         return ImageRequest(_pull_number(last_pull) + 1, 0)
     if last_pull.is_alive:
-        return ImageWait(previous_image_problem(container.reported))
+        return ImageWait(previous_image_problem(container.status))
     if last_pull.exit_code == 0:
         metadata: Mapping[str, Any] = last_pull.status["image"]
         return metadata
@@ -207,28 +207,28 @@ def image_pull_request(
     spec = {
         "kind": "image",
         "for": start.container.name,
-        "number": pull_request.number,
+        "number": pull_request.pull_number,
         "attempt": start.attempt,
-        "sandbox": start.container.sandbox,
-        "failures": pull_request.failures,
+        "sandbox": start.container.sandbox_number,
+        "failures": pull_request.failed_pulls,
         "image": name,
         "engine": mapping.engine,
         "cacheBytes": sources.cache_bytes,
         "named": mapping.image or name,
         "reference": full_image_reference(mapping.image or name),
-        "policy": effective_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", mapping),
+        "policy": effective_pull_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", mapping),
         "workingDir": start.container.spec.get("workingDir") or "",
-        "auth": credentials(pod, sources.reader),
+        "auth": registry_credentials(pod, sources.reader),
     }
     return image_run_request(pod, spec)
 
 
-def effective_policy(policy: str, mapping: ImageMapping) -> str:
+def effective_pull_policy(policy: str, mapping: ImageMapping) -> str:
     """Return the image pull policy to use: `Always` means the default policy if another image replaces the image."""
     return default_pull_policy(mapping.image) if policy == "Always" and mapping.image else policy
 
 
-def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
+def registry_credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
     """Return the registry credentials of a pod's imagePullSecrets in docker's config format; empty for none.
 
     Missing Secrets are skipped.
@@ -236,9 +236,9 @@ def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
     auths: dict[str, Any] = {}
     for secret_reference in pod["spec"].get("imagePullSecrets") or ():
         secret = find_secret(reader, pod["metadata"]["namespace"], secret_reference.get("name") or "")
-        values = {} if secret is None else secret.variable_values
+        secret_values = {} if secret is None else secret.variable_values
         for key in _PULL_SECRET_KEYS:
-            for host, entry in _parse_pull_secret(values.get(key, "")).items():
+            for host, entry in _parse_pull_secret(secret_values.get(key, "")).items():
                 auths.setdefault(host, entry)
     return {"auths": auths} if auths else {}
 
@@ -247,30 +247,30 @@ def _parse_pull_secret(text: str) -> dict[str, Any]:
     """Return the registry credentials in a pull Secret's data, by host; empty if the data is malformed."""
     try:
         document = json.loads(text or "{}")
-        entries = document.get("auths", document) if isinstance(document, dict) else {}
-        return {host: {"auth": _basic_auth(entry)} for host, entry in entries.items()}
+        entries_by_host = document.get("auths", document) if isinstance(document, dict) else {}
+        return {host: {"auth": _basic_auth(entry)} for host, entry in entries_by_host.items()}
     except (ValueError, AttributeError, binascii.Error):
         return {}
 
 
-def _basic_auth(entry: Mapping[str, Any]) -> str:
-    user_and_password = f"{entry.get('username', '')}:{entry.get('password', '')}"
-    return entry.get("auth") or base64.b64encode(user_and_password.encode()).decode()
+def _basic_auth(registry_entry: Mapping[str, Any]) -> str:
+    user_and_password = f"{registry_entry.get('username', '')}:{registry_entry.get('password', '')}"
+    return registry_entry.get("auth") or base64.b64encode(user_and_password.encode()).decode()
 
 
 def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
-    failures = int(last_pull.obj["spec"]["failures"])
-    next_request = ImageRequest(_pull_number(last_pull) + 1, failures + 1)
-    wait = exponential_backoff(_BACKOFF_MIN, _BACKOFF_MAX, failures + 1)
+    failed_pulls = int(last_pull.obj["spec"]["failures"])
+    next_request = ImageRequest(_pull_number(last_pull) + 1, failed_pulls + 1)
+    backoff = exponential_backoff(_BACKOFF_MIN, _BACKOFF_MAX, failed_pulls + 1)
     reason = last_pull.status.get("reason") or ERR_IMAGE_PULL
-    error = ContainerError(ERR_IMAGE_PULL if reason == UNKNOWN else reason, last_pull.status.get("message") or "")
+    error = ContainerError(ERR_IMAGE_PULL if reason == LOST_REASON else reason, last_pull.status.get("message") or "")
     if reason == ERR_IMAGE_NEVER_PULL:
-        wait = _BACKOFF_MIN
+        backoff = _BACKOFF_MIN
     elif now >= last_pull.ended_at + _ERROR_REPORT_TIME:
         error = image_pull_back_off_error(str(last_pull.obj["spec"]["image"]), error)
-    if now >= last_pull.ended_at + wait:
+    if now >= last_pull.ended_at + backoff:
         return next_request
-    end_time = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else wait)
+    end_time = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else backoff)
     return ImageWait(StartProblem(error.reason, error.message), end_time)
 
 

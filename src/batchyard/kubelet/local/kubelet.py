@@ -136,8 +136,8 @@ def _pulled_event(key: Key, image: str) -> EventRecord:
 
 
 def _waiting_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    waiting: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
-    return waiting
+    waiting_state: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
+    return waiting_state
 
 
 def _pod_key(pod: Obj) -> Key:
@@ -179,8 +179,8 @@ def _source_intervals(source: Mapping[str, Any]) -> Iterator[Duration]:
 
 
 def _downward_items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    items: list[Mapping[str, Any]] = (source.get("downwardAPI") or {}).get("items") or []
-    return items
+    file_items: list[Mapping[str, Any]] = (source.get("downwardAPI") or {}).get("items") or []
+    return file_items
 
 
 #: The delay before a failed start is retried if nothing changes.
@@ -258,8 +258,8 @@ class LocalKubelet:
             self._warnings.pop(key, None)
             return ReconcileResult(writes)
         runs = reader.list(RUN, uid)
-        advance = self._clean_up_ended if is_terminal(pod) else self._advance_pod
-        outcome = advance(pod, runs, reader, now)
+        reconcile_pod = self._clean_up_ended if is_terminal(pod) else self._advance_pod
+        outcome = reconcile_pod(pod, runs, reader, now)
         outcome.writes[:0] = writes
         return outcome
 
@@ -274,15 +274,17 @@ class LocalKubelet:
                 pod_state, pod_actions.termination_of(pod_state, now) or pod_actions.graceful_termination(pod, 0), now
             )
             return self._build_result(pod_state, actions, reader, now)
-        alive = [run for run in map(run_of, runs) if run.is_alive]
-        stops: list[Write] = [Update(with_stop_request(run, StopRequest(now, 0))) for run in alive if run.stop is None]
-        if any("terminated" not in c.reported.get("state", {}) for c in pod_state.containers if c.runs):
+        live_runs = [run for run in map(run_of, runs) if run.is_alive]
+        stops: list[Write] = [
+            Update(with_stop_request(run, StopRequest(now, 0))) for run in live_runs if run.stop is None
+        ]
+        if any("terminated" not in c.status.get("state", {}) for c in pod_state.containers if c.runs):
             result = self._build_result(pod_state, pod_actions.PodActions(has_ended=True), reader, now)
             return ReconcileResult([*stops, *result.writes], result.events)
         # The finalizer is for simulated pods, which save their work; real pods do that themselves.
         if is_kept_by_finalizer(pod):
             return ReconcileResult([*stops, *remove_work_finalizer(pod)])
-        if alive or not awaits_deletion(pod):
+        if live_runs or not awaits_deletion(pod):
             return ReconcileResult(stops)
         metadata = pod["metadata"]
         key = Key(scheme.POD, metadata["namespace"], metadata["name"])
@@ -314,14 +316,14 @@ class LocalKubelet:
             events.append(EventRecord(key, "Warning", "FailedMount", volume_error))
         problem = volume_error or next((start_problem.reason for start_problem in desired_runs.problems.values()), "")
         self._remember_problem(key, problem)
-        candidates = [actions.next_check_at, now + _RETRY_DELAY if problem else None]
-        candidates += [self._refresh_volumes(pod_state, reader, desired_runs, now), *desired_runs.check_times]
+        requeue_times = [actions.next_check_at, now + _RETRY_DELAY if problem else None]
+        requeue_times += [self._refresh_volumes(pod_state, reader, desired_runs, now), *desired_runs.check_times]
         status_writes = [UpdateStatus(new_pod)] if new_pod["status"] != pod.get("status") else []
         events += pod_events(pod_state, actions, desired_runs.problems, new_pod, now)
         return ReconcileResult(
             [*desired_runs.writes, *status_writes],
             events,
-            requeue_at=min((time for time in candidates if time is not None), default=None),
+            requeue_at=min((time for time in requeue_times if time is not None), default=None),
         )
 
     def _compute_desired_runs(
@@ -337,11 +339,11 @@ class LocalKubelet:
         for start in actions.starts:
             request = self._requests.container(pod_state, start, reader, now)
             if isinstance(request, images.ImageWait):
-                desired_runs.check_times.append(request.until)
+                desired_runs.check_times.append(request.check_at)
                 problem = request.problem
             else:
                 desired_runs.writes.extend([*_delete_outdated_runs(start, request), Create(request)])
-                problem = images.previous_image_problem(start.container.reported) if run_of(request).image_for else None
+                problem = images.previous_image_problem(start.container.status) if run_of(request).image_for else None
             if problem is not None:
                 desired_runs.problems[start.container.name] = problem
         return desired_runs

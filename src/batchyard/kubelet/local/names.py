@@ -51,8 +51,8 @@ class Hostname(NamedTuple):
         """All names in the pod's own /etc/hosts entry, the longest first."""
         if not self.domain:
             return [self.name]
-        short = self.name.removesuffix(f".{self.domain}")
-        return [f"{short}.{self.domain}", short]
+        short_name = self.name.removesuffix(f".{self.domain}")
+        return [f"{short_name}.{self.domain}", short_name]
 
 
 def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
@@ -98,8 +98,8 @@ def _truncate_name(name: str) -> str:
 
 
 _POD_NAME_LABELS: Final = 2
-_SERVICE: Final = "svc"
-_POD: Final = "pod"
+_SERVICE_RECORD: Final = "svc"
+_POD_RECORD: Final = "pod"
 _REVERSE_SUFFIX: Final = ".in-addr.arpa"
 
 
@@ -109,10 +109,10 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
     if not separator or not name.endswith(f".{domain}"):
         return None
     *name_labels, record_type = prefix.split(".")
-    if record_type == _POD and len(name_labels) == _POD_NAME_LABELS:
+    if record_type == _POD_RECORD and len(name_labels) == _POD_NAME_LABELS:
         return _parse_dashed_address(name_labels[0])
-    if record_type != _SERVICE or not 2 <= len(name_labels) <= 3:
-        return [] if record_type in {_POD, _SERVICE} and not name_labels else None
+    if record_type != _SERVICE_RECORD or not 2 <= len(name_labels) <= 3:
+        return [] if record_type in {_POD_RECORD, _SERVICE_RECORD} and not name_labels else None
     *hostname, service, namespace = name_labels
     service_object = reader.get(Key(scheme.SERVICE, namespace, service))
     if service_object is None:
@@ -136,7 +136,7 @@ def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | N
         if (pod.get("status") or {}).get("podIP") != address or not spec.get("hostname") or not spec.get("subdomain"):
             continue
         if reader.get(Key(scheme.SERVICE, metadata["namespace"], spec["subdomain"])) is not None:
-            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE}.{domain}"]
+            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE_RECORD}.{domain}"]
     return None
 
 

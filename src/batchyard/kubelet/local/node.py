@@ -32,7 +32,7 @@ class NodeInventory:
     capacity: Mapping[str, str]
     allocatable: Mapping[str, str]
     #: `nodeInfo` of its status.
-    info: Mapping[str, Any]
+    node_info: Mapping[str, Any]
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Mapping[str, Any]] = ()
 
@@ -90,7 +90,7 @@ class LocalNode:
             "capacity": dict(machine.capacity),
             "allocatable": dict(machine.allocatable),
             "addresses": addresses,
-            "nodeInfo": dict(machine.info),
+            "nodeInfo": dict(machine.node_info),
         }
         is_same = all(old.get(name) == value for name, value in fields.items())
         new_node = conditions.with_resumed_heartbeats(node if is_same else with_status(node, {**old, **fields}), now)
@@ -107,8 +107,8 @@ def _is_report_due(node: Obj, now: Instant) -> bool:
 
 def _with_heartbeat(node: Obj, now: Instant) -> Obj:
     """Return the node with the heartbeat time of its conditions set to `now`."""
-    heartbeat = {"lastHeartbeatTime": format_time(now)}
-    return with_path(node, ("status", "conditions"), [{**c, **heartbeat} for c in node["status"]["conditions"]])
+    heartbeat_field = {"lastHeartbeatTime": format_time(now)}
+    return with_path(node, ("status", "conditions"), [{**c, **heartbeat_field} for c in node["status"]["conditions"]])
 
 
 def _renew_lease(lease: Obj | None, node: Obj, now: Instant) -> Obj:
@@ -158,11 +158,11 @@ class ContainerDevices:
 
 
 def allocate_devices(
-    pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
+    pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation:
     """Assign devices to those containers of a pod that request some. InputError if too few are free.
 
-    `numbers` are the machine's healthy devices, `allocations` the current assignments by pod uid. A pod keeps its
+    `healthy_devices` are the machine's healthy devices, `allocations` the current assignments by pod uid. A pod keeps its
     devices.
     """
     uid: str = pod["metadata"]["uid"]
@@ -170,7 +170,7 @@ def allocate_devices(
     allocated_devices = {
         number for allocation in allocations.values() for devices in allocation.values() for number in devices
     }
-    reusable: dict[int, None] = {}
+    reusable_devices: dict[int, None] = {}
     result: dict[str, Sequence[int]] = {}
     for container in containers_of(pod):
         count = _requested_devices(container, resource)
@@ -178,18 +178,18 @@ def allocate_devices(
             continue
         name: str = container["name"]
         if name in own_allocation:
-            _check_unchanged(container, own_allocation[name], (uid, resource, count, numbers))
+            _check_unchanged(container, own_allocation[name], (uid, resource, count, healthy_devices))
             devices: Sequence[int] = own_allocation[name]
         else:
             devices = _choose_devices(
-                resource, count, reusable, [n for n in sorted(numbers) if n not in allocated_devices]
+                resource, count, reusable_devices, [n for n in sorted(healthy_devices) if n not in allocated_devices]
             )
         result[name] = devices
         allocated_devices.update(devices)
         for number in devices:
-            reusable.pop(number, None)
+            reusable_devices.pop(number, None)
         if _is_plain_init_container(pod, container):
-            reusable.update(dict.fromkeys(devices))
+            reusable_devices.update(dict.fromkeys(devices))
     return result
 
 
@@ -233,6 +233,6 @@ def _choose_devices(resource: str, count: int, reusable: Iterable[int], free_dev
     reused_devices = sorted(reusable)[:count]
     needed_count = count - len(reused_devices)
     if len(free_devices) < needed_count:
-        numbers = f"Requested: {needed_count}, Available: {len(free_devices)}"
-        raise InputError(f"requested number of devices unavailable for {resource}. {numbers}")
+        counts_text = f"Requested: {needed_count}, Available: {len(free_devices)}"
+        raise InputError(f"requested number of devices unavailable for {resource}. {counts_text}")
     return [*reused_devices, *free_devices[:needed_count]]

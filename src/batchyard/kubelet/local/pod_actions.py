@@ -49,9 +49,9 @@ class PodContainer(NamedTuple):
     role: ContainerRole
     runs: Sequence[ObservedRun]
     #: The number of the current sandbox.
-    sandbox: int
+    sandbox_number: int
     #: The container's entry in the pod's status; empty if there is none.
-    reported: Mapping[str, Any]
+    status: Mapping[str, Any]
     #: The image pulls for this container, the oldest first.
     images: Sequence[ObservedRun] = ()
 
@@ -69,7 +69,7 @@ class PodContainer(NamedTuple):
     @property
     def current_run(self) -> ObservedRun | None:
         """The container's last start in the pod's current sandbox; None if it was not started there yet."""
-        return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
+        return self.runs[-1] if self.runs and self.runs[-1].sandbox_number == self.sandbox_number else None
 
     @property
     def is_alive(self) -> bool:
@@ -89,8 +89,8 @@ class PodContainer(NamedTuple):
         """The number of the container's next start; computed from the pod's status if earlier starts were deleted."""
         if self.last_run is not None:
             return self.last_run.attempt + 1
-        has_run = self.reported.get("containerID") or self.reported.get("lastState")
-        return int(self.reported.get("restartCount", 0)) + 1 if has_run else 0
+        has_run = self.status.get("containerID") or self.status.get("lastState")
+        return int(self.status.get("restartCount", 0)) + 1 if has_run else 0
 
 
 class PodState(NamedTuple):
@@ -122,15 +122,15 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     """Return the observed state of a pod, computed from its Run objects and its status."""
     observed_runs = [run_of(run) for run in runs]
     sandbox = next((run for run in observed_runs if not run.container and not run.image_for), None)
-    last_sandbox = max((run.sandbox for run in observed_runs), default=-1)
-    number = last_sandbox + 1 if sandbox is None else sandbox.sandbox
+    last_sandbox = max((run.sandbox_number for run in observed_runs), default=-1)
+    sandbox_number = last_sandbox + 1 if sandbox is None else sandbox.sandbox_number
     runs_by_container, statuses, spec = group_runs_by_container(observed_runs), statuses_by_name(pod), pod["spec"]
     images = group_pulls_by_container(observed_runs)
 
     def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
         name: str = entry["name"]
         own_runs = runs_by_container.get(name, ())
-        return PodContainer(entry, role, own_runs, number, statuses.get(name) or {}, images.get(name, ()))
+        return PodContainer(entry, role, own_runs, sandbox_number, statuses.get(name) or {}, images.get(name, ()))
 
     init_containers = [
         container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
@@ -204,9 +204,9 @@ def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
     expires_at = deadline_of(pod)
     if expires_at is not None and expires_at <= now:
         return graceful_termination(pod, expires_at)._replace(reason=DEADLINE_EXCEEDED, message=DEADLINE_MESSAGE)
-    excess = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
-    if excess:
-        return PodTermination(excess["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, excess["volume"]))
+    exceeded = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
+    if exceeded:
+        return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, exceeded["volume"]))
     return None
 
 
@@ -233,8 +233,8 @@ def containers_to_stop(pod_state: PodState, termination: PodTermination, now: In
     stop_by = _termination_start(pod_state, termination, now) + termination.grace * SECOND
     non_sidecars = [container for container in live_containers if container.role is not ContainerRole.SIDECAR]
     containers = (non_sidecars or live_containers[-1:]) if now < stop_by else live_containers
-    seconds = max(GRACE_MIN, -(-(stop_by - now) // SECOND))
-    stops = list(_stop_requests(containers, StopRequest(now, seconds), max(GRACE_MIN, termination.grace)))
+    grace_seconds = max(GRACE_MIN, -(-(stop_by - now) // SECOND))
+    stops = list(_stop_requests(containers, StopRequest(now, grace_seconds), max(GRACE_MIN, termination.grace)))
     return PodStopPlan(stops, stop_by if len(containers) < len(live_containers) else None, not live_containers)
 
 
@@ -336,7 +336,7 @@ def _running_actions(pod_state: PodState, now: Instant) -> PodActions:
         if run is not None and not run.is_alive and run.exit_code != 0 and policy == "Never":
             return stop_actions(pod_state, graceful_termination(pod, run.ended_at), now)
     main_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
-    if all(run and not run.is_alive and not _restarts(ContainerRole.MAIN, run, policy) for run in main_runs):
+    if all(run and not run.is_alive and not _will_restart(ContainerRole.MAIN, run, policy) for run in main_runs):
         end_time = max(run.ended_at for run in main_runs if run)
         return stop_actions(pod_state, graceful_termination(pod, end_time), now)
     return _start_actions(pod_state, now)
@@ -352,14 +352,14 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
     if not init_containers or any(container.is_alive for container in main_containers):
         return [*sidecars, *main_containers]
-    position = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
-    if position is None:
+    current = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
+    if current is None:
         return init_containers[:1]
-    current_container = init_containers[position]
-    running_sidecars = [c for c in init_containers[:position] if c.role is ContainerRole.SIDECAR]
+    current_container = init_containers[current]
+    running_sidecars = [c for c in init_containers[:current] if c.role is ContainerRole.SIDECAR]
     if not current_container.is_done:
         return [*running_sidecars, current_container]
-    return [*running_sidecars, current_container, *(init_containers[position + 1 : position + 2] or main_containers)]
+    return [*running_sidecars, current_container, *(init_containers[current + 1 : current + 2] or main_containers)]
 
 
 def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
@@ -375,7 +375,7 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
             starts.append(ContainerStart(container, container.next_attempt))
         elif run.is_alive:
             stops += _stops_after_failure(container, run, pod_state, now)
-        elif _restarts(container.role, run, policy):
+        elif _will_restart(container.role, run, policy):
             early_restarts = _restarts_in_row(run)
             delay = exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, early_restarts) if early_restarts else 0
             if run.ended_at + delay > now:
@@ -397,7 +397,7 @@ def _restarts_in_row(run: ObservedRun) -> int:
     return 0 if run_time > _BACKOFF_RESET_TIME else run.restarts_in_row
 
 
-def _restarts(role: ContainerRole, run: ObservedRun, policy: str) -> bool:
+def _will_restart(role: ContainerRole, run: ObservedRun, policy: str) -> bool:
     """Report whether a container restarts after an ended start, given its role and the pod's restart policy."""
     if role is ContainerRole.SIDECAR:
         return True
@@ -415,8 +415,8 @@ def _stops_after_failure(
         return
     probe = (container.spec.get(f"{failure['probe']}Probe") or {}) if "probe" in failure else {}
     grace = probe.get("terminationGracePeriodSeconds")
-    seconds = pods.grace_period(pod_state.pod) if grace is None else min(grace, GRACE_MAX)
-    stop = StopRequest(now, max(GRACE_MIN, seconds), failure.get("message", ""))
+    grace_seconds = pods.grace_period(pod_state.pod) if grace is None else min(grace, GRACE_MAX)
+    stop = StopRequest(now, max(GRACE_MIN, grace_seconds), failure.get("message", ""))
     yield ContainerStop(run, stop, _failure_message(container, failure, pod_state.restart_policy))
 
 

@@ -111,15 +111,15 @@ def _handlers(fields: Mapping[str, Any], container: Mapping[str, Any], owner: st
 
 
 def _resolve_port(port: int | str | None, container: Mapping[str, Any], owner: str) -> int:
-    number = port
+    port_number = port
     if isinstance(port, str):
         ports_by_name = {p["name"]: p["containerPort"] for p in container.get("ports") or () if p.get("name")}
-        number = ports_by_name.get(port, int(port) if port.isdecimal() and port.isascii() else None)
-    if number is None:
+        port_number = ports_by_name.get(port, int(port) if port.isdecimal() and port.isascii() else None)
+    if port_number is None:
         raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: port {port} not found")
-    if not 0 < int(number) <= _PORT_MAX:
-        raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: invalid port number: {number}")
-    return int(number)
+    if not 0 < int(port_number) <= _PORT_MAX:
+        raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: invalid port number: {port_number}")
+    return int(port_number)
 
 
 _MESSAGE_PATH: Final = "/dev/termination-log"
@@ -159,7 +159,7 @@ class NodeSettings:
 class ResolvedImage(NamedTuple):
     """The configured replacement of a container's image, and the image's metadata if an engine provides it."""
 
-    row: ImageMapping
+    mapping: ImageMapping
     image: Mapping[str, Any]
 
 
@@ -203,7 +203,7 @@ def build_container_run(
     devices = inputs.devices.get(name, ContainerDevices())
     variables = {**devices.variables, **environment(pod, container, inputs.addresses, reader)}
     mounts = mounts_of(container, variables, inputs.volumes)
-    metadata, context = pod["metadata"], container.get("securityContext") or {}
+    metadata, security_context = pod["metadata"], container.get("securityContext") or {}
     spec: dict[str, Any] = {
         "kind": "container",
         "pod": {"uid": metadata["uid"], "namespace": metadata.get("namespace") or "", "name": metadata["name"]},
@@ -215,11 +215,11 @@ def build_container_run(
         "stdin": bool(container.get("stdin")),
         "stdinOnce": bool(container.get("stdinOnce")),
         "tty": bool(container.get("tty")),
-        "mounts": [*_image_mounts(resolved_image.row), *(mount.row() for mount in mounts)],
-        "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),
-        **_resources(pod, container, settings.pids),
+        "mounts": [*_image_mounts(resolved_image.mapping), *(mount.row() for mount in mounts)],
+        "readOnlyRoot": bool(security_context.get("readOnlyRootFilesystem")),
+        **_resource_amounts(pod, container, settings.pids),
         "seccomp": seccomp,
-        "procMount": context.get("procMount") or "Default",
+        "procMount": security_context.get("procMount") or "Default",
         "devices": list(devices.paths),
         "network": "node" if pod["spec"].get("hostNetwork") else "pod",
         "probes": probes_of(container),
@@ -286,14 +286,14 @@ def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
         raise errors.ContainerError(errors.CONFIG_ERROR, str(error)) from error
 
 
-def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
+def _resource_amounts(pod: Obj, container: Mapping[str, Any], pids_max: int) -> dict[str, Mapping[str, int | None]]:
     """Return a container's resource limits and requests; limits default to the pod's, requests to the limits."""
     resources: Mapping[str, Any] = container.get("resources") or {}
     limits: Mapping[str, Any] = resources.get("limits") or {}
     pod_limits: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}
     cpu, memory = (_parse_amount(name, limits) or _parse_amount(name, pod_limits) for name in ("cpu", "memory"))
     cpu_request = _parse_amount("cpu", resources.get("requests") or {}) or _parse_amount("cpu", limits)
-    return {"limits": {"cpu": cpu, "memory": memory, "pids": pids}, "requests": {"cpu": cpu_request}}
+    return {"limits": {"cpu": cpu, "memory": memory, "pids": pids_max}, "requests": {"cpu": cpu_request}}
 
 
 def _parse_amount(name: str, amounts: Mapping[str, Any]) -> int | None:
@@ -328,14 +328,14 @@ class KubeletRejection(NamedTuple):
 
 
 def allocate_or_reject(
-    pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
+    pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation | KubeletRejection:
     """Assign devices to a pod's containers; return the assignment, or the pod's rejection if too few are free.
 
-    `numbers` are the machine's healthy devices, `allocations` the current assignments by pod uid.
+    `healthy_devices` are the machine's healthy devices, `allocations` the current assignments by pod uid.
     """
     try:
-        return allocate_devices(pod, resource, numbers, allocations)
+        return allocate_devices(pod, resource, healthy_devices, allocations)
     except errors.InputError as error:
         return KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
@@ -360,8 +360,8 @@ def _rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator[Kube
 
 def _system_rejections(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
     spec: Mapping[str, Any] = pod["spec"]
-    system = (pod["metadata"].get("labels") or {}).get(_OS_LABEL, "linux")
-    if system != "linux":
+    os_name = (pod["metadata"].get("labels") or {}).get(_OS_LABEL, "linux")
+    if os_name != "linux":
         message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
         yield KubeletRejection("PodOSSelectorNodeLabelDoesNotMatch", message)
     if (spec.get("os") or {}).get("name", "linux") != "linux":
@@ -385,8 +385,8 @@ def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletReject
     ):
         capacity, free_amount = total.get(name, 0), node.left.get(name, 0)
         if pod_requests[name] > free_amount:
-            amounts = f"requested: {pod_requests[name]}, used: {capacity - free_amount}, capacity: {capacity}"
-            yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
+            amounts_text = f"requested: {pod_requests[name]}, used: {capacity - free_amount}, capacity: {capacity}"
+            yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts_text}")
 
 
 def _scheduling_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
@@ -436,20 +436,20 @@ class RunRequests:
         metadata, domain = pod["metadata"], self._settings.cluster_domain
         plans = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
         try:
-            names = hostname_of(pod, domain)
+            hostname = hostname_of(pod, domain)
         except errors.InputError as error:
             raise errors.VolumeError("", str(error)) from error
         gpus = self._allocate_gpus(pod, reader) if self._gpus else {}
         if isinstance(gpus, KubeletRejection):
             raise errors.VolumeError("", gpus.message)
-        searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
+        search_domains = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
             "kind": "sandbox",
             "sandbox": pod_state.next_sandbox,
-            "hostname": names.name,
-            "names": names.names,
+            "hostname": hostname.name,
+            "names": hostname.names,
             "network": "node" if pod["spec"].get("hostNetwork") else "pod",
-            "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
+            "searches": search_domains if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],
             "tmpfs": memory_volumes(plans),
             "limited": limited_volumes(plans),
@@ -485,7 +485,7 @@ class RunRequests:
             run_spec = build_container_run(pod, start.container.spec, start.attempt, inputs, settings, reader)
         except errors.ContainerError as error:
             return ImageWait(StartProblem(error.reason, error.message))
-        spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
+        spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox_number}
         return runs.container_run_request(pod, spec, run_spec.mounts, plans)
 
     def _container_gpus(self, sandbox: runs.ObservedRun, container: str) -> ContainerDevices:

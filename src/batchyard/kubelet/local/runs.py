@@ -83,7 +83,7 @@ class ObservedRun(NamedTuple):
         return "probe" in (self.status.get("failed") or {})
 
     @property
-    def sandbox(self) -> int:
+    def sandbox_number(self) -> int:
         """The number of the sandbox in which this container ran; for a sandbox its own number."""
         return int(self.obj["spec"].get("sandbox", 0))
 

@@ -17,7 +17,7 @@ from batchyard.kubelet.local.names import pod_name
 #: RuntimeClass handlers that this node can replace: they require no stronger isolation.
 _SUPPORTED_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
 _APPARMOR_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
 class ContainerUser(NamedTuple):
@@ -72,7 +72,7 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> st
 
 def fs_group(pod: Obj) -> int | None:
     """Return the fsGroup of a pod's security context; None if it has none."""
-    group: int | None = (pod["spec"].get("securityContext") or _NOTHING).get("fsGroup")
+    group: int | None = (pod["spec"].get("securityContext") or _EMPTY).get("fsGroup")
     return group
 
 
@@ -102,8 +102,8 @@ def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, defaul
 
 def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
     """Return a security context field of the container, or else of its pod."""
-    container_value = (container.get("securityContext") or _NOTHING).get(field)
-    return (pod["spec"].get("securityContext") or _NOTHING).get(field) if container_value is None else container_value
+    container_value = (container.get("securityContext") or _EMPTY).get(field)
+    return (pod["spec"].get("securityContext") or _EMPTY).get(field) if container_value is None else container_value
 
 
 def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
@@ -149,36 +149,36 @@ def _unsupported_in_pod(spec: Mapping[str, Any]) -> Iterator[str]:
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             yield field
-    context: Mapping[str, Any] = spec.get("securityContext") or _NOTHING
-    lists = {
-        "sysctls": [sysctl["name"] for sysctl in context.get("sysctls") or ()],
-        "supplementalGroups": [str(group) for group in context.get("supplementalGroups") or ()],
+    security_context: Mapping[str, Any] = spec.get("securityContext") or _EMPTY
+    lists_by_field = {
+        "sysctls": [sysctl["name"] for sysctl in security_context.get("sysctls") or ()],
+        "supplementalGroups": [str(group) for group in security_context.get("supplementalGroups") or ()],
     }
-    for field, names in lists.items():
+    for field, names in lists_by_field.items():
         if names:
             yield f"{field} {', '.join(names)}"
 
 
 def _unsupported_app_armor(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
-    profile = _effective_setting(pod, container, "appArmorProfile") or _NOTHING
+    profile = _effective_setting(pod, container, "appArmorProfile") or _EMPTY
     if profile.get("type", "RuntimeDefault") not in _APPARMOR_PROFILES:
         yield f"appArmorProfile of type {profile['type']}"
 
 
 def _unsupported_in_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
-    context: Mapping[str, Any] = container.get("securityContext") or _NOTHING
-    added: Sequence[str] = (context.get("capabilities") or _NOTHING).get("add") or ()
-    if context.get("privileged"):
+    security_context: Mapping[str, Any] = container.get("securityContext") or _EMPTY
+    added_capabilities: Sequence[str] = (security_context.get("capabilities") or _EMPTY).get("add") or ()
+    if security_context.get("privileged"):
         yield "privileged"
-    if added:
-        yield f"capabilities {', '.join(added)}"
-    if context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
+    if added_capabilities:
+        yield f"capabilities {', '.join(added_capabilities)}"
+    if security_context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
         yield "procMount Unmasked without hostUsers: false"
     if container.get("volumeDevices"):
         yield f"volumeDevices {', '.join(device['name'] for device in container['volumeDevices'])}"
-    if (container.get("resources") or _NOTHING).get("claims"):
+    if (container.get("resources") or _EMPTY).get("claims"):
         yield "resources.claims"
-    if (container.get("lifecycle") or _NOTHING).get("stopSignal", "SIGTERM") != "SIGTERM":
+    if (container.get("lifecycle") or _EMPTY).get("stopSignal", "SIGTERM") != "SIGTERM":
         yield f"stopSignal {container['lifecycle']['stopSignal']}"
     ports = [] if spec.get("hostNetwork") else container.get("ports") or ()
     host_ports = [p["hostPort"] for p in ports if p.get("hostPort")]

@@ -22,7 +22,7 @@ from batchyard.kubelet.simulated.pod_status import qos_class
 # UpdatePodStatus), pkg/kubelet/kuberuntime (doBackOff).
 
 
-UNKNOWN: Final = "ContainerStatusUnknown"
+LOST_REASON: Final = "ContainerStatusUnknown"
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
 _DELETED_TEXT: Final = "The container could not be located when the pod was deleted.  The container used to be Running"
 _KILLED_CODE: Final = 137
@@ -53,7 +53,7 @@ def container_status(
 
     The previous status is kept while the container is starting.
     """
-    run, reported_status = container.last_run, container.reported
+    run, reported_status = container.last_run, container.status
     waiting_problem = problem if backoff is None else crash_loop_problem(pod, container.name, backoff)
     if run is None:
         return _status_without_runs(container, pod, waiting_problem)
@@ -82,12 +82,12 @@ def container_status(
 
 def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
     """Return a container's `terminated` state with an unknown exit code (137, ContainerStatusUnknown)."""
-    return {"terminated": {"exitCode": _KILLED_CODE, "reason": UNKNOWN, "message": message}}
+    return {"terminated": {"exitCode": _KILLED_CODE, "reason": LOST_REASON, "message": message}}
 
 
-def crash_loop_problem(pod: Obj, container: str, wait: Duration) -> StartProblem:
-    """Return the reason CrashLoopBackOff, with its message, of a container whose restart is delayed by `wait`."""
-    minutes, seconds = divmod(wait // SECOND, 60)
+def crash_loop_problem(pod: Obj, container: str, restart_delay: Duration) -> StartProblem:
+    """Return the reason CrashLoopBackOff, with its message, of a container whose restart is delayed by `restart_delay`."""
+    minutes, seconds = divmod(restart_delay // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
     message = f"back-off {text} restarting failed container={container} pod={full_name(pod)}"
     return StartProblem("CrashLoopBackOff", message)
@@ -109,7 +109,7 @@ def _container_state(run: ObservedRun, waiting_problem: StartProblem | None, pod
 
 def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
     """Return the status of a container that has no starts on this node, based on its reported status."""
-    reported_status = container.reported
+    reported_status = container.status
     if reported_status and "terminated" in reported_status["state"]:
         return {**reported_status}
     last_state = reported_status.get("lastState") or {}
@@ -150,7 +150,7 @@ def _mount_status(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
     """Return the `terminated` state for an ended container start."""
-    if run.status.get("reason") == UNKNOWN:
+    if run.status.get("reason") == LOST_REASON:
         return unknown_state()
     reason = run.status.get("reason") or _termination_reason(run.exit_code)
     state: dict[str, Any] = {"exitCode": run.exit_code, "reason": reason}
@@ -158,8 +158,8 @@ def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
         state["signal"] = run.status["signal"]
     if run.status.get("message"):
         state["message"] = run.status["message"]
-    times = {"startedAt": format_time(run.started_at), "finishedAt": format_time(run.ended_at)}
-    return {"terminated": {**state, **times, "containerID": _container_id(run)}}
+    time_fields = {"startedAt": format_time(run.started_at), "finishedAt": format_time(run.ended_at)}
+    return {"terminated": {**state, **time_fields, "containerID": _container_id(run)}}
 
 
 def _termination_reason(code: int) -> str:
@@ -233,24 +233,24 @@ def _containers_ready_condition(pod_state: PodState, statuses: Statuses, phase: 
     if phase in {SUCCEEDED, FAILED}:
         return PodConditionStatus(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
     is_ready = {status["name"]: status["ready"] for status in statuses}
-    unready = [
+    unready_names = [
         container.name
         for container in pod_state.containers
         if container.role is not ContainerRole.INIT and not is_ready[container.name]
     ]
-    if unready:
-        message = f"containers with unready status: {_format_names(unready)}"
+    if unready_names:
+        message = f"containers with unready status: {_format_names(unready_names)}"
         return PodConditionStatus(False, "ContainersNotReady", message)
     return PodConditionStatus(True)
 
 
 def _ready_condition(pod: Obj, containers_ready: PodConditionStatus) -> PodConditionStatus:
     """Return the Ready condition: true if the containers are ready and all readiness gates are true."""
-    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-    if not containers_ready.is_true or not gates:
+    gate_types = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
+    if not containers_ready.is_true or not gate_types:
         return containers_ready
     messages: list[str] = []
-    for gate in gates:
+    for gate in gate_types:
         gate_condition = find_condition(pod, gate)
         if gate_condition is None:
             messages.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
@@ -267,13 +267,13 @@ def _initialized_condition(pod_state: PodState, statuses: Statuses, phase: str) 
         return PodConditionStatus(True)
     status_fields = {ContainerRole.INIT: "ready", ContainerRole.SIDECAR: "started"}
     init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
-    incomplete = [
+    incomplete_names = [
         container.name
         for container in init_containers
         if not statuses_by_name[container.name].get(status_fields[container.role])
     ]
-    if incomplete:
-        message = f"containers with incomplete status: {_format_names(incomplete)}"
+    if incomplete_names:
+        message = f"containers with incomplete status: {_format_names(incomplete_names)}"
         return PodConditionStatus(False, "ContainersNotInitialized", message)
     return PodConditionStatus(True)
 
@@ -326,8 +326,8 @@ def status_of(inputs: StatusInputs, now: Instant) -> dict[str, Any]:
 def rejected_pod_status(pod: Obj, rejection: Mapping[str, Any], now: Instant) -> dict[str, Any]:
     """Return the status of a pod that the kubelet rejects. Source: rejectPod in pkg/kubelet."""
     old = pod.get("status") or {}
-    times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
-    return {**old, **rejection, **times, "conditions": conditions_of_rejected(pod, now)}
+    start_fields = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
+    return {**old, **rejection, **start_fields, "conditions": conditions_of_rejected(pod, now)}
 
 
 def _container_statuses(inputs: StatusInputs, roles: Sequence[ContainerRole]) -> list[dict[str, Any]]:

@@ -250,13 +250,13 @@ def _projected_files(
 ) -> dict[str, VolumeFile]:
     """Return a projected volume's files by path. One InputError reports the errors of all its sources."""
     files: dict[str, VolumeFile] = {}
-    failures: list[str] = []
+    error_messages: list[str] = []
     for projected_source in projected_sources:
         try:
             files.update(_projected_source_files(projected_source, pod, sources, mode))
         except InputError as error:
-            failures.append(str(error))
-    _raise_errors(failures)
+            error_messages.append(str(error))
+    _raise_errors(error_messages)
     return files
 
 
@@ -271,9 +271,9 @@ def _projected_source_files(
     return _FILE_SOURCES[kind](projected_source[kind], pod, sources, mode)
 
 
-def _raise_errors(failures: Sequence[str]) -> None:
+def _raise_errors(error_messages: Sequence[str]) -> None:
     """Raise one InputError for several messages, formatted as a Go error list; do nothing without messages."""
-    messages = list(dict.fromkeys(failures))
+    messages = list(dict.fromkeys(error_messages))
     if messages:
         raise InputError(messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]")
 
@@ -297,7 +297,7 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
 
 def _entry_files(source: Mapping[str, Any], config: ConfigData | None, mode: int, error: str) -> dict[str, VolumeFile]:
     """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError for a missing key."""
-    contents: Mapping[str, bytes] = config.contents if config is not None else {}
+    contents: Mapping[str, bytes] = config.file_contents if config is not None else {}
     if not source.get("items"):
         return {key: VolumeFile(content, mode) for key, content in sorted(contents.items())}
     files: dict[str, VolumeFile] = {}
@@ -313,16 +313,16 @@ def _downward_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources,
     """Return a downwardAPI volume's files by path. One InputError reports the errors of all its items."""
     pod_fields = pod_fields_of(pod, (), sources.reader)
     files: dict[str, VolumeFile] = {}
-    failures: list[str] = []
+    error_messages: list[str] = []
     for item in source.get("items") or ():
         try:
             lines = _downward_api_value(pod_fields, item).split("\n")
         except InputError as error:
-            failures.append(str(error))
+            error_messages.append(str(error))
         else:
             content = "\n".join(sorted(lines)).encode()
             files[posixpath.normpath(item["path"])] = VolumeFile(content, _value_or_default(item.get("mode"), mode))
-    _raise_errors(failures)
+    _raise_errors(error_messages)
     return files
 
 
@@ -335,8 +335,8 @@ def _downward_api_value(pod_fields: PodFields, item: Mapping[str, Any]) -> str:
 def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return a ServiceAccount token as a file; it is not world-readable if the pod's user or group is known."""
     account = pod["spec"].get("serviceAccountName") or "default"
-    seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_SECONDS)
-    token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
+    expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_SECONDS)
+    token = sources.token(_namespace(pod), account, source.get("audience") or "", expiration_seconds)
     is_private = shared_group(pod) is not None
     return {source["path"]: VolumeFile(token.encode(), 0o640 if is_private else mode)}
 
@@ -388,8 +388,8 @@ def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empt
     limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
-        sizes = [size for size in (limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
-        return EmptyDirPlan(True, min(sizes, default=None), mode)
+        size_limits = [size for size in (limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
+        return EmptyDirPlan(True, min(size_limits, default=None), mode)
     return EmptyDirPlan(False, limit, mode)
 
 

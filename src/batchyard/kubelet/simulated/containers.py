@@ -30,9 +30,9 @@ _SIGNAL_EXIT_CODES: Final = (137, 143)
 class SimulatedRun(NamedTuple):
     """One start of a simulated container: its start time, and its `terminated` state if it has ended."""
 
-    started: Instant
+    start_time: Instant
     #: The `terminated` state of the container; None while it runs.
-    ended: Mapping[str, Any] | None
+    end_state: Mapping[str, Any] | None
 
 
 def find_run(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
@@ -46,7 +46,7 @@ def find_run_started_at(pod: Obj, container: str, start_time: Instant) -> Simula
     """Return the start of a container at `start_time`; None if the pod's status does not show it."""
     status = status_of(pod, container)
     runs = (_parse_run(status.get(field)) for field in ("state", "lastState"))
-    return next((run for run in runs if run is not None and run.started == start_time), None)
+    return next((run for run in runs if run is not None and run.start_time == start_time), None)
 
 
 def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
@@ -61,8 +61,10 @@ _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemera
 
 def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
     """Return the first log lines of a simulated container: its run time, and the checkpoint from which it resumes."""
-    time = "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
-    lines = [f"started: a simulated container, which works {time} and runs no process"]
+    run_time = (
+        "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
+    )
+    lines = [f"started: a simulated container, which works {run_time} and runs no process"]
     resumed_from = None if previous else resumption(pod)
     if resumed_from is not None:
         lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.place}")
@@ -217,12 +219,12 @@ class SimulatedLog:
     ) -> None:
         self._pod = pod
         self._container = container
-        self._started = run.started
+        self._start_time = run.start_time
         self._plan = plan
         self._kernel = kernel
         self._previous = previous
-        self._reported_until: Instant = run.started
-        self._lines: list[containers.LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
+        self._reported_until: Instant = run.start_time
+        self._lines: list[containers.LogLine] = list(first_lines(pod, run.start_time, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
         self.on_new_data: Callable[[], None] = _do_nothing
@@ -263,8 +265,8 @@ class SimulatedLog:
     def observe(self, change: WatchEvent) -> None:
         """Update the log after a change of its pod; close the log if the container has ended or was lost."""
         self._pod = change.obj
-        run = find_run_started_at(change.obj, self._container, self._started)
-        if run is None or (change.type is EventType.DELETED and run.ended is None):
+        run = find_run_started_at(change.obj, self._container, self._start_time)
+        if run is None or (change.type is EventType.DELETED and run.end_state is None):
             self._lines.append(lost_line(self._kernel.now()))
             self.close()
         else:
@@ -272,9 +274,9 @@ class SimulatedLog:
 
     def _finish_if_ended(self, run: SimulatedRun) -> None:
         """If the container has ended, add the last log lines and close the log."""
-        if run.ended is None:
+        if run.end_state is None:
             return
-        end_line = last_line(self._pod, run.ended, self._plan, previous=self._previous)
+        end_line = last_line(self._pod, run.end_state, self._plan, previous=self._previous)
         self._add_checkpoints(end_line.at)
         self._lines.append(end_line)
         self.close()
@@ -282,14 +284,16 @@ class SimulatedLog:
     def _add_checkpoints(self, end_time: Instant) -> None:
         """Add the log lines of checkpoints up to `end_time` that the log does not have yet."""
         if end_time > self._reported_until:
-            self._lines += checkpoint_lines(self._started, self._plan.checkpoint_every, self._reported_until, end_time)
+            self._lines += checkpoint_lines(
+                self._start_time, self._plan.checkpoint_every, self._reported_until, end_time
+            )
             self._reported_until = end_time
 
     def _schedule_next_checkpoint(self) -> None:
         interval = self._plan.checkpoint_every
         if interval is not None and self._ticket is None:
-            checkpoints_done = (self._reported_until - self._started) // interval
-            self._ticket = self._kernel.call_at(self._started + (checkpoints_done + 1) * interval, self._wake)
+            checkpoints_done = (self._reported_until - self._start_time) // interval
+            self._ticket = self._kernel.call_at(self._start_time + (checkpoints_done + 1) * interval, self._wake)
 
     def _wake(self) -> None:
         self._ticket = None

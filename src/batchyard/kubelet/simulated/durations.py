@@ -154,10 +154,10 @@ def _script_duration(script: str) -> Duration | None:
     for previous_operator, command, next_operator in _split_commands(words):
         is_last = command[0] in {"exec", "exit"}
         if any("sleep" in word for word in command):
-            slept = _command_duration(command[1:] if is_last else command)
-            if slept is None or previous_operator not in _SEPARATORS or next_operator not in _SEPARATORS:
+            sleep_time = _command_duration(command[1:] if is_last else command)
+            if sleep_time is None or previous_operator not in _SEPARATORS or next_operator not in _SEPARATORS:
                 return None
-            total = slept + (total or 0)
+            total = sleep_time + (total or 0)
         if is_last:
             break
     return total
@@ -378,7 +378,7 @@ class BareWorkloads:
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
     """Return the run time in the Cluster's first row that matches one of the names (`namespace/name`), or None."""
     for entry in _runtimes(cluster).get("jobs") or ():
-        if _matches(entry["names"], names):
+        if _matches_pattern(entry["names"], names):
             return parse_duration(entry["runtime"])
     return None
 
@@ -394,5 +394,5 @@ def _runtimes(cluster: meta.Obj | None) -> Mapping[str, Any]:
     return runtimes
 
 
-def _matches(patterns: Iterable[str], names: Sequence[str]) -> bool:
+def _matches_pattern(patterns: Iterable[str], names: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

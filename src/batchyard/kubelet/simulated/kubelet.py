@@ -122,7 +122,7 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
             runs_at_once = sim_pod.delays.start_delay(sim_pod.pod) == 0
             return _running_status(sim_pod, run, now) if runs_at_once else _status(sim_pod, PENDING, run, now)
         case PodEventKind.START:
-            return _running_status(sim_pod, run._replace(restarts=run.restarts + bool(run.last)), now)
+            return _running_status(sim_pod, run._replace(restart_count=run.restart_count + bool(run.last_state)), now)
         case PodEventKind.EXIT:
             return _status_after_exit(sim_pod, run, pod_event.at, now)
         case PodEventKind.LOSE:
@@ -158,8 +158,9 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
         remaining_runtime = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
         is_limited = sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
         return [PodEvent(started_at + remaining_runtime, PodEventKind.EXIT)] if is_limited else []
-    if run.last:
-        return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _restart_delay(run), PodEventKind.START)]
+    if run.last_state:
+        exited_at = parse_time(run.last_state["terminated"]["finishedAt"])
+        return [PodEvent(exited_at + _restart_delay(run), PodEventKind.START)]
     delay_start = max(parse_time(sim_pod.pod["status"]["startTime"]), sim_pod.machine.booted_at)
     return [PodEvent(delay_start + sim_pod.delays.start_delay(sim_pod.pod), PodEventKind.START)]
 
@@ -188,11 +189,11 @@ def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, Po
 
 def _restart_delay(run: pod_status.SimulatedRunState) -> Duration:
     """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
-    terminated_state = run.last["terminated"]
+    terminated_state = run.last_state["terminated"]
     run_time = parse_time(terminated_state["finishedAt"]) - parse_time(terminated_state["startedAt"])
-    if not run.restarts or run_time > _BACKOFF_RESET_TIME:
+    if not run.restart_count or run_time > _BACKOFF_RESET_TIME:
         return 0
-    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
+    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restart_count)
 
 
 def _status(sim_pod: SimulatedPod, phase: str, run: pod_status.SimulatedRunState, now: Instant) -> dict[str, Any]:
@@ -213,10 +214,10 @@ def _status_after_exit(
     is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
     if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
         return _status(sim_pod, FAILED if code else SUCCEEDED, run._replace(state=terminated_state), now)
-    run_in_backoff = run._replace(last=terminated_state)
+    run_in_backoff = run._replace(last_state=terminated_state)
     backoff = _restart_delay(run_in_backoff)
     if backoff == 0:
-        return _running_status(sim_pod, run_in_backoff._replace(restarts=run_in_backoff.restarts + 1), now)
+        return _running_status(sim_pod, run_in_backoff._replace(restart_count=run_in_backoff.restart_count + 1), now)
     return _status(sim_pod, RUNNING, run_in_backoff._replace(state=_backoff_state(sim_pod.pod, backoff)), now)
 
 
@@ -237,7 +238,7 @@ def _status_after_loss(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState,
     """Return a pod's status after its machine crashed and came back without the pod's containers."""
     if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
         return _status(sim_pod, FAILED, run._replace(state=pod_status.lost_state(_LOST_MESSAGE)), now)
-    restarted_run = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restarts + 1)
+    restarted_run = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restart_count + 1)
     return _running_status(sim_pod, restarted_run, now)
 
 
@@ -273,7 +274,7 @@ def _final_container_state(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent
 ) -> Mapping[str, Mapping[str, Any]]:
     if "running" not in run.state:
-        return run.last or pod_status.lost_state(_LOST_MESSAGE)
+        return run.last_state or pod_status.lost_state(_LOST_MESSAGE)
     grace = next(grace for _, grace, event_kind in _end_requests(sim_pod) if event_kind is pod_event.event_kind)
     code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
     return pod_status.exited_state(code, run.state["running"]["startedAt"], pod_event.at)

@@ -79,15 +79,15 @@ def shutdown_notice_time(instance: Obj) -> Instant | None:
 
 def pod_address(uid: str) -> str:
     """Return an IP address in 10.4.0.0/14 for a pod, derived from its uid; two pods may have the same address."""
-    number = zlib.crc32(uid.encode())
-    return f"10.{4 + (number >> 16 & 3)}.{number >> 8 & 255}.{number & 255}"
+    uid_hash = zlib.crc32(uid.encode())
+    return f"10.{4 + (uid_hash >> 16 & 3)}.{uid_hash >> 8 & 255}.{uid_hash & 255}"
 
 
 @lru_cache(maxsize=16384)
 def _host_address(name: str) -> str:
     """Return an IP address in 10.128.0.0/20 for a node, derived from its name; two nodes may have the same one."""
-    number = zlib.crc32(name.encode())
-    return f"10.128.{number >> 8 & 15}.{number & 255}"
+    name_hash = zlib.crc32(name.encode())
+    return f"10.128.{name_hash >> 8 & 15}.{name_hash & 255}"
 
 
 def _is_on(status: Mapping[str, Any], now: Instant) -> bool:
@@ -112,8 +112,8 @@ class SimulatedRunState(NamedTuple):
     #: The container state: `waiting`, `running` or `terminated`, with its fields.
     state: SharedContainerState
     #: The state before the last restart; empty if there was no restart.
-    last: SharedContainerState = _NO_STATE
-    restarts: int = 0
+    last_state: SharedContainerState = _NO_STATE
+    restart_count: int = 0
 
 
 def creating_state(pod: Obj) -> SharedContainerState:
@@ -129,8 +129,8 @@ def running_state(start_time: Instant) -> SharedContainerState:
 
 def exited_state(code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
     """Return the `terminated` state of containers that exited or were stopped."""
-    times = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
-    return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **times}}
+    time_fields = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
+    return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **time_fields}}
 
 
 def lost_state(message: str) -> SharedContainerState:
@@ -180,14 +180,14 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
     """Return a simulated pod's conditions: those of other controllers, then the kubelet's own."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    is_creating = "waiting" in run.state and not run.last
+    is_creating = "waiting" in run.state and not run.last_state
     is_running, not_ready = "running" in run.state, _unready_reason(pod, phase, run)
     is_initialized, initialized_reason = _initialized_condition(pod, phase, is_creating)
     return [
         *[c for kind, c in old.items() if kind not in _KUBELET_CONDITIONS],
         pod_condition(
             _SANDBOX_CONDITION,
-            is_running or bool(run.last and "waiting" in run.state),
+            is_running or bool(run.last_state and "waiting" in run.state),
             _NO_REASON,
             old.get(_SANDBOX_CONDITION),
             now,
@@ -227,10 +227,10 @@ def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> d
     return {
         "name": container["name"],
         "state": run.state,
-        "lastState": run.last,
+        "lastState": run.last_state,
         "ready": is_running,
         "started": is_running,
-        "restartCount": run.restarts,
+        "restartCount": run.restart_count,
         "image": container.get("image") or "",
         "imageID": "",
     }
@@ -246,7 +246,7 @@ def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> 
 def _init_container_status(
     container: Mapping[str, Any], run: SimulatedRunState, exited_run: SimulatedRunState, old: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    if _is_sidecar(container) or ("waiting" in run.state and not run.last):
+    if _is_sidecar(container) or ("waiting" in run.state and not run.last_state):
         return _container_status(container, run)
     if old is not None and "terminated" in old["state"]:
         return old
@@ -266,10 +266,10 @@ def _pod_ip(pod: Obj, machine: NodeMachine) -> str:
 def _parse_amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
     """Return a container's CPU and memory requests or limits (`kind`), which determine the pod's QoS class."""
     quantities: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    parsed: Sequence[tuple[str, int]] = [
+    parsed_amounts: Sequence[tuple[str, int]] = [
         (name, meta.parse_quantity(quantities[name])) for name in _QOS_RESOURCES if name in quantities
     ]
-    return {name: nano for name, nano in parsed if nano > 0}
+    return {name: nano for name, nano in parsed_amounts if nano > 0}
 
 
 # Leases and readiness of simulated nodes.
