@@ -501,10 +501,7 @@ def _workloads(events: Sequence[WatchEvent]) -> list[WatchEvent]:
 
 
 class ShadowController:
-    """Passes the watch events of an API client to the comparisons with Kueue, and runs their checks when due.
-
-    The client's informers must call `heard`.
-    """
+    """Feeds a client's watch events to the comparisons with Kueue, and runs due checks. Informers call `heard`."""
 
     def __init__(
         self,

@@ -35,10 +35,7 @@ class ObservedDecision(NamedTuple):
 def unpredicted_decision(
     kueue_decision: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
-    """Return the divergence report for a decision of Kueue that batchyard's scheduler would not make.
-
-    `names` are the Workloads' names by uid.
-    """
+    """Return the report of a Kueue decision that batchyard would not make; `names` are Workload names by uid."""
     decision = kueue_decision.decision
     if isinstance(decision, ObservedAdmission):
         return _unpredicted_admission(decision, kueue_decision.at, model, names, now)
@@ -189,10 +186,7 @@ class DivergenceDetector(DecisionReplay):
         return self._overdue_kueue_decision() is not None or self._overdue_model_decision() is not None
 
     def overdue_since(self) -> Instant:
-        """Return when the first unmatched decision became a divergence.
-
-        Before it is reported, all watch events up to that time must have arrived.
-        """
+        """Return when the first unmatched decision became a divergence, if all events until then have arrived."""
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
         if kueue_decision is not None:
             return self._deadline(kueue_decision)

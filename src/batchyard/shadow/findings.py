@@ -207,10 +207,7 @@ _RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
 
 
 def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
-    """Return kubectl commands that help to find the cause of a divergence, preceded by `hint`, if any.
-
-    The command for logs reads from shortly before the time `at`.
-    """
+    """Return kubectl commands to find the cause of a divergence, after `hint`; logs are read from just before `at`."""
     namespace, _, name = workload.rpartition("/")
     queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
     start_text = format_time((at - _LOG_PERIOD) // SECOND * SECOND)

@@ -207,10 +207,7 @@ def variables(run: ShimRun, pid: int) -> dict[str, str]:
 
 
 def environment(run: ShimRun) -> dict[str, str]:
-    """Return the environment variables for a container, with those of its image.
-
-    ValueError if the image's user is unknown.
-    """
+    """Return the environment variables for a container and its image. ValueError if the image's user is unknown."""
     sandbox = _read_sandbox_file(run, "spec.json")
     base_variables = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     base_variables |= {"TERM": "xterm"} if run.spec["tty"] else {}

@@ -40,10 +40,7 @@ class NoAnswerError(OSError):
 
 
 def check_grpc_health(connection: socket.socket, authority: str, service: str, agent: str) -> str:
-    """Return the gRPC health status of a service ('' for the whole server).
-
-    NoAnswerError, TimeoutError or OSError if the server does not respond.
-    """
+    """Return the gRPC health status of a service ('': the whole server). OSError or NoAnswerError on failure."""
     headers = {
         ":method": "POST",
         ":scheme": "http",

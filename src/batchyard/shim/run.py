@@ -53,8 +53,6 @@ class ShimRun:
         """Tell batchyard's server that the state has changed; return False if `patience` seconds pass without success.
 
         Return True if no server listens, because it reads the directories when it starts.
-
-        Return True if no platform listens, because it reads the directories when it starts.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(patience)

@@ -263,10 +263,7 @@ def _wait_for_stop(run: ShimRun) -> None:
 
 
 def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
-    """Measure the pod's volumes after `interval` seconds and periodically; report the first one over its size limit.
-
-    The kubelet evicts the pod then.
-    """
+    """Measure the pod's volumes periodically; report the first over its size limit, for which the kubelet evicts."""
     start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:

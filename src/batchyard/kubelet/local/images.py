@@ -229,10 +229,7 @@ def effective_pull_policy(policy: str, mapping: ImageMapping) -> str:
 
 
 def registry_credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
-    """Return the registry credentials of a pod's imagePullSecrets in docker's config format; empty for none.
-
-    Missing Secrets are skipped.
-    """
+    """Return the registry credentials of a pod's imagePullSecrets, in docker's config format; empty for none."""
     auths: dict[str, Any] = {}
     for secret_reference in pod["spec"].get("imagePullSecrets") or ():
         secret = find_secret(reader, pod["metadata"]["namespace"], secret_reference.get("name") or "")

@@ -162,8 +162,7 @@ def allocate_devices(
 ) -> Allocation:
     """Assign devices to those containers of a pod that request some. InputError if too few are free.
 
-    `healthy_devices` are the machine's healthy devices, `allocations` the current assignments by pod uid. A pod keeps its
-    devices.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})

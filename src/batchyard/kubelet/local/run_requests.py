@@ -332,7 +332,7 @@ def allocate_or_reject(
 ) -> Allocation | KubeletRejection:
     """Assign devices to a pod's containers; return the assignment, or the pod's rejection if too few are free.
 
-    `healthy_devices` are the machine's healthy devices, `allocations` the current assignments by pod uid.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
     """
     try:
         return allocate_devices(pod, resource, healthy_devices, allocations)
@@ -373,10 +373,7 @@ def _system_rejections(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
 
 
 def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
-    """Yield a rejection for each resource of which the node has too little left.
-
-    Extended resources that the node does not have are ignored.
-    """
+    """Yield a rejection for each resource of which too little is left, except unknown extended resources."""
     total = node.view.allocatable
     pod_requests = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
     for name in sorted(

@@ -86,7 +86,7 @@ def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
 
 
 def crash_loop_problem(pod: Obj, container: str, restart_delay: Duration) -> StartProblem:
-    """Return the reason CrashLoopBackOff, with its message, of a container whose restart is delayed by `restart_delay`."""
+    """Return the reason CrashLoopBackOff, with its message, of a container whose restart is delayed."""
     minutes, seconds = divmod(restart_delay // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
     message = f"back-off {text} restarting failed container={container} pod={full_name(pod)}"
@@ -194,10 +194,7 @@ class PodConditionStatus(NamedTuple):
 def conditions_of(
     pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
 ) -> list[Mapping[str, Any]]:
-    """Return a pod's new conditions: those of other controllers, then the kubelet's own.
-
-    `statuses` are the statuses of all its containers.
-    """
+    """Return a pod's conditions: those of other controllers, then the kubelet's (`statuses`: of all containers)."""
     pod = pod_state.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready = _containers_ready_condition(pod_state, statuses, phase)

@@ -169,10 +169,7 @@ def _command_duration(command: Sequence[str]) -> Duration | None:
 
 
 def _split_script(script: str) -> list[str] | None:
-    """Split a shell script into words and operators, without comments.
-
-    None if quotes are unbalanced or the script has a here-document (`<<`).
-    """
+    """Split a shell script into words and operators; None if quotes are unbalanced or it has a here-document."""
     lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -240,10 +237,7 @@ def remove_work_finalizer(pod: meta.Obj) -> list[Write]:
 
 
 def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader) -> list[Write]:
-    """Return the write that records an ended pod's checkpointed work on its Job or JobSet, or nothing.
-
-    `new_pod` is the pod with its final status.
-    """
+    """Return the write that records checkpointed work on the pod's Job or JobSet if the pod has ended as `new_pod`."""
     job = _work_owner(pod, reader) if pods.is_terminal(new_pod) else None
     if job is None:
         return []

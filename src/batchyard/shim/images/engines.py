@@ -166,10 +166,7 @@ def options(
     group: CgroupPaths,
     variables: tuple[int, Sequence[str]],
 ) -> list[str]:
-    """Return the arguments of `podman run` for a container's run spec, whose mounts have absolute sources.
-
-    `variables` are the environment variables, as returned by the function `variables`.
-    """
+    """Return the arguments of `podman run` for a run's spec; `variables` is the result of the function `variables`."""
     environment_fd, other_variables = variables
     return [
         *("--pull", "never", "--name", engine.container_name(paths.path), *engine.label_options(paths.path)),

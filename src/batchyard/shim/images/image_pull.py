@@ -160,10 +160,7 @@ def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack an image into the store if its engine cannot run containers; return the unpacked image's fields.
-
-    Other shims that need the same image wait meanwhile.
-    """
+    """Unpack an image into the store, once, if its engine cannot run containers; return the fields about this."""
     if engine.runs_containers:
         return {}
     name = rootfs_store.store_name(image["id"])

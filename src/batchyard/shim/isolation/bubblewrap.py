@@ -54,10 +54,7 @@ def proc_mask_options(masks: str) -> Iterator[str]:
 
 
 def mask_sys_paths(masks: str) -> None:
-    """Hide paths of /sys in this process's mount namespace; `masks` is the directory with the empty mounts.
-
-    A path that cannot be hidden stays visible, read-only.
-    """
+    """Hide paths of /sys in this mount namespace, where possible; `masks` is the directory with the empty mounts."""
     for pattern in _MASKED_PATHS:
         for path in glob.glob(pattern):
             with suppress(OSError):
@@ -105,10 +102,7 @@ class ContainerView(NamedTuple):
 def options(
     spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return bubblewrap's options for a container's run spec, except those that take descriptors.
-
-    The spec's mounts have absolute sources.
-    """
+    """Return bubblewrap's options for a run's spec (with absolute mount sources), except those with descriptors."""
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),
@@ -135,10 +129,7 @@ def _user_options(user: Mapping[str, int] | None) -> list[str]:
 
 
 def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the paths that must exist in a container: volume mounts, working directory, termination-message file.
-
-    Each comes with whether it is a directory.
-    """
+    """Return the paths that must exist in a container, each with whether it is a directory."""
     mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
     working_directory = [(spec["workingDir"], True)] if spec["workingDir"] else []
     termination_log = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []

@@ -59,10 +59,7 @@ def find_leaf_group(group: CgroupPaths) -> CgroupPaths:
 
 
 def create_group(group: CgroupPaths, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Create a control group and write its control files: `settings` are contents by file name, by controller.
-
-    OSError if that fails.
-    """
+    """Create a control group and write its files: `settings` are contents by controller and file name."""
     for path in dict.fromkeys(group.values()):
         os.makedirs(path, exist_ok=True)
     for controller, contents in settings.items():

@@ -157,10 +157,7 @@ class ImageAccount(NamedTuple):
 
 
 def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
-    """Return the account for an image's user (`user` or `user:group`, names or ids; default root).
-
-    `passwd` and `group` are the image's account files. ValueError for an unknown name.
-    """
+    """Return the account for an image's user, such as `user:group` (names or ids). ValueError for unknown names."""
     user, _, group_name = user_and_group.partition(":")
     image_account = _find_account(user or "0", passwd)
     if not group_name:
