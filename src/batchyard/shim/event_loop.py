@@ -98,16 +98,16 @@ def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoRe
 
 def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
     """In a forked child: run `task` in a new process session and exit; log its failure in `node.log` under `name`."""
-    code = 1
+    exit_code = 1
     try:
         _release_inherited()
         task()
-        code = 0
+        exit_code = 0
     finally:
         failure = sys.exc_info()[1]
         if failure is not None:
             state_dir.log_error(node, f"{name}: {_format_failure(failure)}")
-        os._exit(code)
+        os._exit(exit_code)
 
 
 def _release_inherited() -> None:

@@ -44,12 +44,12 @@ again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code
 class PlatformWatchdog:
     """The watchdog of one batchyard server process, with the server's shared memory and listening sockets."""
 
-    def __init__(self, pid: int, alive_pipe: int, memory: int, stacks: int) -> None:
-        """`pid` is the server's process, `alive_pipe` a pipe that it keeps open, `stacks` its file of stack traces."""
+    def __init__(self, pid: int, alive_pipe: int, memory_fd: int, stacks_fd: int) -> None:
+        """`pid` is the server's process, `alive_pipe` a pipe it keeps open, `stacks_fd` its file of stack traces."""
         self._pid = pid
         self._alive_pipe = alive_pipe
-        self._memory = mmap.mmap(memory, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)
-        self._stacks = stacks
+        self._memory = mmap.mmap(memory_fd, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)
+        self._stacks = stacks_fd
         #: The file with the nanoseconds that the main thread ran and waited for a CPU. Source: Linux, sched-stats.rst.
         self._schedstat_path = f"/proc/{pid}/task/{pid}/schedstat"
         #: The time of the thread's last progress, and the seconds that it had waited for a CPU until then.
@@ -127,8 +127,8 @@ class PlatformWatchdog:
 
     def _answer_clients(self, blocked_seconds: float) -> None:
         """Accept and answer one HTTP client per listening socket, while the server's event loop is blocked."""
-        descriptors: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
-        if not select.select(descriptors, [], [], _CHECK_INTERVAL)[0]:
+        awaited_files: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
+        if not select.select(awaited_files, [], [], _CHECK_INTERVAL)[0]:
             return
         for listener in self.listeners:
             with suppress(OSError):
@@ -188,8 +188,8 @@ def _format_response(status: str, content_type: str, body: bytes, extra_headers:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the watchdog; arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
-    pid, alive_pipe, memory, stacks, log_format, certificate, *listeners = arguments
-    watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory), int(stacks))
+    pid, alive_pipe, memory_fd, stacks_fd, log_format, certificate, *listeners = arguments
+    watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory_fd), int(stacks_fd))
     watchdog.is_json = log_format == "json"
     watchdog.listeners = [socket.socket(fileno=int(fd)) for fd in listeners]
     watchdog.certificate = certificate

@@ -89,13 +89,13 @@ class LaunchedProcess(NamedTuple):
     #: A descriptor that locks the unpacked image against removal; None for other images.
     image: int | None
 
-    def let_start(self, child: int, processes: int) -> None:
+    def let_start(self, child: int, processes_max: int) -> None:
         """Limit the number of processes by RLIMIT_NPROC if no control group does, and let the command start.
 
         Linux counts a user's processes per user namespace, so the limit applies to this container only.
         """
         if self.start_pipe is not None:
-            limit = processes + cgroups.EXTRA_PROCESSES
+            limit = processes_max + cgroups.EXTRA_PROCESSES
             with suppress(ProcessLookupError):
                 resource.prlimit(child, resource.RLIMIT_NPROC, (limit, limit))
             os.write(self.start_pipe, b"1")
@@ -160,10 +160,10 @@ def remove_engine_container(run: ShimRun, features: Features) -> None:
         features.runner.remove_containers(features.runner.container_name(run.path))
 
 
-def has_started(outer: int, child: int) -> bool:
-    """Report whether bubblewrap (pid `outer`) has executed the command in the container of its process `child`."""
-    outer_command = _read_command_line(outer)
-    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child)[:1])
+def has_started(outer_pid: int, child_pid: int) -> bool:
+    """Report whether bubblewrap (`outer_pid`) has executed the command in the container that it started."""
+    outer_command = _read_command_line(outer_pid)
+    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
 
 
 def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
@@ -179,14 +179,14 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
         group=cgroups.find_leaf_group(group) if runs_in_engine(run) else group,
         environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
-        user=credentials(run, pid, is_enclosed=is_enclosed),
+        user=exec_user(run, pid, is_enclosed=is_enclosed),
         seccomp_program=seccomp_program_of(run, features),
         network=network,
         address=address.partition("/")[0] if address else "127.0.0.1",
     )
 
 
-def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
+def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
     """Return the user for a command that enters a container; None if entering the container sets the user."""
     if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
@@ -198,11 +198,11 @@ def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | N
 
 def variables(run: ShimRun, pid: int) -> dict[str, str]:
     """Return the environment variables of a running container, including those of its engine and its image."""
-    content = b""
+    environ_bytes = b""
     if runs_in_engine(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            content = file.read()
-    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in content.split(b"\0") if entry)
+            environ_bytes = file.read()
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in environ_bytes.split(b"\0") if entry)
     return {name: value for name, _, value in pairs} or environment(run)
 
 
@@ -437,10 +437,10 @@ def _check_root(root: str) -> None:
 def _enter_pod(run: ShimRun, namespaces: int) -> int:
     """Enter namespaces of a pod's sandbox; return the sandbox's pid. ValueError if the sandbox does not run."""
     with suppress(OSError):
-        sandbox = state_dir.open_folder("../../../sandbox", run.folder)
-        sandbox_pid = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")
         process_fd = sandbox_pid and os.pidfd_open(sandbox_pid)
-        if process_fd and state_dir.is_locked(sandbox):
+        if process_fd and state_dir.is_locked(sandbox_fd):
             linux.enter_namespaces(process_fd, namespaces)
             return int(sandbox_pid or 0)
     raise ValueError("the pod's sandbox is not running")
@@ -473,11 +473,11 @@ def _container_ids(run: ShimRun) -> tuple[int, int] | None:
 def _read_sandbox_file(run: ShimRun, name: str) -> dict[str, Any]:
     """Return the JSON object in a file of the pod's sandbox directory; empty if the file cannot be read."""
     with suppress(OSError):
-        sandbox = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
         try:
-            return state_dir.read_json(sandbox, name) or {}
+            return state_dir.read_json(sandbox_fd, name) or {}
         finally:
-            os.close(sandbox)
+            os.close(sandbox_fd)
     return {}
 
 

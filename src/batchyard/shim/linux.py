@@ -191,7 +191,7 @@ def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
 def leave_session_keyring() -> None:
     """Replace this process's session keyring by a new, empty one; do nothing if the kernel has no keyrings."""
     processor = seccomp.find_processor()
-    if processor is not None and _LIBC.syscall(processor.numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
+    if processor is not None and _LIBC.syscall(processor.call_numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
         failure = ctypes.get_errno()
         if failure != errno.ENOSYS:
             raise OSError(failure, os.strerror(failure))

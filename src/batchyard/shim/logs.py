@@ -52,10 +52,10 @@ class RotatingLog:
         self._size = 0
         return last_lines
 
-    def tail(self, lines: int, size: int) -> bytes:
-        """Return the texts of the last `lines` log lines, at most `size` bytes, for the termination message."""
-        data = os.pread(self._fd, 2 * size + 64 * lines, max(0, self._size - 2 * size - 64 * lines))
-        return b"".join(map(_extract_text, data.splitlines(keepends=True)[-lines:]))[-size:]
+    def tail(self, lines_max: int, bytes_max: int) -> bytes:
+        """Return the texts of the last `lines_max` lines, at most `bytes_max` bytes, for the termination message."""
+        data = os.pread(self._fd, 2 * bytes_max + 64 * lines_max, max(0, self._size - 2 * bytes_max - 64 * lines_max))
+        return b"".join(map(_extract_text, data.splitlines(keepends=True)[-lines_max:]))[-bytes_max:]
 
     def close(self) -> None:
         """Close the log file."""
@@ -94,10 +94,10 @@ class LogLineSplitter:
 
     def feed(self, data: bytes) -> None:
         """Write at most 16 KiB of output to the log as lines; an incomplete last line is kept for the next call."""
-        complete, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
+        complete_lines, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
         lines = []
         if newline:
-            line, separator, rest = complete.partition(b"\n")
+            line, separator, rest = complete_lines.partition(b"\n")
             while len(line) > _LINE_BYTES:
                 lines.append(self._format_line(b"P", line[:_LINE_BYTES]))
                 line = line[_LINE_BYTES:]

@@ -39,7 +39,7 @@ class NoAnswerError(OSError):
     """Raised when a gRPC server ends the health check without a response message."""
 
 
-def check_grpc_health(connection: socket.socket, authority: str, service: str, agent: str) -> str:
+def check_grpc_health(connection: socket.socket, authority: str, service: str, user_agent: str) -> str:
     """Return the gRPC health status of a service ('': the whole server). OSError or NoAnswerError on failure."""
     headers = {
         ":method": "POST",
@@ -47,7 +47,7 @@ def check_grpc_health(connection: socket.socket, authority: str, service: str, a
         ":path": "/grpc.health.v1.Health/Check",
         ":authority": authority,
         "content-type": "application/grpc",
-        "user-agent": agent,
+        "user-agent": user_agent,
         "te": "trailers",
     }
     header_block = b"".join(b"\0" + _encode_text(name) + _encode_text(value) for name, value in headers.items())
@@ -77,8 +77,8 @@ def _read_response(connection: socket.socket) -> bytes:
 
 def _parse_status(message: bytes) -> str:
     """Return the status field of an encoded gRPC HealthCheckResponse."""
-    number = message[1] if message[:1] == b"\x08" else 0
-    return _HEALTH_STATUSES[number] if number < len(_HEALTH_STATUSES) else str(number)
+    status_number = message[1] if message[:1] == b"\x08" else 0
+    return _HEALTH_STATUSES[status_number] if status_number < len(_HEALTH_STATUSES) else str(status_number)
 
 
 def _receive_exactly(connection: socket.socket, size: int) -> bytes:
@@ -206,10 +206,10 @@ def _run_http_check(action: Mapping[str, Any], address: str, timeout: float | No
             return ProbeOutcome("failure", f'Get "{url}": {text}')
         except OSError as failure:
             return ProbeOutcome("failure", f'Get "{url}": {_describe_read_error(host, port, failure)}')
-        target = _parse_location(headers.get("location", ""), scheme, host, port) if code in _REDIRECT_CODES else None
-        if target is None or target[1] != host:
+        redirect = _parse_location(headers.get("location", ""), scheme, host, port) if code in _REDIRECT_CODES else None
+        if redirect is None or redirect[1] != host:
             return _evaluate_response(code, body)
-        scheme, host, port, path = target
+        scheme, host, port, path = redirect
     return ProbeOutcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
 
 
@@ -252,8 +252,8 @@ def _send_get(
 
 def _open_connection(host: str, port: int, timeout: float | None) -> socket.socket:
     """Open a TCP connection to a host, encoded as bytes so that Python does not load the IDNA codec."""
-    family, kind, number, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
-    connection = socket.socket(family, kind, number)
+    family, kind, protocol, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, kind, protocol)
     try:
         connection.settimeout(timeout)
         connection.connect(address)
@@ -408,12 +408,12 @@ class Health:
     """The probes of one container, and the fields `started` and `ready` of its status."""
 
     def __init__(
-        self, probes: Mapping[str, Any], loop: ShimEventLoop, attempt: StartAttempt, report: "ProbeCallbacks"
+        self, probes: Mapping[str, Any], loop: ShimEventLoop, start_attempt: StartAttempt, callbacks: "ProbeCallbacks"
     ) -> None:
         self.started = "startup" not in probes
         self._is_ready = "readiness" not in probes
-        self._report = report
-        self._workers = {kind: _ProbeWorker(kind, probe, loop, attempt, self) for kind, probe in probes.items()}
+        self._report = callbacks
+        self._workers = {kind: _ProbeWorker(kind, probe, loop, start_attempt, self) for kind, probe in probes.items()}
         self._is_terminating = False
 
     @property
@@ -445,13 +445,13 @@ class Health:
         if kind == "readiness":
             self._is_ready = succeeded
         elif not succeeded:
-            self._report.failed({"probe": kind, "message": message})
+            self._report.report_failure({"probe": kind, "message": message})
             return False
         elif kind == "startup":
             self.started = True
             if "readiness" in self._workers:
                 self._workers["readiness"].run_early()
-        self._report.changed()
+        self._report.report_change()
         return True
 
 
@@ -465,20 +465,20 @@ class ProbeCallbacks:
         on_change: Callable[[], None],
     ) -> None:
         self.warn = warn
-        self.failed = on_failure
-        self.changed = on_change
+        self.report_failure = on_failure
+        self.report_change = on_change
 
 
 class _ProbeWorker:
     """One probe of a container, with its timer and its number of equal results in a row."""
 
     def __init__(
-        self, kind: str, probe: Mapping[str, Any], loop: ShimEventLoop, attempt: StartAttempt, health: Health
+        self, kind: str, probe: Mapping[str, Any], loop: ShimEventLoop, start_attempt: StartAttempt, health: Health
     ) -> None:
         self._kind = kind
         self._probe = probe
         self._loop = loop
-        self._attempt = attempt
+        self._attempt = start_attempt
         self._health = health
         self._last_result: bool | None = None
         self._equal_results = 0

@@ -196,10 +196,10 @@ _MESSAGE_LOG_BYTES = 2048
 _MESSAGE_LOG_LINES = 80
 
 
-def termination_message(run: ShimRun, log: RotatingLog, code: int) -> str:
+def termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
     """Return a container's termination message: from its file or, under FallbackToLogsOnError, from its log."""
     text = _read_message_file(run) if run.spec["terminationMessagePath"] else b""
-    wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and code != 0
+    wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and exit_code != 0
     if not text and wants_log:
         text = log.tail(_MESSAGE_LOG_LINES, _MESSAGE_LOG_BYTES)
     return text.decode(errors="replace")
@@ -352,12 +352,12 @@ class ContainerShim:
         if "child-pid" in status_line:
             self._child, self._began_at = status_line["child-pid"], linux.now()
             self._launched.let_start(self._child, self._run.spec["limits"]["pids"])
-            self._await_start(_FIRST_POLL_SECONDS)
+            self._await_command_start(_FIRST_POLL_SECONDS)
         self._exit_code = status_line.get("exit-code", self._exit_code)
         self._error = status_line.get("error", self._error)
         self._is_oom = status_line.get("oom", self._is_oom)
 
-    def _await_start(self, interval: float) -> None:
+    def _await_command_start(self, interval: float) -> None:
         """Poll, at growing intervals (in seconds), until bubblewrap has executed the container's command."""
         if self._is_over or self._child is None or self._exit_code is not None:
             return
@@ -365,7 +365,7 @@ class ContainerShim:
         if not in_bubblewrap or launch.has_started(self._launched.pid, self._child):
             self._report_started(self._child)
         else:
-            self._loop.call_later(interval, partial(self._await_start, interval * 1.5))
+            self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))
 
     def _report_started(self, child: int) -> None:
         """Report that the container runs (first process `child`), and start its postStart hook or its probes."""
@@ -464,10 +464,10 @@ class ContainerShim:
             return {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": message}
         is_oom = self._is_oom or cgroups.count_oom_kills(self._group) > 0
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
-        code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
-        reason = "OOMKilled" if is_oom else "Error" if code else "Completed"
-        message = termination_message(self._run, self._log, code)
-        return {"startedAt": started_at or self._began_at, "exitCode": code, "reason": reason, "message": message}
+        exit_code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
+        reason = "OOMKilled" if is_oom else "Error" if exit_code else "Completed"
+        message = termination_message(self._run, self._log, exit_code)
+        return {"startedAt": started_at or self._began_at, "exitCode": exit_code, "reason": reason, "message": message}
 
 
 def _open_log(run: ShimRun) -> RotatingLog:

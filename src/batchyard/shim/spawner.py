@@ -79,7 +79,7 @@ class _ExecSession:
         pid = _first_process(self._run)
         process_fd = os.pidfd_open(pid)
         group, variables = launch.run_group(self._run), launch.variables(self._run, pid)
-        user = launch.credentials(self._run, pid, is_enclosed=True)
+        user = launch.exec_user(self._run, pid, is_enclosed=True)
         leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
         launch.apply_limits(self._run.spec["limits"], leaf_group)
         self._seccomp_program = launch.seccomp_program_of(self._run, self._features)
@@ -97,7 +97,9 @@ class _ExecSession:
             has_terminal=bool(self._request["tty"]),
             start_error=words.format_exec_error,
         )
-        status = self._fork(command, [*terminal[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed)
+        status = self._fork_child(
+            command, [*terminal[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed
+        )
         _send_reply(self._connection, terminal[:1], started=True)
         for fd in inherited_fds:
             os.close(fd)
@@ -107,7 +109,7 @@ class _ExecSession:
         self._loop.run()
         self._reap()
 
-    def _fork(
+    def _fork_child(
         self,
         command: process_container.ProcessCommand,
         standard_fds: list[int],
@@ -203,12 +205,12 @@ _BLOCK_BYTES = 512
 
 def measure_disk_usage(path: str) -> int:
     """Return the disk usage of a directory tree in bytes; a file with several hard links is counted once."""
-    blocks: dict[tuple[int, int], int] = {}
+    block_counts: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
         for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
             for file_status in filter(None, (_stat_file(name, folder_fd) for name in (*folders, *files))):
-                blocks[file_status.st_dev, file_status.st_ino] = file_status.st_blocks
-    return sum(blocks.values()) * _BLOCK_BYTES
+                block_counts[file_status.st_dev, file_status.st_ino] = file_status.st_blocks
+    return sum(block_counts.values()) * _BLOCK_BYTES
 
 
 def _stat_file(name: str, folder_fd: int) -> os.stat_result | None:
@@ -258,11 +260,11 @@ def _wait_for_stop(run: ShimRun) -> None:
     loop.when_signalled(signal.SIGTERM, check)
     check_periodically()
     if run.spec.get("limited"):
-        _measure(run, loop, _FIRST_MEASURE_SECONDS)
+        _measure_volumes(run, loop, _FIRST_MEASURE_SECONDS)
     loop.run()
 
 
-def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
+def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
     """Measure the pod's volumes periodically; report the first over its size limit, for which the kubelet evicts."""
     start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
@@ -270,9 +272,9 @@ def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
         if measure_disk_usage(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
             _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
             return
-    seconds = linux.monotonic() - start_time
-    next_interval = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * seconds)
-    loop.call_later(interval, lambda: _measure(run, loop, next_interval))
+    measuring_seconds = linux.monotonic() - start_time
+    next_interval = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * measuring_seconds)
+    loop.call_later(interval, lambda: _measure_volumes(run, loop, next_interval))
 
 
 def _end_runs(run: ShimRun) -> None:
@@ -308,7 +310,7 @@ def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
 
 def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:
     """Create what the pod's containers share: /etc files, control group, namespaces, and volumes in memory."""
-    for name, content in _files(run.spec).items():
+    for name, content in _etc_files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(content)
     if features.cgroups:
@@ -324,7 +326,7 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
         _mount_volumes(run)
 
 
-def _files(spec: dict[str, Any]) -> dict[str, str]:
+def _etc_files(spec: dict[str, Any]) -> dict[str, str]:
     """Return the contents of the files hosts, hostname and resolv.conf of a pod's containers, by file name."""
     resolvers, searches = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(searches)}"] if searches else []
@@ -424,15 +426,15 @@ class Spawner:
         if self._features.image_helper and image_pull.is_image_pull(path):
             self._features.image_helper.send(path.encode())
         else:
-            self._fork(path)
+            self._fork_shim(path)
 
-    def _fork(self, path: str) -> None:
+    def _fork_shim(self, path: str) -> None:
         """Fork a shim for the run (container, sandbox or image pull) at `path`; retry later if fork fails."""
         try:
             shim_pid = os.fork()
         except OSError as failure:
             state_dir.log_error(self._node, f"cannot fork the shim of run {path}: {failure}; retrying")
-            self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork, path))
+            self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork_shim, path))
             return
         if shim_pid == 0:
             self._close_inherited()

@@ -18,9 +18,9 @@ from batchyard.shim import linux
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 
-def open_folder(path: str, base: int | None = None) -> int:
-    """Open a directory, relative to the directory `base` if given; return its descriptor. OSError if it is missing."""
-    return os.open(path, _FOLDER_FLAGS, dir_fd=base)
+def open_folder(path: str, base_fd: int | None = None) -> int:
+    """Open a directory, relative to the directory `base_fd` if given; return its descriptor. OSError on failure."""
+    return os.open(path, _FOLDER_FLAGS, dir_fd=base_fd)
 
 
 def receive_fds(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
@@ -84,11 +84,11 @@ def remove_tree(folder: int, name: str) -> None:
     _remove_folder(folder, name)
 
 
-def _remove_folder(base: int, name: str) -> None:
+def _remove_folder(base_fd: int, name: str) -> None:
     try:
-        os.rmdir(name, dir_fd=base)
+        os.rmdir(name, dir_fd=base_fd)
     except NotADirectoryError:
-        remove_file(base, name)
+        remove_file(base_fd, name)
     except OSError:
         return
 
@@ -142,9 +142,9 @@ def log_error(node: int, text: str) -> None:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
             if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES:
                 log.seek(-_LOG_BYTES // 2, os.SEEK_END)
-                newest = log.read().partition(b"\n")[2]
+                newest_lines = log.read().partition(b"\n")[2]
                 log.truncate(0)
-                log.write(newest)
+                log.write(newest_lines)
             log.write(line)
     except OSError:
         return
@@ -180,10 +180,10 @@ def update_etc_copy(node: str) -> None:
             os.close(os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
     for name in os.listdir("/etc"):
         if any(fnmatch(name, pattern) for pattern in _COPIED_PATTERNS):
-            _copy(f"/etc/{name}", f"{target}/{name}")
+            _copy_etc_entry(f"/etc/{name}", f"{target}/{name}")
 
 
-def _copy(source: str, target: str) -> None:
+def _copy_etc_entry(source: str, target: str) -> None:
     """Copy a file, a symbolic link or a directory tree; files that are not world-readable are skipped."""
     with suppress(OSError):
         status = os.lstat(source)
@@ -191,7 +191,7 @@ def _copy(source: str, target: str) -> None:
             os.makedirs(target, 0o755, exist_ok=True)
             for name in os.listdir(source):
                 if not any(fnmatch(name, pattern) for pattern in _SKIPPED_PATTERNS):
-                    _copy(f"{source}/{name}", f"{target}/{name}")
+                    _copy_etc_entry(f"{source}/{name}", f"{target}/{name}")
         elif stat.S_ISLNK(status.st_mode):
             _copy_link(os.readlink(source), target)
         elif stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:

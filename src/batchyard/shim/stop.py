@@ -22,11 +22,11 @@ def kill_descendants() -> None:
 
     They are first stopped with SIGSTOP, so that none can fork unnoticed.
     """
-    stopped: set[int] = set()
-    while unstopped := [pid for pid in descendants_of(os.getpid()) if pid not in stopped]:
+    stopped_pids: set[int] = set()
+    while unstopped := [pid for pid in descendants_of(os.getpid()) if pid not in stopped_pids]:
         for pid in unstopped:
             _send_signal(pid, signal.SIGSTOP)
-        stopped.update(unstopped)
+        stopped_pids.update(unstopped)
     while remaining := descendants_of(os.getpid()):
         for pid in remaining:
             _send_signal(pid, signal.SIGKILL)
@@ -47,10 +47,10 @@ def descendants_of(root: int) -> list[int]:
 def children_of(pid: int) -> list[int]:
     """Return the pids of a process's children, including those that its other threads forked."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        thread_ids = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [child for thread in threads for child in _read_pids(f"/proc/{pid}/task/{thread}/children")]
+    return [child for thread in thread_ids for child in _read_pids(f"/proc/{pid}/task/{thread}/children")]
 
 
 def _read_pids(path: str) -> list[int]:
@@ -111,14 +111,14 @@ class ContainerTermination:
         pid: int,
         loop: ShimEventLoop,
         hook: Mapping[str, Any] | None,
-        attempt: StartAttempt,
+        start_attempt: StartAttempt,
         send_stop_signal: Callable[[], None],
     ) -> None:
         self._pid = pid
         self._send_stop_signal = send_stop_signal
         self._loop = loop
         self._hook = hook
-        self._attempt = attempt
+        self._attempt = start_attempt
         self._has_begun = False
         #: The times of SIGKILL by the grace period and by the minimum after a hook, in microseconds since the epoch.
         self._kill_at = 0

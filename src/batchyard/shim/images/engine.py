@@ -38,7 +38,7 @@ class ContainerEngine(NamedTuple):
     options: tuple[str, ...]
     environment: Mapping[str, str]
     #: The id of the node directory, with which this node's containers are labeled.
-    identity: str
+    node_id: str
     #: Whether the engine runs containers in pod sandboxes; otherwise it only provides images.
     runs_containers: bool
 
@@ -48,13 +48,13 @@ class ContainerEngine(NamedTuple):
 
     def label_options(self, path: str) -> list[str]:
         """Return the command-line options that label a container with this node's id and `path`, its run's path."""
-        return ["--label", f"{_NODE_LABEL}={self.identity}", "--label", f"{RUN_LABEL}={path}"]
+        return ["--label", f"{_NODE_LABEL}={self.node_id}", "--label", f"{RUN_LABEL}={path}"]
 
     def container_name(self, path: str) -> str:
         """Return the name that a container gets in the engine, derived from the node and `path`, its run's path."""
         _, uid, kind, container, attempt = path.split("/")
         infix = "" if kind == "runs" else "image-"
-        return f"batchyard-{self.identity}-{uid}-{infix}{container}-{attempt}"
+        return f"batchyard-{self.node_id}-{uid}-{infix}{container}-{attempt}"
 
     def remove_containers(self, *names: str) -> None:
         """Kill and remove containers of the engine by name; retry if that fails."""
@@ -68,9 +68,9 @@ class ContainerEngine(NamedTuple):
         """Return the engine's ids of this node's containers, by the paths of their runs (container starts)."""
         label_template = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
         fields = f"{{{{{label_template}}}}} {{{{.ID}}}}"
-        result = self.run_command("ps", "--all", "--filter", f"label={_NODE_LABEL}={self.identity}", "--format", fields)
-        entries = (line.split() for line in result.output.splitlines())
-        return {entry[0]: entry[1] for entry in entries if len(entry) == 2 and entry[0].count("/") == 4}
+        result = self.run_command("ps", "--all", "--filter", f"label={_NODE_LABEL}={self.node_id}", "--format", fields)
+        id_and_path_pairs = (line.split() for line in result.output.splitlines())
+        return {entry[0]: entry[1] for entry in id_and_path_pairs if len(entry) == 2 and entry[0].count("/") == 4}
 
     def inspect_image(self, reference: str) -> dict[str, Any] | None:
         """Return an image's metadata; None if the engine does not have the image. OSError if the engine fails."""
@@ -81,12 +81,12 @@ class ContainerEngine(NamedTuple):
             raise OSError(last_line(result.errors))
         return _parse_image(json.loads(result.output)[0])
 
-    def pull(self, reference: str, auth: Mapping[str, Any], config_folder: str) -> CommandResult:
-        """Pull an image with registry credentials (`auth`); `config_folder` is a folder for docker's configuration."""
-        if not auth:
+    def pull(self, reference: str, credentials: Mapping[str, Any], config_folder: str) -> CommandResult:
+        """Pull an image with registry credentials; `config_folder` is a folder for docker's configuration."""
+        if not credentials:
             return self.run_command("pull", "--quiet", reference, seconds=_PULL_SECONDS)
         auth_fd = os.memfd_create("auth", 0)  # not visible to other users of the machine
-        os.write(auth_fd, json.dumps(auth).encode())
+        os.write(auth_fd, json.dumps(credentials).encode())
         os.lseek(auth_fd, 0, os.SEEK_SET)
         auth_path = f"/proc/self/fd/{auth_fd}"
         try:
@@ -177,20 +177,20 @@ def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     oom_fd = cgroups.watch_for_oom(request.group)
-    engine = _start_engine(request)
-    signal.signal(signal.SIGTERM, lambda *_: _remove_after_shim_end(request, engine))
+    engine_pid = _start_engine(request)
+    signal.signal(signal.SIGTERM, lambda *_: _remove_after_shim_end(request, engine_pid))
     linux.die_with_parent(signal.SIGTERM)
     exit_codes: dict[int, int] = {}
-    pid = _wait_for_command(request, engine, exit_codes)
+    pid = _wait_for_command(request, engine_pid, exit_codes)
     if pid is None:
-        if engine in exit_codes:  # the engine is cleaning up: interrupting it would leave more to remove
+        if engine_pid in exit_codes:  # the engine is cleaning up: interrupting it would leave more to remove
             _reap_children(exit_codes)
         request.engine.remove_containers(request.name)
         _report_status(
             status,
             **(
                 {}
-                if exit_codes.get(engine)
+                if exit_codes.get(engine_pid)
                 else {"error": words.format_start_error("the container engine did not start the container")}
             ),
         )
@@ -199,9 +199,9 @@ def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
     with suppress(ProcessLookupError):
         _wait_for_process(os.pidfd_open(pid))
     _reap_children(exit_codes)
-    code, is_oom = _read_exit_status(request, exit_codes.get(pid))
+    exit_code, is_oom = _read_exit_status(request, exit_codes.get(pid))
     request.engine.remove_containers(request.name)
-    _report_status(status, **{"exit-code": code, "oom": is_oom or _was_oom_notified(oom_fd)})
+    _report_status(status, **{"exit-code": exit_code, "oom": is_oom or _was_oom_notified(oom_fd)})
     stop.kill_descendants()
     os._exit(0)
 
@@ -222,13 +222,13 @@ def _start_engine(request: EngineContainer) -> int:
     return child
 
 
-def _wait_for_command(request: EngineContainer, engine: int, exit_codes: dict[int, int]) -> int | None:
+def _wait_for_command(request: EngineContainer, engine_pid: int, exit_codes: dict[int, int]) -> int | None:
     """Wait until a podman container executes its command; return the pid of its first process, or None on failure."""
     deadline = linux.monotonic() + _START_SECONDS
     while linux.monotonic() < deadline:
         _reap_once(exit_codes)
         pid = _read_container_pid(request.run)
-        code = exit_codes.get(engine)
+        code = exit_codes.get(engine_pid)
         if code is not None and (code in _NOT_STARTED_CODES or not (request.has_terminal or code == 0)):
             return None
         if (request.has_terminal or code == 0) and pid is not None and _is_command_executed(pid):
@@ -294,10 +294,10 @@ def _was_oom_notified(oom_fd: int | None) -> bool:
     return False
 
 
-def _remove_after_shim_end(request: EngineContainer, engine: int) -> NoReturn:
+def _remove_after_shim_end(request: EngineContainer, engine_pid: int) -> NoReturn:
     """After the shim was killed: kill podman and all descendants, remove the container, and exit."""
     with suppress(ProcessLookupError):
-        os.kill(engine, signal.SIGKILL)
+        os.kill(engine_pid, signal.SIGKILL)
     request.engine.remove_containers(request.name)
     stop.kill_descendants()
     os._exit(1)

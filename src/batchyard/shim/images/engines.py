@@ -21,9 +21,9 @@ _TRIAL_SECONDS = 20.0
 #: Time limit in seconds for an engine's version: a remote engine may not answer, and the platform waits.
 _ANSWER_SECONDS = 4.0
 #: The OCI runtimes to try, first the engine's default.
-_RUNTIMES = ("", "runc", "crun")
+_OCI_RUNTIMES = ("", "runc", "crun")
 #: Resource limits are inherited from the spawner, because the engine's defaults exceed the limits of many machines.
-_SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+_PODMAN_SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
 
 
 class EngineFailure(NamedTuple):
@@ -42,7 +42,7 @@ class EngineSearchResult(NamedTuple):
     run_failure: str = ""
 
 
-def find(
+def find_engines(
     node: int,
     environment: Mapping[str, str],
     node_cgroups: Cgroups | None,
@@ -100,7 +100,7 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
 def _write_podman_settings(node: int) -> str:
     """Write podman's configuration file to the node directory; return its path."""
     with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
-        file.write(_SETTINGS)
+        file.write(_PODMAN_SETTINGS)
     return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
 
 
@@ -109,7 +109,7 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
     if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base) is None:
         return "the control group of this process has different names for different controllers (cgroup v1)"
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
-    for runtime in _RUNTIMES:
+    for runtime in _OCI_RUNTIMES:
         candidate = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
         options = _trial_options(node_path, node_cgroups)
         result = candidate.run_command("run", "--rm", *options, "true", seconds=_TRIAL_SECONDS)
@@ -126,7 +126,7 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
     for link, target in store.program_links().items():
         if not os.path.islink(root + link):
             os.symlink(target, root + link)
-    folders = [folder for folder in store.PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
+    folders = [folder for folder in store.PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
     options = ["--network", f"ns:/proc/{os.getpid()}/ns/net", "--cap-drop", "all", "--log-driver", "none", "--no-hosts"]
     options += [
         "--security-opt",

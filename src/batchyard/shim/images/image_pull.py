@@ -120,7 +120,7 @@ def _apply_pull_policy(run: ShimRun, engine: ContainerEngine) -> None:
         _report_success(run, engine, image, f'Container image "{name}" already present on machine')
     elif policy == _NEVER:
         message = f'Container image "{name}" is not present with pull policy of Never'
-        _warn(run, "Warning", "ErrImageNeverPull", message)
+        _report_event(run, "Warning", "ErrImageNeverPull", message)
         _report_failure(run, "ErrImageNeverPull", message)
     else:
         _pull_if_needed(run, engine)
@@ -130,7 +130,7 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
     """Pull an image, unless another shim has pulled the same image while this one waited for the lock."""
     name, started_at = run.spec["image"], linux.monotonic()
     requested_at = linux.now()
-    _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
+    _report_event(run, "Normal", "Pulling", f'Pulling image "{name}"')
     lock_name = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_hash_credentials(run.spec)}"
     with _FileLock(run, [lock_name]) as lock_fd:
         pulled_at = os.pread(lock_fd, 32, 0)
@@ -149,9 +149,9 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
         raise ValueError(f"image {name} was not found after the pull")
     _unpack_if_needed(run, engine, image)
     now = linux.monotonic()
-    times = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
+    durations_text = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
     size = f"Image size: {image['size']} bytes."
-    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {times}. {size}')
+    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size}')
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
@@ -221,7 +221,7 @@ def _cancel_if_stopped(run: ShimRun) -> None:
         raise _PullCancelled
 
 
-def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
+def _report_event(run: ShimRun, kind: str, reason: str, message: str) -> None:
     """Add a message of type `kind` (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
     previous_warnings = run.state.get("warnings") or []
     warning = {"n": len(previous_warnings) + 1, "type": kind, "reason": reason, "message": message}
@@ -230,7 +230,7 @@ def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
 
 def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
     unpacking_fields = _unpack_if_needed(run, engine, engine_image)
-    _warn(run, "Normal", "Pulled", message)
+    _report_event(run, "Normal", "Pulled", message)
     image = {
         **engine_image,
         **unpacking_fields,
@@ -267,11 +267,11 @@ def remove_groups_of_run(node: int, features: Features, path: str) -> None:
     """Remove the control groups of an ended container and its pod, unless a shim still supervises processes in them."""
     if features.cgroups is None:
         return
-    _, uid, *parts = path.split("/")
+    _, uid, *path_parts = path.split("/")
     pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base.items()}
     has_namesakes = features.runner is not None
-    if parts[0] == "runs" and not _is_supervised(node, path):
-        run_group = {name: f"{base}/{parts[1]}-{parts[2]}" for name, base in pod_group.items()}
+    if path_parts[0] == "runs" and not _is_supervised(node, path):
+        run_group = {name: f"{base}/{path_parts[1]}-{path_parts[2]}" for name, base in pod_group.items()}
         cgroups.remove_group(run_group, has_namesakes=has_namesakes)
     _remove_if_unsupervised(node, uid, pod_group, has_namesakes=has_namesakes)
 
@@ -307,7 +307,11 @@ def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
 
 def supervised_runs(pod_fd: int) -> list[str]:
     """Return the container runs of a pod that have a live shim, as paths relative to the pod's directory."""
-    paths = [f"runs/{name}/{attempt}" for name in _list(pod_fd, "runs") for attempt in _list(pod_fd, f"runs/{name}")]
+    paths = [
+        f"runs/{name}/{attempt}"
+        for name in _list_folder(pod_fd, "runs")
+        for attempt in _list_folder(pod_fd, f"runs/{name}")
+    ]
     return [path for path in paths if _is_supervised(pod_fd, path)]
 
 
@@ -324,9 +328,9 @@ def _remove_if_unsupervised(node: int, uid: str, group: CgroupPaths, *, has_name
     os.close(pod_fd)
 
 
-def _is_supervised(base: int, path: str) -> bool:
+def _is_supervised(base_fd: int, path: str) -> bool:
     with suppress(OSError):
-        run_fd = state_dir.open_folder(path, base)
+        run_fd = state_dir.open_folder(path, base_fd)
         try:
             return state_dir.is_locked(run_fd)
         finally:
@@ -334,9 +338,9 @@ def _is_supervised(base: int, path: str) -> bool:
     return False
 
 
-def _list(base: int, path: str) -> list[str]:
+def _list_folder(base_fd: int, path: str) -> list[str]:
     with suppress(OSError):
-        folder_fd = state_dir.open_folder(path, base)
+        folder_fd = state_dir.open_folder(path, base_fd)
         try:
             return os.listdir(folder_fd)
         finally:
@@ -368,7 +372,10 @@ def start_image_helper(
                 node,
                 "outside",
                 partial(
-                    _serve_requests, node, helper_socket, partial(engines.find, node, environment, None, disabled_names)
+                    _serve_requests,
+                    node,
+                    helper_socket,
+                    partial(engines.find_engines, node, environment, None, disabled_names),
                 ),
             )
     own_socket.settimeout(_DETECTION_SECONDS)
@@ -382,12 +389,12 @@ def start_image_helper(
     )
 
 
-def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., EngineSearchResult]) -> None:
+def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
     """In the image-pulling process: detect engines, then fork a shim per run path received until the spawner ends."""
     kept_fds = sorted({node, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)
-    search_result = detect(may_run=False)
+    search_result = detect_engines(may_run=False)
     engine_documents = [engine._replace(environment={})._asdict() for engine in search_result.engines]
     connection.send(json.dumps({"engines": engine_documents, "failures": search_result.failures}).encode())
     for engine in search_result.engines:

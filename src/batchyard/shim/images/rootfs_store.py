@@ -1,8 +1,8 @@
 """Store of unpacked images: root filesystems in the node directory, one directory per image.
 
-`roots/ID/root` is the root filesystem, read-only once complete. `roots/ID/image.json` is the image's metadata. Runs
-that use the image hold the file lock `roots/ID/lock`. Garbage collection removes the least recently used images while
-the store is over its size limit. It skips images in use and images used within two minutes (the kubelet's
+`roots/ID/root` is the root filesystem, read-only once complete. `roots/ID/image.json` is the image's metadata.
+Containers that use the image hold the file lock `roots/ID/lock`. Garbage collection removes the least recently used
+images while the store is over its size limit. It skips images in use and images used within two minutes (the kubelet's
 imageMinimumGCAge). A process that unpacks an image holds the image's lock in `pulls`, so each image is unpacked once.
 Incomplete directories have the suffix `.new`.
 """

@@ -17,7 +17,7 @@ from batchyard.shim.images import rootfs_store
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: Directories of the machine with programs. Symbolic links into /usr are also links in containers.
-PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+PROGRAM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 def is_run_by_engine(image: Mapping[str, Any]) -> bool:
@@ -38,14 +38,14 @@ def environment(image: Mapping[str, Any]) -> dict[str, str]:
 
 def visible_folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
     """Return the machine's directories that an image's containers see read-only: the source path by mount point."""
-    programs = [folder for folder in PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
-    paths = [*programs, *_environment_folders(image.get("environment"))]
+    program_folders = [folder for folder in PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
+    paths = [*program_folders, *_environment_folders(image.get("environment"))]
     return {"/etc": f"{node}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}
 
 
 def program_links() -> dict[str, str]:
     """Return those of the machine's program directories that are symbolic links, such as /bin: the target by path."""
-    return {folder: os.readlink(folder) for folder in PROGRAMS if os.path.islink(folder)}
+    return {folder: os.readlink(folder) for folder in PROGRAM_FOLDERS if os.path.islink(folder)}
 
 
 def _environment_folders(venv: str | None) -> list[str]:
@@ -55,7 +55,7 @@ def _environment_folders(venv: str | None) -> list[str]:
     folders = [venv]
     for bin_folder in (_read_interpreter_home(venv), os.path.dirname(os.path.realpath(f"{venv}/bin/python"))):
         prefix = os.path.dirname(bin_folder) if bin_folder else ""
-        if len(prefix) > 1 and not any(is_within(prefix, folder) for folder in (*PROGRAMS, *folders)):
+        if len(prefix) > 1 and not any(is_within(prefix, folder) for folder in (*PROGRAM_FOLDERS, *folders)):
             folders.append(prefix)
     return folders
 

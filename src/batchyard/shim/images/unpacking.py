@@ -22,7 +22,7 @@ _ACCOUNT_FILE_BYTES_MAX = 1 << 20
 _FOLDER_MODE, _FILE_MODE, _STICKY_MODE = 0o700, 0o400, 0o1777
 
 
-def unpack(archive: int, target: str) -> dict[str, Any]:
+def unpack(archive_fd: int, target: str) -> dict[str, Any]:
     """Unpack a tar archive into an empty directory; return its size in bytes and its /etc/passwd and /etc/group.
 
     The result is `{"bytes": 123, "passwd": "...", "group": "..."}`. OSError if the archive is invalid or a write fails.
@@ -31,9 +31,9 @@ def unpack(archive: int, target: str) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         os.close(result_reader)
-        _unpack_in_child(archive, target, result_writer)
+        _unpack_in_child(archive_fd, target, result_writer)
     os.close(result_writer)
-    os.close(archive)
+    os.close(archive_fd)
     with open(result_reader, "rb") as file:
         message = file.read()
     status = os.waitpid(child, 0)[1]
@@ -44,7 +44,7 @@ def unpack(archive: int, target: str) -> dict[str, Any]:
     return result
 
 
-def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
+def _unpack_in_child(archive_fd: int, target: str, result_writer: int) -> None:
     """In a forked child: unpack the archive into `target`, and write the result to the pipe `result_writer`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
@@ -53,7 +53,7 @@ def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
         os.chroot(target)
         os.chdir("/")
         os.umask(0)
-        result: dict[str, Any] = {"bytes": _write_members(archive)}
+        result: dict[str, Any] = {"bytes": _write_members(archive_fd)}
         result |= {name: _read_text(f"/etc/{name}") for name in ("passwd", "group")}
     except (OSError, ValueError, tarfile.TarError) as failure:
         result = {"error": str(failure)}
@@ -62,10 +62,10 @@ def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
     os._exit(0)
 
 
-def _write_members(archive: int) -> int:
+def _write_members(archive_fd: int) -> int:
     """Write all members of a tar archive below /; return the total size of the written files in bytes."""
     total, folders = 0, []
-    with open(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
+    with open(archive_fd, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
         for member in _iterate_members(tar):
             path = os.path.normpath(f"/{member.name}")
             if member.isdir():
@@ -127,27 +127,28 @@ def _read_text(path: str) -> str:
 _LINKS_MAX = 40
 
 
-def add_mount_points(folders: Mapping[str, str], targets: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
+def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
     """Add missing mount points to read-only directories, by overlay mounts; return the source path by mount point.
 
-    A target is a path in the container, and whether it is a directory. This process enters a new mount namespace, so
-    that no other process sees the overlays.
+    A needed path is a path in the container, and whether it is a directory. This process enters a new mount namespace,
+    so that no other process sees the overlays.
     """
     sources = dict(folders)
-    missing: dict[str, list[tuple[str, bool]]] = {}
-    for target, is_folder in targets:
+    missing_by_folder: dict[str, list[tuple[str, bool]]] = {}
+    for target, is_folder in needed_paths:
         path = _resolve_first_component(target)
         mount_point = next((mount_point for mount_point in folders if store.is_within(path, mount_point)), None)
         if mount_point is not None and not os.path.lexists(folders[mount_point] + path.removeprefix(mount_point)):
-            missing.setdefault(mount_point, []).append((path.removeprefix(mount_point), is_folder))
-    if missing:
+            missing_by_folder.setdefault(mount_point, []).append((path.removeprefix(mount_point), is_folder))
+    if missing_by_folder:
         unshare_mounts()
-    for number, (mount_point, missing_paths) in enumerate(missing.items()):
+    for number, (mount_point, missing_paths) in enumerate(missing_by_folder.items()):
         added_folder, overlay = f"{run}/added-{number}", f"{run}/seen-{number}"
         os.mkdir(overlay)
         for path, is_folder in missing_paths:
             make_mount_point(f"{added_folder}{path}", is_folder)
-        linux.mount("overlay", overlay, "overlay", f"lowerdir={_escape(added_folder)}:{_escape(folders[mount_point])}")
+        layers = f"lowerdir={_escape_path(added_folder)}:{_escape_path(folders[mount_point])}"
+        linux.mount("overlay", overlay, "overlay", layers)
         sources[mount_point] = overlay
     return sources
 
@@ -157,12 +158,12 @@ def mount_writable_overlay(folder: str, run_folder: str) -> str:
     for name in ("written", "work", "image"):
         os.mkdir(f"{run_folder}/{name}", 0o755)
     unshare_mounts()
-    upper = _escape(run_folder)
-    layers = f"lowerdir={_escape(folder)},upperdir={upper}/written,workdir={upper}/work"
+    upper = _escape_path(run_folder)
+    layer_options = f"lowerdir={_escape_path(folder)},upperdir={upper}/written,workdir={upper}/work"
     try:
-        linux.mount("overlay", f"{run_folder}/image", "overlay", f"{layers},userxattr")
+        linux.mount("overlay", f"{run_folder}/image", "overlay", f"{layer_options},userxattr")
     except OSError:
-        linux.mount("overlay", f"{run_folder}/image", "overlay", layers)
+        linux.mount("overlay", f"{run_folder}/image", "overlay", layer_options)
     return f"{run_folder}/image"
 
 
@@ -217,7 +218,7 @@ def unshare_mounts() -> None:
     linux.make_mounts_private()
 
 
-def _escape(path: str) -> str:
+def _escape_path(path: str) -> str:
     """Escape the special characters of a path in overlayfs mount options."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 

@@ -43,26 +43,26 @@ def create_masks(node: str) -> None:
     os.close(os.open(f"{node}/{MASKS_FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
-def proc_mask_options(masks: str) -> Iterator[str]:
-    """Yield bubblewrap's options that hide paths of /proc; `masks` is the directory with the empty mounts."""
+def proc_mask_options(masks_folder: str) -> Iterator[str]:
+    """Yield bubblewrap's options that hide paths of /proc; `masks_folder` has the empty mounts."""
     for path in READ_ONLY_PATHS:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
     for path in MASKED_PATHS:
         if os.path.exists(path):
-            yield from ("--ro-bind", _mask_path(masks, path), path)
+            yield from ("--ro-bind", _mask_path(masks_folder, path), path)
 
 
-def mask_sys_paths(masks: str) -> None:
-    """Hide paths of /sys in this mount namespace, where possible; `masks` is the directory with the empty mounts."""
+def mask_sys_paths(masks_folder: str) -> None:
+    """Hide paths of /sys in this mount namespace, where possible; `masks_folder` has the empty mounts."""
     for pattern in _MASKED_PATHS:
         for path in glob.glob(pattern):
             with suppress(OSError):
-                linux.bind_mount(_mask_path(masks, path), path)
+                linux.bind_mount(_mask_path(masks_folder, path), path)
 
 
-def _mask_path(masks: str, path: str) -> str:
-    return f"{masks}/folder" if os.path.isdir(path) else f"{masks}/file"
+def _mask_path(masks_folder: str, path: str) -> str:
+    return f"{masks_folder}/folder" if os.path.isdir(path) else f"{masks_folder}/file"
 
 
 class ContainerPaths(NamedTuple):

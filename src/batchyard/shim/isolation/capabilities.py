@@ -122,7 +122,7 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     if has_engines and may_run:
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
-        engine_search = engines.find(node, dict(os.environ), groups, disabled_names, may_run=not maps_users)
+        engine_search = engines.find_engines(node, dict(os.environ), groups, disabled_names, may_run=not maps_users)
     engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,
@@ -175,7 +175,7 @@ def is_isolated(features: Features) -> bool:
 
 def missing_capabilities(features: Features) -> list[dict[str, str]]:
     """Return the missing capabilities of a node, each with the consequence and the advice for users."""
-    available = {
+    is_available = {
         "user namespaces": features.namespaces or features.is_root,
         "bubblewrap": features.bubblewrap is not None,
         "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
@@ -185,15 +185,15 @@ def missing_capabilities(features: Features) -> list[dict[str, str]]:
         "container engine": bool(features.engines) or not features.engine_failures,
     }
     engines = "; ".join(f"{failure.engine}: {failure.reason}" for failure in features.engine_failures or ())
-    details = {"pod network": features.network_failure, "container engine": engines}
+    detail_texts = {"pod network": features.network_failure, "container engine": engines}
     return [
         {
             "what": capability,
-            "means": effect + (f" ({details[capability]})" if details.get(capability) else ""),
+            "means": effect + (f" ({detail_texts[capability]})" if detail_texts.get(capability) else ""),
             "remedy": remedy,
         }
         for capability, (effect, remedy) in _EFFECTS_AND_REMEDIES.items()
-        if not available[capability]
+        if not is_available[capability]
     ]
 
 
@@ -230,15 +230,15 @@ def succeeds_in_child(trial: Callable[[], None]) -> bool:
     """Run `trial` in a child process with a time limit of 10 seconds; return whether it succeeded."""
     child = os.fork()
     if child == 0:
-        code = 1
+        exit_code = 1
         try:
             signal.alarm(10)
             trial()
-            code = 0
+            exit_code = 0
         except OSError:
-            code = 1
+            exit_code = 1
         finally:
-            os._exit(code)
+            os._exit(exit_code)
     return os.waitpid(child, 0)[1] == 0
 
 
@@ -252,9 +252,9 @@ def _make_user_namespace() -> None:
     _make_namespaces()
 
 
-def _write_to_overlay(lower: str, run_folder: str) -> None:
-    """Mount a writable overlay of the directory `lower` in a new mount namespace, and write a file to it."""
-    os.close(os.open(f"{unpacking.mount_writable_overlay(lower, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
+def _write_to_overlay(lower_folder: str, run_folder: str) -> None:
+    """Mount a writable overlay of the directory `lower_folder` in a new mount namespace, and write a file to it."""
+    os.close(os.open(f"{unpacking.mount_writable_overlay(lower_folder, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
 
 
 #: The bubblewrap options and command of a trial, with the features that containers need.
@@ -275,8 +275,8 @@ _TRIAL_COMMAND = (
 
 def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
     """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
-    trial = [bubblewrap, "--die-with-parent", *_TRIAL_COMMAND]
-    if not is_tried and run.run_command(trial, os.environ, _TRIAL_SECONDS).code != 0:
+    trial_command = [bubblewrap, "--die-with-parent", *_TRIAL_COMMAND]
+    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_SECONDS).code != 0:
         return None
     return run.run_command([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 

@@ -89,15 +89,15 @@ def control_file_contents(
     shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
     quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
     memory = limits["memory"] and str(limits["memory"])
-    processes = {"pids.max": str(limits["pids"] + EXTRA_PROCESSES)}
+    pids_files = {"pids.max": str(limits["pids"] + EXTRA_PROCESSES)}
     if version == 1:
         cpu = {"cpu.shares": str(shares)} | ({"cpu.cfs_quota_us": str(quota)} if quota else {})
         memory_and_swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
-        return {"cpu": cpu, "memory": memory_and_swap, "pids": processes}
+        return {"cpu": cpu, "memory": memory_and_swap, "pids": pids_files}
     weight = 1 + (shares - _SHARES_MIN) * 9999 // (_SHARES_MAX - _SHARES_MIN)
     cpu = {"cpu.weight": str(weight)} | ({"cpu.max": f"{quota} {_PERIOD_MICROSECONDS}"} if quota else {})
     memory_limits = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
-    return {"cpu": cpu, "memory": memory_limits, "pids": processes}
+    return {"cpu": cpu, "memory": memory_limits, "pids": pids_files}
 
 
 def count_oom_kills(group: CgroupPaths) -> int:
@@ -116,13 +116,13 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
     v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
     None for v2, where a group also counts the kills in its child groups.
     """
-    control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
-    if not control or not os.path.exists(control):
+    control_path = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
+    if not control_path or not os.path.exists(control_path):
         return None
     event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     oom_fd = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
-        _write(control, f"{event_fd} {oom_fd}")
+        _write(control_path, f"{event_fd} {oom_fd}")
     os.close(oom_fd)
     return event_fd
 
@@ -168,8 +168,8 @@ def _try_remove(path: str) -> bool:
 
 def _read_own_groups() -> dict[str, str]:
     """Return the control group paths of this process by controller, from /proc; the key '' is cgroup v2."""
-    entries = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
-    return {name: path for _, names, path in entries for name in names.split(",")}
+    fields_by_line = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
+    return {name: path for _, names, path in fields_by_line for name in names.split(",")}
 
 
 def _read_mounts() -> dict[str, tuple[str, str]]:
@@ -189,9 +189,9 @@ def _group_path(mount: tuple[str, str], group: str) -> str:
     return f"{mount_point}/{group.removeprefix(mount_root).strip('/')}".rstrip("/")
 
 
-def _choose_deepest(group: str, memory: str) -> str:
+def _choose_deepest(group: str, memory_group: str) -> str:
     """Return the memory controller's group if it is below a controller's `group`, so that both have the same name."""
-    return memory if memory.startswith(f"{group.rstrip('/')}/") else group
+    return memory_group if memory_group.startswith(f"{group.rstrip('/')}/") else group
 
 
 def _find_unified(mount_point: str, path: str) -> Cgroups | None:
@@ -200,9 +200,9 @@ def _find_unified(mount_point: str, path: str) -> Cgroups | None:
         if _can_create_children(path):
             _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
             controllers = _read_file(f"{path}/cgroup.subtree_control").split()
-            usable = {name: path for name in _CONTROLLERS if name in controllers}
-            if "memory" in usable:
-                return Cgroups(2, usable)
+            usable_controllers = {name: path for name in _CONTROLLERS if name in controllers}
+            if "memory" in usable_controllers:
+                return Cgroups(2, usable_controllers)
         if path == mount_point or not path.startswith(mount_point):
             return None
         path = os.path.dirname(path)
@@ -210,20 +210,20 @@ def _find_unified(mount_point: str, path: str) -> Cgroups | None:
 
 def _can_create_children(path: str) -> bool:
     """Report whether this process can create a child group of a control group and join it."""
-    trial = f"{path}/batchyard-trial-{os.getpid()}"
+    trial_path = f"{path}/batchyard-trial-{os.getpid()}"
     try:
-        os.makedirs(trial)
+        os.makedirs(trial_path)
     except OSError:
         return False
     child = os.fork()
     if child == 0:
         try:
-            join_group({"": trial})
+            join_group({"": trial_path})
             os._exit(0)
         finally:
             os._exit(1)
     has_joined = os.waitpid(child, 0)[1] == 0
-    remove_group({"": trial})
+    remove_group({"": trial_path})
     return has_joined
 
 

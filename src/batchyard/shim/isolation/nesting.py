@@ -114,7 +114,7 @@ class _MountTree:
         indexes = [index for index, mount in enumerate(self._mounts[:limit]) if store.is_within(target, mount.target)]
         return indexes[-1] if indexes else None
 
-    def attach(self) -> None:
+    def attach_nested(self) -> None:
         """Attach each volume mount whose mount point lies in another volume."""
         for index, outer_index in enumerate(self._outer_indexes):
             if outer_index is not None:
@@ -125,7 +125,7 @@ class _MountTree:
         with suppress(OSError):
             os.close(make_directories(self._open_mount(outer), self._relative_path(target, outer), _FOLDER_MODE))
 
-    def outermost(self) -> list[dict[str, Any]]:
+    def outermost_mounts(self) -> list[dict[str, Any]]:
         """Return the outermost volume mounts, which contain the attached ones, in the format of a run's spec."""
         return [
             {"source": self._stage_paths[index], "target": volume_mount.target, "readOnly": False}
@@ -143,11 +143,11 @@ class _MountTree:
         if index not in self._mount_fds:
             if not self._mount_fds:
                 unpacking.unshare_mounts()
-            volume_mount, stage = self._mounts[index], f"{self._run_root}/stage-{index}"
+            volume_mount, stage_path = self._mounts[index], f"{self._run_root}/stage-{index}"
             mount_fd = self._copy_mount(volume_mount)
-            unpacking.make_mount_point(stage, stat.S_ISDIR(os.fstat(mount_fd).st_mode))
-            linux.attach_mount(mount_fd, stage)
-            self._mount_fds[index], self._stage_paths[index] = mount_fd, stage
+            unpacking.make_mount_point(stage_path, stat.S_ISDIR(os.fstat(mount_fd).st_mode))
+            linux.attach_mount(mount_fd, stage_path)
+            self._mount_fds[index], self._stage_paths[index] = mount_fd, stage_path
         return self._mount_fds[index]
 
     def _copy_mount(self, volume_mount: _VolumeMount) -> int:
@@ -192,19 +192,24 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
     for volume_mount in mounts:
         _check_mount_point(volume_mount.target)
     mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
-    termination = resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    log_path = resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
     tree = _MountTree(mounts, f"{run}/root")
-    if termination:
-        _check_mount_point(termination)
-        if tree.find_enclosing(termination) is not None:
-            tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", termination, False)], f"{run}/root")
-            termination = ""
-    tree.attach()
+    if log_path:
+        _check_mount_point(log_path)
+        if tree.find_enclosing(log_path) is not None:
+            tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", log_path, False)], f"{run}/root")
+            log_path = ""
+    tree.attach_nested()
     working_directory = normalize_path(spec["workingDir"] or "/")
     outer_index = tree.find_enclosing(resolve_path(working_directory))
     if outer_index is not None:
         tree.make_folder(resolve_path(working_directory), outer_index)
-    return {**spec, "mounts": tree.outermost(), "terminationMessagePath": termination, "workingDir": working_directory}
+    return {
+        **spec,
+        "mounts": tree.outermost_mounts(),
+        "terminationMessagePath": log_path,
+        "workingDir": working_directory,
+    }
 
 
 def _check_mount_point(target: str) -> None:

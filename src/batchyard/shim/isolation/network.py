@@ -52,8 +52,8 @@ class Netlink:
 
     def attach_to_bridge(self, name: str, bridge: str) -> None:
         """Attach a network interface to a bridge, and bring it up."""
-        master = _number_attribute(_MASTER, self.interface_index(bridge))
-        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master)
+        master_attribute = _number_attribute(_MASTER, self.interface_index(bridge))
+        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master_attribute)
 
     def bring_up(self, name: str) -> None:
         """Bring a network interface up."""
@@ -147,14 +147,14 @@ def connect_to_switch(node: int) -> SwitchConnection | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.socket_address(node, "switch"))
-        hello, fds = state_dir.receive_fds(connection, 4096, 2)
+        greeting, fds = state_dir.receive_fds(connection, 4096, 2)
     except OSError:
-        hello, fds = b"", []
-    if not hello:
+        greeting, fds = b"", []
+    if not greeting:
         connection.close()
         return None
-    network = fds[1] if hello == b"ok" else None
-    return SwitchConnection(connection, fds[0], network, "" if hello == b"ok" else hello.decode())
+    network = fds[1] if greeting == b"ok" else None
+    return SwitchConnection(connection, fds[0], network, "" if greeting == b"ok" else greeting.decode())
 
 
 def start_switch(node: int) -> SwitchConnection | None:
@@ -225,9 +225,9 @@ def _make_network() -> bytes:
     """Create the network namespace and bridge of all pods; return the message for clients: `ok`, or the error."""
     try:
         linux.unshare(linux.NEWNET)
-        network = Netlink()
-        network.bring_up("lo")
-        network.create_bridge(BRIDGE)
+        netlink = Netlink()
+        netlink.bring_up("lo")
+        netlink.create_bridge(BRIDGE)
         linux.allow_unprivileged_ports()
     except OSError as failure:
         return str(failure).encode()
@@ -237,29 +237,29 @@ def _make_network() -> bytes:
 _POD_INTERFACE = "eth0"
 
 
-def enter_pod_network(spec: dict[str, Any], network: int) -> None:
-    """Enter a new network namespace with the sandbox's address, connected to the bridge in the namespace `network`."""
-    linux.enter_namespaces(network, linux.NEWNET)
-    outside = Netlink()
+def enter_pod_network(spec: dict[str, Any], network_fd: int) -> None:
+    """Enter a new network namespace with the sandbox's address, connected to the bridge in namespace `network_fd`."""
+    linux.enter_namespaces(network_fd, linux.NEWNET)
+    bridge_netlink = Netlink()
     linux.unshare(linux.NEWNET)
-    inside = Netlink()
+    pod_netlink = Netlink()
     address, gateway = spec["address"], spec["gateway"]
-    _connect_pod(inside, outside, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network)
+    _connect_pod(pod_netlink, bridge_netlink, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network_fd)
     with suppress(FileExistsError):
-        outside.add_address(BRIDGE, f"{gateway}/{address.partition('/')[2]}")
-    inside.bring_up("lo")
-    inside.add_address(_POD_INTERFACE, address)
-    inside.add_default_route(gateway, _POD_INTERFACE)
+        bridge_netlink.add_address(BRIDGE, f"{gateway}/{address.partition('/')[2]}")
+    pod_netlink.bring_up("lo")
+    pod_netlink.add_address(_POD_INTERFACE, address)
+    pod_netlink.add_default_route(gateway, _POD_INTERFACE)
     linux.allow_unprivileged_ports()
-    outside.close()
-    inside.close()
+    bridge_netlink.close()
+    pod_netlink.close()
 
 
-def _connect_pod(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
+def _connect_pod(pod_netlink: Netlink, bridge_netlink: Netlink, peer: str, network_fd: int) -> None:
     """Create a pod's veth pair; first remove one that an earlier pod with the same address has left."""
     try:
-        inside.create_veth_pair(_POD_INTERFACE, peer, network)
+        pod_netlink.create_veth_pair(_POD_INTERFACE, peer, network_fd)
     except FileExistsError:
-        outside.remove(peer)
-        inside.create_veth_pair(_POD_INTERFACE, peer, network)
-    outside.attach_to_bridge(peer, BRIDGE)
+        bridge_netlink.remove(peer)
+        pod_netlink.create_veth_pair(_POD_INTERFACE, peer, network_fd)
+    bridge_netlink.attach_to_bridge(peer, BRIDGE)

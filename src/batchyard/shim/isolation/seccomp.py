@@ -92,23 +92,23 @@ def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
 
 
 def _decision_steps(span: SyscallSpan) -> list[_Instruction]:
-    steps: list[_Instruction] = []
+    instructions: list[_Instruction] = []
     for conditions, action in span.decisions:
         tests = [step for condition in conditions for step in _comparison_steps(condition)]
-        steps += [*_resolve_jumps(tests), _Instruction(_RETURN, action)]
-    return steps
+        instructions += [*_resolve_jumps(tests), _Instruction(_RETURN, action)]
+    return instructions
 
 
 #: Placeholder jump targets of a test: the next decision, and the next test.
 _JUMP_FAIL, _JUMP_PASS = 300, 301
 
 
-def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
+def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
     """Return BPF instructions that compare a 64-bit argument: first its high half, then its low half."""
-    low, high = test.value & _WORD_MASK, test.value >> 32 & _WORD_MASK
-    offset = _ARGUMENTS_OFFSET + 8 * test.argument
+    low, high = comparison.value & _WORD_MASK, comparison.value >> 32 & _WORD_MASK
+    offset = _ARGUMENTS_OFFSET + 8 * comparison.argument
     load_high, load_low = _Instruction(_LOAD, offset + 4), _Instruction(_LOAD, offset)
-    match test.operator:
+    match comparison.operator:
         case "==":
             return [
                 load_high,
@@ -124,14 +124,14 @@ def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
                 _Instruction(_IF_EQUAL, low, _JUMP_FAIL, _JUMP_PASS),
             ]
         case ">" | ">=":
-            low_test = _IF_GREATER if test.operator == ">" else _IF_AT_LEAST
+            low_test = _IF_GREATER if comparison.operator == ">" else _IF_AT_LEAST
             high_steps = [_Instruction(_IF_GREATER, high, _JUMP_PASS), _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL)]
             return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_PASS, _JUMP_FAIL)]
         case "<" | "<=":
-            low_test = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
+            low_test = _IF_AT_LEAST if comparison.operator == "<" else _IF_GREATER
             high_steps = [_Instruction(_IF_GREATER, high, _JUMP_FAIL), _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS)]
             return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_FAIL, _JUMP_PASS)]
-    operand = test.expected
+    operand = comparison.expected
     masked_high = [_Instruction(_AND, high), _Instruction(_IF_EQUAL, operand >> 32 & _WORD_MASK, 0, _JUMP_FAIL)]
     masked_low = [_Instruction(_AND, low), _Instruction(_IF_EQUAL, operand & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL)]
     return [load_high, *masked_high, load_low, *masked_low]
@@ -244,8 +244,8 @@ class Processor(NamedTuple):
     """A processor architecture: its audit number in Linux, and its system call numbers by name."""
 
     #: AUDIT_ARCH_* of <linux/audit.h>.
-    audit: int
-    numbers: Mapping[str, int]
+    audit_number: int
+    call_numbers: Mapping[str, int]
     #: The bit in the number of a call that marks another ABI, such as x32; 0 for none.
     foreign_bit: int
 
@@ -352,14 +352,14 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     decisions: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:
-            number = processor.numbers.get(name)
-            if number is not None:
-                decisions.setdefault(number, []).append((rule.conditions, rule.action))
-    highest_number = max(processor.numbers.values())
+            call_number = processor.call_numbers.get(name)
+            if call_number is not None:
+                decisions.setdefault(call_number, []).append((rule.conditions, rule.action))
+    highest_number = max(processor.call_numbers.values())
     action_beyond = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _ERRNO else profile.default
     spans = list(_merge_spans(decisions, profile.default, highest_number))
     spans.append(SyscallSpan(highest_number + 1, (((), action_beyond),)))
-    return build_program(spans, processor.audit, processor.foreign_bit, _UNKNOWN_CALL)
+    return build_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
 
 
 def _merge_spans(
@@ -386,7 +386,7 @@ def _require_processor() -> Processor:
 def _default_profile(processor: Processor) -> SeccompProfile:
     denied_names = {name for names in _DENIED_CALLS.values() for name in names.split()}
     conditional = {"clone", "clone3", "personality", "socket"}
-    allowed_names = [name for name in processor.numbers if name not in denied_names | conditional and name != "-"]
+    allowed_names = [name for name in processor.call_numbers if name not in denied_names | conditional and name != "-"]
     return SeccompProfile(
         _DENY,
         (
@@ -430,21 +430,21 @@ def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
     return SeccompProfile(default, rules)
 
 
-def _parse_action(name: str, number: int | None) -> int:
+def _parse_action(name: str, error_number: int | None) -> int:
     if name not in _ACTIONS:
         raise ValueError(f"invalid seccomp action {name}")
     if _ACTIONS[name] != _ERRNO and name != "SCMP_ACT_TRACE":
         return _ACTIONS[name]
-    value = errno.EPERM if number is None else int(number)
+    value = errno.EPERM if error_number is None else int(error_number)
     if not 0 <= value <= _ERRNO_MAX:
         raise ValueError(f"invalid errno {value}")
     return _ACTIONS[name] | value
 
 
-def _parse_condition(entry: Mapping[str, Any]) -> ArgumentComparison:
-    if entry["op"] not in _OPERATORS:
-        raise ValueError(f"invalid seccomp operator {entry['op']}")
-    index = int(entry["index"])
+def _parse_condition(fields: Mapping[str, Any]) -> ArgumentComparison:
+    if fields["op"] not in _OPERATORS:
+        raise ValueError(f"invalid seccomp operator {fields['op']}")
+    index = int(fields["index"])
     if not 0 <= index < _SECCOMP_ARGUMENTS:
         raise ValueError(f"invalid argument index {index}: must be from 0 to {_SECCOMP_ARGUMENTS - 1}")
-    return ArgumentComparison(index, _OPERATORS[entry["op"]], int(entry["value"]), int(entry.get("valueTwo") or 0))
+    return ArgumentComparison(index, _OPERATORS[fields["op"]], int(fields["value"]), int(fields.get("valueTwo") or 0))

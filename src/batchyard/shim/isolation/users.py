@@ -177,9 +177,9 @@ def _find_account(user: str, passwd: str) -> ImageAccount:
     return ImageAccount(int(user), 0, "/")
 
 
-def _parse_entries(text: str, fields: int) -> Iterator[list[str]]:
+def _parse_entries(text: str, fields_min: int) -> Iterator[list[str]]:
     """Yield the valid lines of a passwd or group file as lists of fields: with enough fields and numeric ids."""
     for line in text.splitlines():
         entry = line.split(":")
-        if len(entry) >= fields and all(value.isdigit() for value in entry[2 : 4 if fields > 3 else 3]):
+        if len(entry) >= fields_min and all(value.isdigit() for value in entry[2 : 4 if fields_min > 3 else 3]):
             yield entry
