@@ -125,7 +125,7 @@ class SchedulerModel:
         return pending_position[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Report whether Kueue may still try a Workload ahead of `head`: one inadmissible since `since` or later."""
+        """Report whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def return_to_line(self, head: Head) -> None:
@@ -162,7 +162,7 @@ class SchedulerModel:
         return self._create_cycle().run([Head(view, queue)])[0]
 
     def requeue_heads(self, decisions: Iterable[Decision]) -> None:
-        """Requeue the heads that stay pending or wait for their victims, as the scheduler does after a cycle."""
+        """Requeue the heads that these decisions leave pending or waiting for victims, as the scheduler does."""
         parked_flags: list[tuple[Decision, bool]] = []
         for decision in decisions:
             is_parked = False

@@ -104,7 +104,7 @@ def user_of(pid: int) -> ProcessUser:
 
 
 def change_user(user: ProcessUser) -> None:
-    """Change the uid, gid and groups of this process permanently."""
+    """Make this process run permanently as another user, given as uid, gid and supplementary groups."""
     uid, gid, groups = user
     os.setgroups(groups)
     os.setgid(gid)

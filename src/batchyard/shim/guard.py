@@ -1,8 +1,8 @@
 """Watchdog process of batchyard's server: if the event loop is blocked, logs the cause, and answers HTTP clients.
 
-The platform's main thread reports its state in shared memory. While the thread is blocked, the watchdog logs a stack
-trace, answers health checks on the platform's own sockets, and asks other clients to retry. If the platform is blocked
-at shutdown, the watchdog kills it: all acknowledged writes are in the journal.
+The server's main thread reports its state in shared memory. While the thread is blocked, the watchdog logs a stack
+trace, answers health checks on the server's own sockets, and asks other clients to retry. If the server is blocked at
+shutdown, the watchdog kills it: all acknowledged writes are in the journal.
 """
 
 import json
@@ -56,7 +56,7 @@ class PlatformWatchdog:
         self._last_progress, self._cpu_wait_then = 0.0, 0.0
         self._stacks_offset = 0
         self.listeners: list[socket.socket] = []
-        #: The file with the platform's TLS certificate and key, loaded when first needed; '' without TLS.
+        #: The file with the server's TLS certificate and key, loaded when first needed; '' without TLS.
         self.certificate = ""
         self._context: ssl.SSLContext | None = None
         self.is_json = False

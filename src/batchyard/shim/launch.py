@@ -167,7 +167,7 @@ def has_started(outer_pid: int, child_pid: int) -> bool:
 
 
 def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
-    """Return what probes and exec commands need to enter a running container or connect to it."""
+    """Return what other processes need to enter a running container or connect to it, as probes and exec do."""
     sandbox = _read_sandbox_file(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
@@ -354,7 +354,7 @@ _SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubble
 
 
 def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
-    """Prepare a container's files, owned by the user that runs the node; return run spec, visible files and paths."""
+    """Prepare a container's files, owned by the user that runs the node; return spec, visible files and paths."""
     paths = _container_paths(run)
     spec = spec | {"mounts": resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")}
     root = store.root_filesystem(spec["image"], paths.node)
@@ -363,7 +363,7 @@ def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
 
 
 def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: int) -> _SpecAndView:
-    """Become the pod's Unix user and prepare a container's files for it; return run spec, visible files and paths."""
+    """Become the pod's Unix user and prepare a container's files for it; return spec, visible files and paths."""
     paths = _container_paths(run)
     mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
     pod, users_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
@@ -408,7 +408,7 @@ def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPat
 def _build_view(
     spec: Mapping[str, Any], paths: bubblewrap.ContainerPaths, root: str, folders: Mapping[str, str]
 ) -> tuple[dict[str, Any], bubblewrap.ContainerView]:
-    """Attach nested volume mounts; return the run's spec with the other mounts, and what the container sees.
+    """Attach nested volume mounts; return the container's changed spec, and what the container sees of the machine.
 
     `root` is the path of the image's root filesystem; if empty, the container sees the machine's `folders`.
     """

@@ -17,7 +17,7 @@ class ShimRun:
     """A container start, sandbox or image pull: its directory, lock, spec and state, as its shim uses them."""
 
     def __init__(self, node: int, path: str) -> None:
-        """Open a run's directory, at `path` below the node directory `node`. OSError if it does not exist."""
+        """Open the directory of a container start, sandbox or pull, at `path` in the node directory, or OSError."""
         self.node = node
         self.path = path
         self.folder = state_dir.open_folder(path, node)
@@ -26,7 +26,7 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Lock the run for this shim; return False if it had a shim before, or its spec is unreadable."""
+        """Lock this start for the calling shim; return False if it had a shim before, or its spec is unreadable."""
         self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -39,7 +39,7 @@ class ShimRun:
         return True
 
     def write(self, **changes: object) -> bool:
-        """Change fields of the run's state and write state.json; return whether that succeeded."""
+        """Change fields of the container's, sandbox's or pull's state and write state.json; return False on failure."""
         self.state |= changes
         try:
             state_dir.write_json(self.folder, "state.json", self.state)
@@ -66,11 +66,11 @@ class ShimRun:
         return True
 
     def stop_request(self) -> dict[str, Any] | None:
-        """Return the request to stop this run (its time `at` and the grace period `grace`); None if there is none."""
+        """Return the kubelet's request to stop this container or sandbox (`at`, `grace`); None if there is none."""
         return state_dir.read_json(self.folder, "stop.json")
 
     def is_gone(self) -> bool:
-        """Report whether the run's directory was removed."""
+        """Report whether the directory of this container start, sandbox or image pull was removed."""
         return state_dir.is_removed(self.folder)
 
     def release(self) -> None:

@@ -143,10 +143,10 @@ class _AttachedClient:
         self._attached.update_reading(name)
 
 
-# The state of a run is written to disk immediately. The platform is notified as soon as it accepts the message.
+# The state of a container is written to disk immediately. The server is notified as soon as it accepts the message.
 
 
-#: How long a notification is retried while the platform does not accept it.
+#: How long a notification is retried while the server does not accept it.
 _ANNOUNCE_SECONDS = 1.0
 _ANNOUNCE_RETRY_SECONDS = 0.02
 _WARNINGS_MAX = 16

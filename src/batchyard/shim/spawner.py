@@ -358,7 +358,7 @@ _SESSIONS_BACKLOG = 256
 
 
 def main(arguments: list[str]) -> int:
-    """Run the spawner of a node directory; return the exit status."""
+    """Run the spawner, which forks shims, for the node directory in `arguments[1]`; return the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = state_dir.open_folder(arguments[1])
     lock = state_dir.acquire_lock(node, "spawner.lock")
@@ -386,7 +386,7 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Clean up after an earlier spawner, then fork shims for requested runs until SIGTERM or SIGINT."""
+        """Clean up after an earlier spawner, then fork a shim per request until SIGTERM or SIGINT."""
         image_pull.remove_leftover_groups(self._node, self._features)
         for engine in () if self._features.image_helper else self._features.engines:
             clean_up = partial(image_pull.remove_unsupervised_containers, self._node, engine)
@@ -421,7 +421,7 @@ class Spawner:
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_node_folder)
 
     def _receive_request(self) -> None:
-        """Receive the path of a requested run, and fork a shim; image pulls go to the image helper process, if any."""
+        """Receive the path of a requested start; fork a shim, or forward an image pull to the image helper process."""
         path = self._requests.recv(4096).decode(errors="replace")
         if self._features.image_helper and image_pull.is_image_pull(path):
             self._features.image_helper.send(path.encode())
@@ -429,7 +429,7 @@ class Spawner:
             self._fork_shim(path)
 
     def _fork_shim(self, path: str) -> None:
-        """Fork a shim for the run (container, sandbox or image pull) at `path`; retry later if fork fails."""
+        """Fork a shim for the container, sandbox or image pull at `path`; retry later if fork fails."""
         try:
             shim_pid = os.fork()
         except OSError as failure:
@@ -456,7 +456,7 @@ class Spawner:
                 event_loop.run_child(self._node, "a session", host)
 
     def _clean_up_after(self, path: str) -> None:
-        """Remove what a run with an ended shim may have left: its container in podman and its control groups."""
+        """Remove what an ended shim may have left: the podman container and control groups of the start at `path`."""
         engine = self._features.runner
         if engine and image_pull.may_leave_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))

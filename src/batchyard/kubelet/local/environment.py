@@ -169,7 +169,7 @@ def expand_references(text: str, find_value: Callable[[str], str | None]) -> str
     """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
     Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
-    InputError if the inserted values exceed the length limit of one argument (`LONGEST`).
+    InputError if the inserted values exceed the length limit of one argument.
     """
     length = 0
 

@@ -1,8 +1,8 @@
 """Local kubelet: the controller that runs the pods that are bound to this machine's node.
 
-A run is one start of a container, pod sandbox or image pull (batchyard.interfaces.containers). The kubelet keeps only
-indexes in memory. A pod's history is in its runs, which survive a restart of the platform, so the kubelet resumes
-correctly.
+A run is one start of a container or pod sandbox, or one image pull (batchyard.interfaces.containers). The kubelet keeps
+only indexes in memory. A pod's history is in its Run objects, which survive a restart of batchyard, so the kubelet
+resumes correctly.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -208,7 +208,7 @@ class LocalKubelet:
         self._warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys to reconcile: a changed pod, the pod of a changed run, or the pods that wait for an object.
+        """Return the pods to reconcile: a changed pod, the pod of a changed Run, or pods that wait for an object.
 
         Status updates and stop requests written by the kubelet itself are skipped.
         """
@@ -418,7 +418,7 @@ def _is_own_stop_request(event: WatchEvent) -> bool:
 
 
 def _is_news(event: WatchEvent) -> bool:
-    """Report whether a pod was created, deleted, ended, or changed in more than its status."""
+    """Report whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True

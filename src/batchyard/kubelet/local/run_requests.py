@@ -240,7 +240,7 @@ def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
 def _image_fields(
     pod: Obj, container: Mapping[str, Any], resolved_image: ResolvedImage, default_user: security.ContainerUser
 ) -> dict[str, Any]:
-    """Return the fields of a container's run spec that depend on the image: image, directory, user, stop signal."""
+    """Return the fields of a container's Run spec that depend on its image: image, directory, user, stop signal."""
     mapping, image = resolved_image
     name, folder = container.get("image") or "", container.get("workingDir")
     if not mapping.engine:
@@ -304,7 +304,7 @@ def _parse_amount(name: str, amounts: Mapping[str, Any]) -> int | None:
 # Kubelet admission rejects pods that do not fit: no free devices or resources, or an unmatched node selector.
 #
 # The scheduler has checked this already. Pods fail here if another client bound them or if their node has changed.
-# A pod that ran before a restart of the platform is not checked again. Sources: pkg/kubelet/lifecycle (predicate.go),
+# A pod that ran before a restart of batchyard is not checked again. Sources: pkg/kubelet/lifecycle (predicate.go),
 # pkg/scheduler (AdmissionCheck), pkg/kubelet/cm/topologymanager (the messages about insufficient devices).
 
 

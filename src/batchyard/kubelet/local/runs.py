@@ -104,7 +104,7 @@ class ObservedRun(NamedTuple):
 
 
 def run_of(obj: Obj) -> ObservedRun:
-    """Return the observed container start, sandbox or image pull that a Run object describes."""
+    """Return the start of a container or sandbox, or the image pull, that a Run object describes."""
     stop = obj.get("stop")
     return ObservedRun(
         obj,
@@ -167,7 +167,7 @@ def pod_of(run: Obj) -> Mapping[str, str]:
 
 
 def key_of_run(run: ObservedRun) -> Key:
-    """Return the key (kind, namespace, name) of a run's Run object."""
+    """Return the key (kind, namespace, name) of the Run object of a container start, sandbox or image pull."""
     return key_of(run.obj)
 
 

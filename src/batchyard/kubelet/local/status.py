@@ -1,4 +1,4 @@
-"""Pod status of the local kubelet, computed from a pod's runs.
+"""Pod status of the local kubelet, computed from the observed starts of the pod's containers.
 
 Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, getPhase), pkg/kubelet/status (status_manager.go:
 mergePodStatus, TerminatePod).
@@ -187,7 +187,7 @@ class PodConditionStatus(NamedTuple):
     message: str = ""
 
     def to_condition(self, kind: str, old: Mapping[str, Any] | None, now: Instant) -> Mapping[str, Any]:
-        """Return the pod condition of type `kind`; the transition time of `old` is kept if the status is unchanged."""
+        """Return the pod condition of type `kind`; it keeps the transition time of `old` if its status is the same."""
         return pod_condition(kind, self.is_true, (self.reason, self.message), old, now)
 
 

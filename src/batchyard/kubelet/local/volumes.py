@@ -105,7 +105,7 @@ class Mount(NamedTuple):
         return posixpath.join(self.folder, self.sub_path) if self.sub_path else self.folder
 
     def row(self, source: str | None = None) -> dict[str, Any]:
-        """Return the mount in the format of a run's spec, with `source` in place of its own source if given."""
+        """Return the mount in the format of a container's Run spec; `source` replaces the mount's own source."""
         return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
 
 

@@ -40,7 +40,7 @@ from batchyard.nodes.pods import PodsByNode
 #     accepted -> containers created -> running -> exited -> pod ended, or containers restarted after the crash backoff
 #
 # A pod also ends when it is deleted, when its machine shuts down, or at its deadline. Events occur in order of time.
-# All events are computed from the pod and its machine, so a restart of the platform does not change them. Sources:
+# All events are computed from the pod and its machine, so a restart of batchyard does not change them. Sources:
 # pkg/kubelet (syncPod, getPhase, active_deadline.go), pkg/kubelet/nodeshutdown, client-go flowcontrol.Backoff.
 
 

@@ -47,11 +47,11 @@ class ContainerEngine(NamedTuple):
         return commands.run_command([self.program, *self.options, *arguments], self.environment, seconds)
 
     def label_options(self, path: str) -> list[str]:
-        """Return the command-line options that label a container with this node's id and `path`, its run's path."""
+        """Return the options that label a container with the node's id and `path`, its path in the node directory."""
         return ["--label", f"{_NODE_LABEL}={self.node_id}", "--label", f"{RUN_LABEL}={path}"]
 
     def container_name(self, path: str) -> str:
-        """Return the name that a container gets in the engine, derived from the node and `path`, its run's path."""
+        """Return the engine's name for a container, derived from `path`, its path in the node directory."""
         _, uid, kind, container, attempt = path.split("/")
         infix = "" if kind == "runs" else "image-"
         return f"batchyard-{self.node_id}-{uid}-{infix}{container}-{attempt}"
@@ -65,7 +65,7 @@ class ContainerEngine(NamedTuple):
                 return
 
     def list_containers(self) -> dict[str, str]:
-        """Return the engine's ids of this node's containers, by the paths of their runs (container starts)."""
+        """Return the engine's ids of this node's containers, by their paths in the node directory."""
         label_template = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
         fields = f"{{{{{label_template}}}}} {{{{.ID}}}}"
         result = self.run_command("ps", "--all", "--filter", f"label={_NODE_LABEL}={self.node_id}", "--format", fields)
@@ -117,7 +117,7 @@ def find_program(name: str) -> str | None:
 
 
 def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the output of `image inspect`, which podman and docker share, to image metadata."""
+    """Return an image's id, names and configuration from the output of podman's or docker's `image inspect`."""
     config = image.get("Config") or {}
     tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
     hex_digest = image["Id"].removeprefix("sha256:")

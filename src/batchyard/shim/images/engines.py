@@ -18,7 +18,7 @@ from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths, Cgroups
 
 _TRIAL_SECONDS = 20.0
-#: Time limit in seconds for an engine's version: a remote engine may not answer, and the platform waits.
+#: Time limit in seconds for an engine's version: a remote engine may not answer, and the server waits.
 _ANSWER_SECONDS = 4.0
 #: The OCI runtimes to try, first the engine's default.
 _OCI_RUNTIMES = ("", "runc", "crun")
@@ -98,7 +98,7 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
 
 
 def _write_podman_settings(node: int) -> str:
-    """Write podman's configuration file to the node directory; return its path."""
+    """Write a podman configuration file (containers.conf) to the node directory; return its path."""
     with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
         file.write(_PODMAN_SETTINGS)
     return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
@@ -166,7 +166,7 @@ def options(
     group: CgroupPaths,
     variables: tuple[int, Sequence[str]],
 ) -> list[str]:
-    """Return the arguments of `podman run` for a run's spec; `variables` is the result of the function `variables`."""
+    """Return the arguments of `podman run` for a container's spec; `variables` come from the function `variables`."""
     environment_fd, other_variables = variables
     return [
         *("--pull", "never", "--name", engine.container_name(paths.path), *engine.label_options(paths.path)),

@@ -77,7 +77,7 @@ def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[s
 
 
 def _execute_export(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
-    """In a child process: execute the engine's export command."""
+    """In a forked child: execute the engine's command that exports container `name` as a tar archive to `stdout`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         os.setsid()
@@ -155,12 +155,12 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
-    """Run the engine's pull command for the image that a run requests; return the command's result."""
+    """Run the engine's pull command for the image in a pull request; return the command's result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack an image into the store, once, if its engine cannot run containers; return the fields about this."""
+    """Unpack an image into the store, once, if its engine cannot run containers; return its name in the store."""
     if engine.runs_containers:
         return {}
     name = rootfs_store.store_name(image["id"])
@@ -175,7 +175,7 @@ def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str,
 
 
 def _hash_credentials(spec: Mapping[str, Any]) -> str:
-    """Return a hash of the registry credentials, so that pulls with different credentials do not share results."""
+    """Return a hash of a pull's registry credentials: a pull reuses only results of pulls with the same hash."""
     return sha256(json.dumps(spec.get("auth") or {}, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -284,12 +284,12 @@ def remove_leftover_groups(node: int, features: Features) -> None:
 
 
 def is_image_pull(path: str) -> bool:
-    """Report whether a run's path is that of an image pull, not of a container or sandbox."""
+    """Report whether the path in a shim request is that of an image pull, not of a container or sandbox."""
     return path.split("/")[2:3] == ["images"]
 
 
 def may_leave_container(node: int, path: str) -> bool:
-    """Report whether the run at `path` may have left a podman container because its shim was killed."""
+    """Report whether the container start at `path` may have left a podman container because its shim was killed."""
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
@@ -306,7 +306,7 @@ def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
 
 
 def supervised_runs(pod_fd: int) -> list[str]:
-    """Return the container runs of a pod that have a live shim, as paths relative to the pod's directory."""
+    """Return a pod's container starts that have a live shim, as paths relative to the pod's directory."""
     paths = [
         f"runs/{name}/{attempt}"
         for name in _list_folder(pod_fd, "runs")
@@ -364,7 +364,7 @@ _DETECTION_SECONDS = 60.0
 def start_image_helper(
     node: int, disabled_names: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
-    """Fork the process that pulls images; return a socket to send it run paths, and the engines that it detected."""
+    """Fork a process that pulls images; return a socket for the paths of pull requests, and the engines it detected."""
     own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with helper_socket:
         if os.fork() == 0:
@@ -390,7 +390,7 @@ def start_image_helper(
 
 
 def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
-    """In the image-pulling process: detect engines, then fork a shim per run path received until the spawner ends."""
+    """In the image-pulling process: detect engines, then fork a shim per pull request until the spawner ends."""
     kept_fds = sorted({node, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)

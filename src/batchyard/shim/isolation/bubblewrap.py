@@ -66,7 +66,7 @@ def _mask_path(masks_folder: str, path: str) -> str:
 
 
 class ContainerPaths(NamedTuple):
-    """Absolute paths of a container's directories: those of its node, pod, sandbox and run, and the masks for /proc."""
+    """Absolute paths of the directories of a container, its pod, sandbox and node, and of the mounts over /proc."""
 
     node: str
     pod: str
@@ -102,7 +102,7 @@ class ContainerView(NamedTuple):
 def options(
     spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return bubblewrap's options for a run's spec (with absolute mount sources), except those with descriptors."""
+    """Return bubblewrap's options for a container's spec (absolute mount sources), except those with descriptors."""
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),

@@ -126,7 +126,7 @@ class _MountTree:
             os.close(make_directories(self._open_mount(outer), self._relative_path(target, outer), _FOLDER_MODE))
 
     def outermost_mounts(self) -> list[dict[str, Any]]:
-        """Return the outermost volume mounts, which contain the attached ones, in the format of a run's spec."""
+        """Return the outermost volume mounts, which contain the attached ones, as rows of a container's spec."""
         return [
             {"source": self._stage_paths[index], "target": volume_mount.target, "readOnly": False}
             if index in self._stage_paths
@@ -139,7 +139,7 @@ class _MountTree:
         return target.removeprefix(self._mounts[outer_index].target)
 
     def _open_mount(self, index: int) -> int:
-        """Return a descriptor of mount number `index`; an outermost mount is first attached in the run's directory."""
+        """Return a descriptor of mount number `index`; an outermost mount is first attached in the run's folder."""
         if index not in self._mount_fds:
             if not self._mount_fds:
                 unpacking.unshare_mounts()
@@ -180,7 +180,7 @@ def normalize_path(path: str) -> str:
 
 
 def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], str], run: str) -> dict[str, Any]:
-    """Attach the container mounts that lie in other mounts; return the run's spec with only the outermost ones.
+    """Attach the mounts that lie in other mounts; return the container's spec with only the outermost ones.
 
     `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory. ValueError if a
     mount point is not allowed.

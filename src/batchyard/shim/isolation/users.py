@@ -48,7 +48,7 @@ class PodUsers:
     """The Unix user of one pod, and id-mapped copies of the mounts that its containers see."""
 
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
-        """Enter a new mount namespace. `namespace` is a descriptor of the pod's user namespace."""
+        """Move this process into a new mount namespace; `namespace` is a descriptor of the pod's user namespace."""
         self.id = pod_unix_id(pod)
         self._namespace = namespace
         self._own_folder = own_folder
