@@ -312,7 +312,7 @@ class LifecycleCheck:
         self.counts.divergences[divergence_type.value] = self.counts.divergences.get(divergence_type.value, 0) + 1
         actual, expected = documents
         hints = where_to_look(divergence_type, str(key), "", at)
-        return Divergence(divergence_type, self._now, str(key), message, actual, expected, since=at, look=hints)
+        return Divergence(divergence_type, self._now, str(key), message, actual, expected, since=at, hints=hints)
 
 
 def _has_visible_effect(workload: Obj, kind: str) -> bool:

@@ -61,7 +61,7 @@ def unpredicted_decision(
         f"{kueue_text}; {model_text}",
         *documents,
         since=kueue_decision.at,
-        look=hints,
+        hints=hints,
     )
 
 
@@ -88,7 +88,7 @@ def _unpredicted_admission(
     hints = findings.where_to_look(divergence_type, admission.workload, admission.queue, at)
     documents = findings.observed_document(admission, names), model_document
     return findings.Divergence(
-        divergence_type, now, admission.workload, f"{kueue_text}; {model_text}", *documents, since=at, look=hints
+        divergence_type, now, admission.workload, f"{kueue_text}; {model_text}", *documents, since=at, hints=hints
     )
 
 
@@ -173,7 +173,7 @@ def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant
         kueue_document,
         findings.predicted_document(decision),
         since=made_at,
-        look=hints,
+        hints=hints,
     )
 
 

@@ -50,12 +50,12 @@ class Divergence:
     workload: str
     message: str
     #: What Kueue did, and what the model would have done.
-    upstream: Mapping[str, Any] = field(default_factory=dict)
-    predicted: Mapping[str, Any] = field(default_factory=dict)
+    kueue_action: Mapping[str, Any] = field(default_factory=dict)
+    model_action: Mapping[str, Any] = field(default_factory=dict)
     #: When Kueue decided, or when the model first did; None: the time of the report.
     since: Instant | None = None
     #: Hints and commands that help to find the cause.
-    look: Sequence[str] = ()
+    hints: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the divergence as a JSON document."""
@@ -67,14 +67,14 @@ class Divergence:
             "since": format_time(self.at if self.since is None else self.since),
             "workload": self.workload,
             "message": self.message,
-            "upstream": dict(self.upstream),
-            "predicted": dict(self.predicted),
-            "look": list(self.look),
+            "upstream": dict(self.kueue_action),
+            "predicted": dict(self.model_action),
+            "look": list(self.hints),
         }
 
     def why(self) -> str:
         """Return why batchyard's scheduler decided otherwise; '' if `message` already says it."""
-        why = str(self.predicted.get("message") or "")
+        why = str(self.model_action.get("message") or "")
         return "" if why in self.message else why
 
     def text(self) -> str:
@@ -84,7 +84,7 @@ class Divergence:
             lines.append(f"since: {format_time(self.since)}")
         if why := self.why():
             lines.append(f"why: {why}")
-        lines += [f"look: {each}" for each in self.look]
+        lines += [f"look: {each}" for each in self.hints]
         return "\n    ".join(lines)
 
 

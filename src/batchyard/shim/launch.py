@@ -121,7 +121,7 @@ def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> La
         cgroups.create_group(group, cgroups.control_file_contents(version, run.spec["limits"], run.spec["requests"]))
     outputs, child_streams = _open_streams(run)
     start_pipe = None
-    has_users = features.user_namespace or features.maps_users
+    has_users = features.has_user_namespace or features.maps_users
     if runs_in_bubblewrap(run, features) and has_users and "pids" not in group:
         start_reader, start_pipe = os.pipe2(os.O_CLOEXEC)
         child_streams = child_streams._replace(start_pipe=start_reader)
@@ -156,8 +156,8 @@ def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
 
 def remove_engine_container(run: ShimRun, features: Features) -> None:
     """Remove a container from podman, if podman runs it, after its supervising process was killed."""
-    if runs_in_engine(run) and features.runner:
-        features.runner.remove_containers(features.runner.container_name(run.path))
+    if runs_in_engine(run) and features.container_engine:
+        features.container_engine.remove_containers(features.container_engine.container_name(run.path))
 
 
 def has_started(outer_pid: int, child_pid: int) -> bool:
@@ -330,7 +330,7 @@ def _create_memory_file(content: bytes, name: str) -> int:
 def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
     """Return a container's seccomp filter as a BPF program; None if unconfined. ValueError if it cannot be compiled."""
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
-    if not features.filters:
+    if not features.has_seccomp:
         if profile.get("type") == "Localhost":
             raise ValueError("this node does not support seccomp, which the container's Localhost profile requires")
         return None
@@ -390,7 +390,7 @@ def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
 
 def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPaths) -> engine_container.EngineContainer:
     """Enter the namespaces of the pod; return the container that podman must run. ValueError without podman."""
-    engine, paths = features.runner, _container_paths(run)
+    engine, paths = features.container_engine, _container_paths(run)
     if engine is None:
         raise ValueError(f"container engine {run.spec['image']['engine']} is no longer available on this node")
     sandbox_pid = _enter_pod(

@@ -90,7 +90,7 @@ _NOT_STARTED_CODE = 127
 class CommandResult(NamedTuple):
     """The result of a command: its exit code (None after a timeout), stdout and stderr."""
 
-    code: int | None
+    exit_code: int | None
     output: str
     errors: str
 

@@ -241,7 +241,7 @@ def supervise_sandbox(run: ShimRun, features: Features) -> None:
         message = {}
     except (OSError, ValueError) as failure:
         message = {"message": str(failure)}
-    cgroups.remove_group(group, has_namesakes=features.runner is not None)
+    cgroups.remove_group(group, has_namesakes=features.container_engine is not None)
     _report_state(run, phase="Exited", finishedAt=linux.now(), **message)
 
 
@@ -316,7 +316,7 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
     if features.cgroups:
         cgroups.create_group(group, {})
         cgroups.enable_controllers(features.cgroups.version, group)
-    if features.namespaces:
+    if features.has_namespaces:
         if run.spec["network"] == "pod" and features.network is not None:
             network.enter_pod_network(run.spec, features.network)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
@@ -457,7 +457,7 @@ class Spawner:
 
     def _clean_up_after(self, path: str) -> None:
         """Remove what an ended shim may have left: the podman container and control groups of the start at `path`."""
-        engine = self._features.runner
+        engine = self._features.container_engine
         if engine and image_pull.may_leave_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
         image_pull.remove_groups_of_run(self._node, self._features, path)

@@ -141,7 +141,7 @@ class NodeSettings:
     #: The user of containers that specify none.
     default_user: security.ContainerUser = security.ROOT
     #: The maximum number of processes of a container.
-    pids: int = 32768
+    processes_max: int = 32768
     #: The number and size of a container's log files, as the kubelet's containerLogMaxFiles and containerLogMaxSize.
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
@@ -217,7 +217,7 @@ def build_container_run(
         "tty": bool(container.get("tty")),
         "mounts": [*_image_mounts(resolved_image.mapping), *(mount.row() for mount in mounts)],
         "readOnlyRoot": bool(security_context.get("readOnlyRootFilesystem")),
-        **_resource_amounts(pod, container, settings.pids),
+        **_resource_amounts(pod, container, settings.processes_max),
         "seccomp": seccomp,
         "procMount": security_context.get("procMount") or "Default",
         "devices": list(devices.paths),

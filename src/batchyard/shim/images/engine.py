@@ -61,7 +61,9 @@ class ContainerEngine(NamedTuple):
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVAL_ATTEMPTS if names else 0):
             result = self.run_command("rm", "--force", *options, "--volumes", *names)
-            if result.code == 0 or (result.code and all(_NO_CONTAINER in line for line in result.errors.splitlines())):
+            if result.exit_code == 0 or (
+                result.exit_code and all(_NO_CONTAINER in line for line in result.errors.splitlines())
+            ):
                 return
 
     def list_containers(self) -> dict[str, str]:
@@ -75,8 +77,8 @@ class ContainerEngine(NamedTuple):
     def inspect_image(self, reference: str) -> dict[str, Any] | None:
         """Return an image's metadata; None if the engine does not have the image. OSError if the engine fails."""
         result = self.run_command("image", "inspect", reference)
-        if result.code != 0:
-            if result.code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
+        if result.exit_code != 0:
+            if result.exit_code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
                 return None
             raise OSError(last_line(result.errors))
         return _parse_image(json.loads(result.output)[0])

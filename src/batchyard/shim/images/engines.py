@@ -70,13 +70,13 @@ def find_engines(
 def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
     result = commands.run_command([path, "--version"], environment, _ANSWER_SECONDS)
     name_and_version = result.output.strip().replace(" version", "") or PODMAN
-    if result.code == 0:
+    if result.exit_code == 0:
         variables = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
         engine = ContainerEngine(
             PODMAN, path, name_and_version.split()[-1], (), variables, state_dir.node_id(node), runs_containers=False
         )
         result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
-    return engine if result.code == 0 else EngineFailure(name_and_version, last_line(result.errors))
+    return engine if result.exit_code == 0 else EngineFailure(name_and_version, last_line(result.errors))
 
 
 def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
@@ -85,14 +85,14 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
     if "DOCKER_HOST" not in variables:
         argv = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
         result = commands.run_command(argv, variables, _ANSWER_SECONDS)
-        if result.code is None:
+        if result.exit_code is None:
             return EngineFailure(DOCKER, result.errors)
         docker_host = result.output.strip()
         variables |= {"DOCKER_HOST": docker_host} if docker_host else {}
     engine = ContainerEngine(DOCKER, path, "", (), variables, state_dir.node_id(node), runs_containers=False)
     result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
     version = result.output.strip()
-    if result.code == 0 and version:
+    if result.exit_code == 0 and version:
         return engine._replace(version=version)
     return EngineFailure(DOCKER, last_line(result.errors))
 
@@ -113,7 +113,7 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
         candidate = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
         options = _trial_options(node_path, node_cgroups)
         result = candidate.run_command("run", "--rm", *options, "true", seconds=_TRIAL_SECONDS)
-        if result.code == 0:
+        if result.exit_code == 0:
             return candidate
         first_failure = first_failure or last_line(result.errors)
     return first_failure

@@ -42,7 +42,7 @@ def export_image(engine: ContainerEngine, image: str, path: str, target: str) ->
     name = engine.container_name(path)
     options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
     result = engine.run_command("create", *options, image, _PLACEHOLDER_COMMAND)
-    if result.code != 0:
+    if result.exit_code != 0:
         raise OSError(last_line(result.errors))
     try:
         return _export_container(engine, name, target)
@@ -140,7 +140,7 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
             with _FileLock(run, _SLOT_LOCKS):
                 pull_started_at = linux.monotonic()
                 result = _run_pull(run, engine)
-            if result.code != 0:
+            if result.exit_code != 0:
                 _report_failure(run, "ErrImagePull", last_line(result.errors))
                 return
             os.pwrite(lock_fd, str(linux.now()).encode(), 0)
@@ -244,7 +244,7 @@ def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> 
     if path in {"", "/"} or not engine.runs_containers:
         return False
     result = engine.run_command("image", "mount", image)
-    is_missing = result.code == 0 and not os.path.lexists(result.output.strip() + path)
+    is_missing = result.exit_code == 0 and not os.path.lexists(result.output.strip() + path)
     engine.run_command("image", "unmount", image)
     return is_missing
 
@@ -269,7 +269,7 @@ def remove_groups_of_run(node: int, features: Features, path: str) -> None:
         return
     _, uid, *path_parts = path.split("/")
     pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base.items()}
-    has_namesakes = features.runner is not None
+    has_namesakes = features.container_engine is not None
     if path_parts[0] == "runs" and not _is_supervised(node, path):
         run_group = {name: f"{base}/{path_parts[1]}-{path_parts[2]}" for name, base in pod_group.items()}
         cgroups.remove_group(run_group, has_namesakes=has_namesakes)
@@ -280,7 +280,7 @@ def remove_leftover_groups(node: int, features: Features) -> None:
     """Remove the control groups of pods that ended while no spawner ran."""
     if features.cgroups is not None:
         for uid, group in cgroups.find_leftover_groups(features.cgroups.base, pod_group_prefix(node)).items():
-            _remove_if_unsupervised(node, uid, group, has_namesakes=features.runner is not None)
+            _remove_if_unsupervised(node, uid, group, has_namesakes=features.container_engine is not None)
 
 
 def is_image_pull(path: str) -> bool:

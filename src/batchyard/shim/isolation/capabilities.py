@@ -60,9 +60,9 @@ class Features(NamedTuple):
 
     is_root: bool
     #: Whether namespaces can be created: as root, or in the spawner's own user namespace.
-    namespaces: bool
+    has_namespaces: bool
     #: Whether the spawner has created its own user namespace.
-    user_namespace: bool
+    has_user_namespace: bool
     #: The connection to the network switch process, which ends when all connections are closed.
     switch: socket.socket | None
     #: A descriptor of the network namespace that pods are connected to; None if pods have no network of their own.
@@ -75,7 +75,7 @@ class Features(NamedTuple):
     #: Whether the node runs as root and containers run with the ids of their pods.
     maps_users: bool
     #: Whether seccomp can filter the system calls of containers.
-    filters: bool
+    has_seccomp: bool
     cgroups: Cgroups | None
     #: The usable container engines, the default first.
     engines: tuple[ContainerEngine, ...]
@@ -87,7 +87,7 @@ class Features(NamedTuple):
     image_helper: socket.socket | None
 
     @property
-    def runner(self) -> ContainerEngine | None:
+    def container_engine(self) -> ContainerEngine | None:
         """The container engine that runs containers; None if engines only provide images."""
         return next((engine for engine in self.engines if engine.runs_containers), None)
 
@@ -126,15 +126,15 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,
-        namespaces=namespaces,
-        user_namespace=user_namespace,
+        has_namespaces=namespaces,
+        has_user_namespace=user_namespace,
         switch=switch_connection.connection if switch_connection else None,
         network=network,
         network_failure=network_failure_reason,
         bubblewrap=bwrap if version else None,
         bubblewrap_version=version,
         maps_users=maps_users,
-        filters=filters,
+        has_seccomp=filters,
         cgroups=groups,
         engines=engine_search.engines,
         engine_failures=engine_search.failures,
@@ -148,11 +148,11 @@ def features_document(features: Features) -> dict[str, object]:
     return {
         "spawner": os.getpid(),
         "isRoot": features.is_root,
-        "userNamespaces": features.user_namespace,
+        "userNamespaces": features.has_user_namespace,
         "bubblewrap": features.bubblewrap_version,
         "isolated": is_isolated(features),
         "usersOfPods": features.maps_users,
-        "seccomp": features.filters,
+        "seccomp": features.has_seccomp,
         "podNetwork": features.network is not None,
         "cgroups": features.cgroups
         and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base)},
@@ -170,16 +170,16 @@ def is_isolated(features: Features) -> bool:
     Without this isolation, only the owner of the node may run containers.
     """
     is_separated = features.bubblewrap is not None and features.network is not None
-    return is_separated and features.filters and (features.maps_users or not features.is_root)
+    return is_separated and features.has_seccomp and (features.maps_users or not features.is_root)
 
 
 def missing_capabilities(features: Features) -> list[dict[str, str]]:
     """Return the missing capabilities of a node, each with the consequence and the advice for users."""
     is_available = {
-        "user namespaces": features.namespaces or features.is_root,
+        "user namespaces": features.has_namespaces or features.is_root,
         "bubblewrap": features.bubblewrap is not None,
         "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
-        "seccomp": features.filters,
+        "seccomp": features.has_seccomp,
         "pod network": features.network is not None,
         "cgroups": features.cgroups is not None,
         "container engine": bool(features.engines) or not features.engine_failures,
@@ -276,7 +276,7 @@ _TRIAL_COMMAND = (
 def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
     """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
     trial_command = [bubblewrap, "--die-with-parent", *_TRIAL_COMMAND]
-    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_SECONDS).code != 0:
+    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_SECONDS).exit_code != 0:
         return None
     return run.run_command([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 
