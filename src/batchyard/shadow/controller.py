@@ -350,15 +350,15 @@ class Followers:
         self,
         policy: SchedulingPolicy,
         settings: ShadowSettings,
-        report: Callable[[Divergence], None],
+        report_divergence: Callable[[Divergence], None],
         has_arrived: Callable[[Instant], bool],
     ) -> None:
         """`has_arrived` reports whether the shadow has received all watch events up to a time."""
-        self._follower_factory = partial(TreeFollower, policy, settings, report, has_arrived)
+        self._follower_factory = partial(TreeFollower, policy, settings, report_divergence, has_arrived)
         self._lifecycle_check = LifecycleCheck(settings, has_arrived)
         self._blocked_periods = settings.blocked_periods
         self._patience = settings.patience
-        self._report = report
+        self._report = report_divergence
         self._trees = CohortTrees()
         self._followers: dict[int, TreeFollower] = {}
         #: Objects that affect all trees.
@@ -374,10 +374,10 @@ class Followers:
     @property
     def counts(self) -> ComparisonCounts:
         """The numbers of Kueue's decisions that agreed, diverged or could not be compared, since the shadow started."""
-        counts = self._removed_counts.plus(self._lifecycle_check.counts)
+        total_counts = self._removed_counts.plus(self._lifecycle_check.counts)
         for follower in self._followers.values():
-            counts = counts.plus(follower.counts)
-        return counts
+            total_counts = total_counts.plus(follower.counts)
+        return total_counts
 
     @property
     def waiting_count(self) -> int:

@@ -129,9 +129,9 @@ def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: S
 
 
 def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
-    targets = {each.workload.key: each for each in prediction.targets}
-    target = targets.pop(preemption.workload, None)
-    other_victims = ", ".join(_describe_victim(targets[key]) for key in sorted(targets))
+    targets_by_key = {each.workload.key: each for each in prediction.targets}
+    target = targets_by_key.pop(preemption.workload, None)
+    other_victims = ", ".join(_describe_victim(targets_by_key[key]) for key in sorted(targets_by_key))
     if target is not None and target.reason != preemption.reason:
         return f"we preempt it as {target.reason}" + (f", and with it {other_victims}" if other_victims else "")
     if target is not None:
@@ -159,8 +159,8 @@ def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant
     types = findings.DivergenceType
     divergence_type = types.NOT_ADMITTED if isinstance(decision, Admit) else types.NOT_PREEMPTED
     queue = decision.head.queue
-    seconds = round((now - made_at) / SECOND, 1)
-    message = f"left waiting in {queue} for {seconds:g} s; {findings.ours_in_words(decision)}"
+    waited_seconds = round((now - made_at) / SECOND, 1)
+    message = f"left waiting in {queue} for {waited_seconds:g} s; {findings.ours_in_words(decision)}"
     if kueue_message:
         message += f"; Kueue reports: {kueue_message}"
     kueue_document = {"decision": "wait", "reason": (condition or {}).get("reason", ""), "message": kueue_message}

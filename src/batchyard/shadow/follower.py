@@ -185,13 +185,13 @@ class TreeFollower:
         self,
         policy: SchedulingPolicy,
         settings: ShadowSettings,
-        report: Callable[[Divergence], None],
+        report_divergence: Callable[[Divergence], None],
         has_arrived: Callable[[Instant], bool],
     ) -> None:
         """`has_arrived` reports whether the shadow has received all watch events up to a time."""
         self._settings = settings
         self._replay = DivergenceDetector(policy, settings)
-        self._report = report
+        self._report = report_divergence
         self._has_arrived = has_arrived
         self._orders = replay_orders(settings.settle)
         self._batches: list[EventBatch] = []

@@ -188,8 +188,8 @@ class ChangeBacklog:
 
     def first_decision_of(self, workload: str) -> int | None:
         """Return the number of a Workload's first relevant change if that is a decision of Kueue; otherwise None."""
-        number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
-        return number if number in self.decision_numbers else None
+        change_number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
+        return change_number if change_number in self.decision_numbers else None
 
     def is_first_of_object(self, change_number: int) -> bool:
         """Report whether no earlier change in the backlog affects decisions about the same object."""

@@ -306,8 +306,8 @@ class DecisionReplay(ShadowState):
         """
         open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[change_number]))
         is_predicted = open_decisions is not None and change_number in self._matched_numbers(open_decisions)
-        patience = self._settings.patience if is_predicted else self._settings.settle
-        return self.backlog.items[change_number].arrived_at + patience
+        time_limit = self._settings.patience if is_predicted else self._settings.settle
+        return self.backlog.items[change_number].arrived_at + time_limit
 
 
 class EventBatch(NamedTuple):

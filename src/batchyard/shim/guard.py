@@ -171,8 +171,8 @@ def _format_answer(head: bytes, blocked_seconds: float) -> bytes:
 
     Health checks get 200, or 500 after a long time; all other requests get 429.
     """
-    _, _, target = head.partition(b" ")
-    path = target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+    _, _, request_target = head.partition(b" ")
+    path = request_target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH_PATHS):
         return _format_response("429 Too Many Requests", "application/json", _TOO_MANY_REQUESTS, "retry-after: 1\r\n")
     if blocked_seconds < STUCK_AFTER:

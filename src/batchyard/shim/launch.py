@@ -370,12 +370,12 @@ def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: i
     users_path = f"/proc/{sandbox_pid}/fd/{users_fd}"
     namespace = create_pod_user_namespace(pod) if users_fd is None else os.open(users_path, os.O_RDONLY)
     users = PodUsers(pod, namespace, paths.pod)
-    sandbox, run_folder, masks = map(users.copy, (paths.sandbox, paths.run, paths.masks))
+    sandbox, run_folder, masks = map(users.copy_mount, (paths.sandbox, paths.run, paths.masks_folder))
     copied_paths = bubblewrap.ContainerPaths("", "", sandbox, run_folder, masks)
     root = store.root_filesystem(spec["image"], paths.node)
     folders = {} if root else store.visible_folders(spec["image"], paths.node)
-    root = users.copy(root) if root else ""
-    folders = {mount_point: users.copy(source) for mount_point, source in folders.items()}
+    root = users.copy_mount(root) if root else ""
+    folders = {mount_point: users.copy_mount(source) for mount_point, source in folders.items()}
     spec = spec | {"mounts": [{**mount, "source": _copy_source(mount, users)} for mount in mounts]}
     users.enter()
     return *_build_view(spec, copied_paths, root, folders), copied_paths
@@ -385,7 +385,7 @@ def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
     """Copy the source of a volume mount for the pod's Unix user; return the path of the id-mapped copy."""
     is_of_machine: bool = mount["isOfMachine"]
     is_shared = is_of_machine and not mount["readOnly"]
-    return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
+    return users.copy_mount(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
 def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPaths) -> engine_container.EngineContainer:

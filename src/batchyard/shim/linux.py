@@ -192,9 +192,9 @@ def leave_session_keyring() -> None:
     """Replace this process's session keyring by a new, empty one; do nothing if the kernel has no keyrings."""
     processor = seccomp.find_processor()
     if processor is not None and _LIBC.syscall(processor.call_numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
-        failure = ctypes.get_errno()
-        if failure != errno.ENOSYS:
-            raise OSError(failure, os.strerror(failure))
+        error_number = ctypes.get_errno()
+        if error_number != errno.ENOSYS:
+            raise OSError(error_number, os.strerror(error_number))
 
 
 def set_controlling_terminal(fd: int) -> None:

@@ -151,12 +151,12 @@ def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout
 
 def _run_exec(argv: list[str], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
     try:
-        code, output = container_exec.execute(argv, container, timeout)
+        exit_code, output = container_exec.execute(argv, container, timeout)
     except (OSError, ValueError) as failure:
         return ProbeOutcome("unknown", str(failure))
-    if code is None:
+    if exit_code is None:
         return ProbeOutcome("failure", f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
-    return ProbeOutcome("failure" if code else "success", output[:_BODY_BYTES].decode(errors="replace"))
+    return ProbeOutcome("failure" if exit_code else "success", output[:_BODY_BYTES].decode(errors="replace"))
 
 
 def _run_tcp_check(host: str, port: int, timeout: float | None) -> ProbeOutcome:
@@ -213,12 +213,12 @@ def _run_http_check(action: Mapping[str, Any], address: str, timeout: float | No
     return ProbeOutcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
 
 
-def _evaluate_response(code: int, body: str) -> ProbeOutcome:
-    if 300 <= code < 400:
+def _evaluate_response(status_code: int, body: str) -> ProbeOutcome:
+    if 300 <= status_code < 400:
         return ProbeOutcome("warning", f"Probe terminated redirects, Response body: {body}")
-    if 200 <= code < 300:
+    if 200 <= status_code < 300:
         return ProbeOutcome("success", body)
-    return ProbeOutcome("failure", f"HTTP probe failed with statuscode: {code}")
+    return ProbeOutcome("failure", f"HTTP probe failed with statuscode: {status_code}")
 
 
 def _send_get(

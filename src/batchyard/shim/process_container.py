@@ -48,10 +48,10 @@ def run_process_warden(command: ProcessCommand, status: int, *, is_enclosed: boo
         os.write(status, json.dumps({"error": command.start_error(error.decode())}).encode() + b"\n")
     else:
         os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
-        code = _wait_for_command(child)
+        exit_code = _wait_for_command(child)
         if not is_enclosed:
             stop.kill_descendants()
-        os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
+        os.write(status, json.dumps({"exit-code": exit_code}).encode() + b"\n")
     os._exit(0)
 
 
@@ -90,8 +90,8 @@ def _wait_for_command(child: int) -> int:
     while True:
         pid, status = os.wait()
         if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+            exit_code = os.waitstatus_to_exitcode(status)
+            return 128 - exit_code if exit_code < 0 else exit_code
 
 
 def _kill_and_exit() -> NoReturn:

@@ -38,9 +38,9 @@ class ShimRun:
         self.spec = spec
         return True
 
-    def write(self, **changes: object) -> bool:
+    def write(self, **changed_fields: object) -> bool:
         """Change fields of the container's, sandbox's or pull's state and write state.json; return False on failure."""
-        self.state |= changes
+        self.state |= changed_fields
         try:
             state_dir.write_json(self.folder, "state.json", self.state)
         except OSError as failure:

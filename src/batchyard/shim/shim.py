@@ -161,14 +161,14 @@ class StateReporter:
         self._warning_count = 0
         self._warnings: list[dict[str, object]] = []
 
-    def report_state(self, **changes: object) -> None:
+    def report_state(self, **changed_fields: object) -> None:
         """Write changed fields of the container's state, and notify batchyard's server."""
-        self.write(**changes)
+        self.write(**changed_fields)
         self._announce(linux.monotonic() + _ANNOUNCE_SECONDS)
 
-    def report_final(self, **changes: object) -> None:
+    def report_final(self, **changed_fields: object) -> None:
         """Write the container's final state; wait up to a second until batchyard's server accepts the notification."""
-        self.write(**changes)
+        self.write(**changed_fields)
         self._run.announce(_ANNOUNCE_SECONDS)
 
     def warn(self, reason: str, message: str) -> None:
@@ -178,9 +178,9 @@ class StateReporter:
         self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
         self.report_state(warnings=self._warnings)
 
-    def write(self, **changes: object) -> None:
+    def write(self, **changed_fields: object) -> None:
         """Write changed fields of the container's state; on failure retry every second while its directory exists."""
-        while not self._run.write(**changes) and not self._run.is_gone():
+        while not self._run.write(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
     def _announce(self, deadline: float) -> None:
@@ -379,8 +379,8 @@ class ContainerShim:
             signal_first_process if launch.runs_in_engine(self._run) else signal_process_group, child, signal_number
         )
         self._termination = ContainerTermination(child, self._loop, hooks.get("preStop"), attempt, send_stop_signal)
-        hook = hooks.get("postStart")
-        has_no_hook = hook is None
+        post_start_hook = hooks.get("postStart")
+        has_no_hook = post_start_hook is None
         is_started, is_ready = has_no_hook and self._health.started, has_no_hook and self._health.ready
         self._reporter.report_state(
             phase="Running", pid=child, startedAt=linux.now(), started=is_started, ready=is_ready
@@ -388,7 +388,7 @@ class ContainerShim:
         if has_no_hook:
             self._health.begin()
         else:
-            attempt(hook, None, self._after_hook)
+            attempt(post_start_hook, None, self._after_hook)
         self._check_stop_request()
 
     def _after_hook(self, outcome: ProbeOutcome) -> None:

@@ -296,16 +296,16 @@ def _kill_run(pod_fd: int, path: str) -> None:
             os.kill(state["pid"], signal.SIGKILL)
 
 
-def _report_state(run: ShimRun, **changes: object) -> None:
-    run.write(**changes)
+def _report_state(run: ShimRun, **changed_fields: object) -> None:
+    run.write(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
 def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
     """Return the directories of a pod's control group by controller; empty if control groups are not available."""
-    base = features.cgroups.base if features.cgroups else {}
+    base_group = features.cgroups.base_group if features.cgroups else {}
     pod = run.path.split("/")[1]
-    return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base.items()}
+    return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base_group.items()}
 
 
 def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:

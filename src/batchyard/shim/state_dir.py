@@ -173,14 +173,14 @@ _SKIPPED_PATTERNS = ("private", "*.key", "*.pem.key")
 
 def update_etc_copy(node: str) -> None:
     """Copy new and changed files of the machine's /etc to a node directory; files removed since stay in the copy."""
-    target = f"{node}/{ETC_COPY_FOLDER}"
-    os.makedirs(target, 0o755, exist_ok=True)
+    copy_path = f"{node}/{ETC_COPY_FOLDER}"
+    os.makedirs(copy_path, 0o755, exist_ok=True)
     for name in SANDBOX_FILES:
         with suppress(OSError):
-            os.close(os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
+            os.close(os.open(f"{copy_path}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
     for name in os.listdir("/etc"):
         if any(fnmatch(name, pattern) for pattern in _COPIED_PATTERNS):
-            _copy_etc_entry(f"/etc/{name}", f"{target}/{name}")
+            _copy_etc_entry(f"/etc/{name}", f"{copy_path}/{name}")
 
 
 def _copy_etc_entry(source: str, target: str) -> None:

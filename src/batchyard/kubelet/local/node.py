@@ -216,13 +216,13 @@ def _is_plain_init_container(pod: Obj, container: Mapping[str, Any]) -> bool:
 def _check_unchanged(
     container: Mapping[str, Any], allocated_devices: Sequence[int], request: tuple[str, str, int, Sequence[int]]
 ) -> None:
-    uid, resource, count, numbers = request
+    uid, resource, count, healthy_devices = request
     if len(allocated_devices) != count:
         raise InputError(
             f'pod "{uid}" container "{container["name"]}" changed request for resource "{resource}"'
             f" from {len(allocated_devices)} to {count}"
         )
-    if not set(allocated_devices) <= set(numbers):
+    if not set(allocated_devices) <= set(healthy_devices):
         error = "previously allocated devices are no longer healthy"
         raise InputError(f"{error}; cannot allocate unhealthy devices {resource}")
 

@@ -487,8 +487,8 @@ class RunRequests:
 
     def _container_gpus(self, sandbox: runs.ObservedRun, container: str) -> ContainerDevices:
         """Return the devices for a container's GPUs, which the Run object of the pod's sandbox records."""
-        numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
-        return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
+        gpu_numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
+        return gpu_devices([self._gpus[number] for number in gpu_numbers if number in self._gpus])
 
 
 def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:

@@ -162,8 +162,8 @@ def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
     return {"terminated": {**state, **time_fields, "containerID": _container_id(run)}}
 
 
-def _termination_reason(code: int) -> str:
-    return "Error" if code else "Completed"
+def _termination_reason(exit_code: int) -> str:
+    return "Error" if exit_code else "Completed"
 
 
 def _container_id(run: ObservedRun) -> str:

@@ -86,13 +86,13 @@ def checkpoint_lines(
 
 def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
     """Return the last log line of an ended container: its exit code, and why it was stopped."""
-    code = terminated_state["exitCode"]
+    exit_code = terminated_state["exitCode"]
     cause = "" if previous else _why_stopped(pod)
-    if code in _SIGNAL_EXIT_CODES and (cause or code != plan.exit_code):
-        verb = "killed" if code == _SIGNAL_EXIT_CODES[0] else "stopped"
-        text = f"{verb}: {cause}, exit code {code}" if cause else f"{verb}: exit code {code}"
+    if exit_code in _SIGNAL_EXIT_CODES and (cause or exit_code != plan.exit_code):
+        verb = "killed" if exit_code == _SIGNAL_EXIT_CODES[0] else "stopped"
+        text = f"{verb}: {cause}, exit code {exit_code}" if cause else f"{verb}: exit code {exit_code}"
     else:
-        text = f"finished: exit code {code}" if code == 0 else f"failed: exit code {code}"
+        text = f"finished: exit code {exit_code}" if exit_code == 0 else f"failed: exit code {exit_code}"
     return _format_line(parse_time(terminated_state["finishedAt"]), text)
 
 

@@ -109,9 +109,9 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
 def _exit_codes(obj: meta.Obj) -> Iterable[int]:
     """Yield the exit code in an object's annotation, or nothing if the annotation is missing or invalid."""
     text = meta.annotation(obj, well_known.EXIT_CODE)
-    code = None if text is None else meta.parse_integer(text)
-    if code is not None and 0 <= code <= 255:
-        yield code
+    exit_code = None if text is None else meta.parse_integer(text)
+    if exit_code is not None and 0 <= exit_code <= 255:
+        yield exit_code
 
 
 def _go_duration(text: str) -> Duration | None:
@@ -253,8 +253,8 @@ def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, rea
     job, start_time = _work_owner(pod, reader), pods.running_since(pod)
     if job is None or start_time is None:
         return []
-    work = pods.resumed_work(pod) + pods.kept_work(start_time, interval, lost_at)
-    return _record_work(job, pods.saved_work_key(pod), work)
+    work_done = pods.resumed_work(pod) + pods.kept_work(start_time, interval, lost_at)
+    return _record_work(job, pods.saved_work_key(pod), work_done)
 
 
 def resume_from_checkpoint(
@@ -263,8 +263,8 @@ def resume_from_checkpoint(
     """Return `new_pod`, the pod after a change, with the checkpoint from which its containers resume."""
     if pods.is_terminal(new_pod):
         return new_pod
-    work = _work_after(pod, new_pod, interval)
-    resumption = pods.Resumption(pods.saved_work_key(pod), work) if work else None
+    work_done = _work_after(pod, new_pod, interval)
+    resumption = pods.Resumption(pods.saved_work_key(pod), work_done) if work_done else None
     if pods.running_since(new_pod) is not None and pods.running_since(new_pod) != pods.running_since(pod):
         resumption = _larger_resumption(pod, resumption, reader)
     return pods.with_resumption(new_pod, resumption, now)

@@ -208,12 +208,12 @@ def _status_after_exit(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, at: Instant, now: Instant
 ) -> Mapping[str, Any]:
     """Return a pod's status after its containers exited: restarted, in CrashLoopBackOff, or the final status."""
-    code = sim_pod.plan.exit_code
-    terminated_state = pod_status.exited_state(code, run.state["running"]["startedAt"], at)
+    exit_code = sim_pod.plan.exit_code
+    terminated_state = pod_status.exited_state(exit_code, run.state["running"]["startedAt"], at)
     policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
-    is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
+    is_done = policy == "Never" or (policy == "OnFailure" and exit_code == 0)
     if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
-        return _status(sim_pod, FAILED if code else SUCCEEDED, run._replace(state=terminated_state), now)
+        return _status(sim_pod, FAILED if exit_code else SUCCEEDED, run._replace(state=terminated_state), now)
     run_in_backoff = run._replace(last_state=terminated_state)
     backoff = _restart_delay(run_in_backoff)
     if backoff == 0:
@@ -276,8 +276,8 @@ def _final_container_state(
     if "running" not in run.state:
         return run.last_state or pod_status.lost_state(_LOST_MESSAGE)
     grace = next(grace for _, grace, event_kind in _end_requests(sim_pod) if event_kind is pod_event.event_kind)
-    code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
-    return pod_status.exited_state(code, run.state["running"]["startedAt"], pod_event.at)
+    exit_code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
+    return pod_status.exited_state(exit_code, run.state["running"]["startedAt"], pod_event.at)
 
 
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow

@@ -127,10 +127,10 @@ def running_state(start_time: Instant) -> SharedContainerState:
     return {"running": {"startedAt": format_time(start_time)}}
 
 
-def exited_state(code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
+def exited_state(exit_code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
     """Return the `terminated` state of containers that exited or were stopped."""
     time_fields = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
-    return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **time_fields}}
+    return {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", **time_fields}}
 
 
 def lost_state(message: str) -> SharedContainerState:

@@ -106,7 +106,7 @@ def _write_podman_settings(node: int) -> str:
 
 def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgroups | None) -> ContainerEngine | str:
     """Return podman with the first OCI runtime that can run a trial container; otherwise the reason, as text."""
-    if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base) is None:
+    if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base_group) is None:
         return "the control group of this process has different names for different controllers (cgroup v1)"
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _OCI_RUNTIMES:
@@ -131,7 +131,7 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
     options += [
         "--security-opt",
         "no-new-privileges",
-        *cgroup_options(f"{cgroups.engine_group_name(node_cgroups.base)}/trial" if node_cgroups else None),
+        *cgroup_options(f"{cgroups.engine_group_name(node_cgroups.base_group)}/trial" if node_cgroups else None),
     ]
     return [*options, *(option for path in folders for option in ("--volume", f"{path}:{path}:ro")), "--rootfs", root]
 

@@ -66,13 +66,13 @@ def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[s
         failure = unpack_error
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     error_text = os.pread(error_fd, _ERROR_BYTES, 0).decode(errors="replace")
     os.close(error_fd)
-    if code != 0 and error_text.strip():  # the export failed, which is why the archive ended
+    if exit_code != 0 and error_text.strip():  # the export failed, which is why the archive ended
         raise OSError(last_line(error_text))
-    if failure is not None or code != 0:
-        raise failure or OSError(f"the image export of {engine.kind} failed with exit code {code}")
+    if failure is not None or exit_code != 0:
+        raise failure or OSError(f"the image export of {engine.kind} failed with exit code {exit_code}")
     return metadata
 
 
@@ -253,8 +253,8 @@ def _report_failure(run: ShimRun, reason: str, message: str) -> None:
     _report_state(run, phase="Exited", finishedAt=linux.now(), exitCode=1, reason=reason, message=message)
 
 
-def _report_state(run: ShimRun, **changes: object) -> None:
-    run.write(**changes)
+def _report_state(run: ShimRun, **changed_fields: object) -> None:
+    run.write(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
@@ -268,7 +268,7 @@ def remove_groups_of_run(node: int, features: Features, path: str) -> None:
     if features.cgroups is None:
         return
     _, uid, *path_parts = path.split("/")
-    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base.items()}
+    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base_group.items()}
     has_namesakes = features.container_engine is not None
     if path_parts[0] == "runs" and not _is_supervised(node, path):
         run_group = {name: f"{base}/{path_parts[1]}-{path_parts[2]}" for name, base in pod_group.items()}
@@ -279,7 +279,7 @@ def remove_groups_of_run(node: int, features: Features, path: str) -> None:
 def remove_leftover_groups(node: int, features: Features) -> None:
     """Remove the control groups of pods that ended while no spawner ran."""
     if features.cgroups is not None:
-        for uid, group in cgroups.find_leftover_groups(features.cgroups.base, pod_group_prefix(node)).items():
+        for uid, group in cgroups.find_leftover_groups(features.cgroups.base_group, pod_group_prefix(node)).items():
             _remove_if_unsupervised(node, uid, group, has_namesakes=features.container_engine is not None)
 
 

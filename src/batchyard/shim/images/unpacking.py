@@ -64,22 +64,22 @@ def _unpack_in_child(archive_fd: int, target: str, result_writer: int) -> None:
 
 def _write_members(archive_fd: int) -> int:
     """Write all members of a tar archive below /; return the total size of the written files in bytes."""
-    total, folders = 0, []
+    total_bytes, folder_times = 0, []
     with open(archive_fd, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
         for member in _iterate_members(tar):
             path = os.path.normpath(f"/{member.name}")
             if member.isdir():
                 _make_folder(path, member)
-                folders.append((path, member.mtime))
+                folder_times.append((path, member.mtime))
                 continue
             os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
             with suppress(FileNotFoundError):
                 os.unlink(path)
             _write_member(tar, member, path)
-            total += member.size if member.isreg() else 0
-    for path, modified_at in reversed(folders):  # writing into them has changed it
+            total_bytes += member.size if member.isreg() else 0
+    for path, modified_at in reversed(folder_times):  # writing into them has changed it
         os.utime(path, (modified_at, modified_at))
-    return total
+    return total_bytes
 
 
 def _iterate_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -175,13 +175,13 @@ def resolve_in_root(root: str, path: str) -> str:
     return _resolve_links(path, lambda link_path: _read_link(f"{root}{link_path}"))
 
 
-def resolve_in_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
+def resolve_in_folders(folders: Mapping[str, str], link_targets: Mapping[str, str], path: str) -> str:
     """Resolve a path's symbolic links as a container does that sees these directories (by mount point) and links."""
 
     def read_link_at(link_path: str) -> str | None:
         mount_point = next((mount_point for mount_point in folders if store.is_within(link_path, mount_point)), None)
         if mount_point is None:
-            return links.get(link_path)
+            return link_targets.get(link_path)
         return _read_link(folders[mount_point] + link_path.removeprefix(mount_point))
 
     return _resolve_links(path, read_link_at)

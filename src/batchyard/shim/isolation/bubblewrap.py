@@ -72,7 +72,7 @@ class ContainerPaths(NamedTuple):
     pod: str
     sandbox: str
     run: str
-    masks: str
+    masks_folder: str
 
 
 #: The option that gives a container its own user namespace.
@@ -91,7 +91,7 @@ class ContainerView(NamedTuple):
     The only mount point is `/` if the image has a root filesystem.
     """
 
-    folders: Mapping[str, str]
+    folder_sources: Mapping[str, str]
     links: Mapping[str, str]
     #: Whether the working directory is missing in these directories and in the container's own files.
     lacks_folder: bool
@@ -113,7 +113,7 @@ def options(
         *_user_options(spec["user"]),
         *_root_options(view, paths),
         *_device_options(spec["devices"]),
-        *([] if spec.get("procMount") == "Unmasked" else proc_mask_options(paths.masks)),
+        *([] if spec.get("procMount") == "Unmasked" else proc_mask_options(paths.masks_folder)),
         *_etc_options(paths, view),
         *_working_directory_options(spec, paths, view),
         *_mount_options(spec["mounts"], view),
@@ -136,13 +136,13 @@ def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
     return [*mounts, *working_directory, *termination_log]
 
 
-def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
+def lacks_folder(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> bool:
     """Report whether a container's working directory is missing in the visible directories and in its own mounts."""
     working_directory = spec["workingDir"] or "/"
     own_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
     candidates = [
         source + working_directory.removeprefix(mount_point)
-        for mount_point, source in folders.items()
+        for mount_point, source in folder_sources.items()
         if store.is_within(working_directory, mount_point)
     ]
     is_visible = any(os.path.isdir(path) for path in candidates)
@@ -155,12 +155,12 @@ def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
 
 def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
     """Return bubblewrap's options for the root filesystem: an unpacked image, or the machine's directories."""
-    if "/" in view.folders:
-        return ["--bind", view.folders["/"], "/"]
+    if "/" in view.folder_sources:
+        return ["--bind", view.folder_sources["/"], "/"]
     run_root = f"{paths.run}/root"
     root_options = ["--dir", "/run", "--dir", "/var", "--symlink", CONTAINER_LINKS["/var/tmp"], "/var/tmp"]
     root_options += ["--bind", f"{run_root}/tmp", "/tmp", "--bind", f"{run_root}/home", "/root"]
-    root_options += [option for path, source in view.folders.items() for option in ("--ro-bind", source, path)]
+    root_options += [option for path, source in view.folder_sources.items() for option in ("--ro-bind", source, path)]
     return root_options + [option for path, target in view.links.items() for option in ("--symlink", target, path)]
 
 

@@ -155,7 +155,7 @@ def features_document(features: Features) -> dict[str, object]:
         "seccomp": features.has_seccomp,
         "podNetwork": features.network is not None,
         "cgroups": features.cgroups
-        and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base)},
+        and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base_group)},
         "engines": [
             {"name": each.kind, "version": each.version, "runs": each.runs_containers} for each in features.engines
         ],
@@ -294,7 +294,7 @@ def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
     trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
     executable_fd, null_fd = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
     users = PodUsers("", create_pod_user_namespace(""), trial_folder)
-    copied_folder = users.copy(trial_folder)
+    copied_folder = users.copy_mount(trial_folder)
     users.enter()
     os.close(os.open(f"{copied_folder}/file", os.O_WRONLY | os.O_CREAT))
     for fd in (1, 2):

@@ -28,7 +28,7 @@ class Cgroups(NamedTuple):
     """The cgroup version, and the control group below which the groups of pods are created."""
 
     version: int
-    base: CgroupPaths
+    base_group: CgroupPaths
 
 
 def find_cgroups() -> Cgroups | None:

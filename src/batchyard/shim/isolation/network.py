@@ -255,11 +255,11 @@ def enter_pod_network(spec: dict[str, Any], network_fd: int) -> None:
     pod_netlink.close()
 
 
-def _connect_pod(pod_netlink: Netlink, bridge_netlink: Netlink, peer: str, network_fd: int) -> None:
+def _connect_pod(pod_netlink: Netlink, bridge_netlink: Netlink, peer_name: str, network_fd: int) -> None:
     """Create a pod's veth pair; first remove one that an earlier pod with the same address has left."""
     try:
-        pod_netlink.create_veth_pair(_POD_INTERFACE, peer, network_fd)
+        pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
     except FileExistsError:
-        bridge_netlink.remove(peer)
-        pod_netlink.create_veth_pair(_POD_INTERFACE, peer, network_fd)
-    bridge_netlink.attach_to_bridge(peer, BRIDGE)
+        bridge_netlink.remove(peer_name)
+        pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
+    bridge_netlink.attach_to_bridge(peer_name, BRIDGE)

@@ -94,8 +94,8 @@ def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
 def _decision_steps(span: SyscallSpan) -> list[_Instruction]:
     instructions: list[_Instruction] = []
     for conditions, action in span.decisions:
-        tests = [step for condition in conditions for step in _comparison_steps(condition)]
-        instructions += [*_resolve_jumps(tests), _Instruction(_RETURN, action)]
+        test_steps = [step for condition in conditions for step in _comparison_steps(condition)]
+        instructions += [*_resolve_jumps(test_steps), _Instruction(_RETURN, action)]
     return instructions
 
 
@@ -153,9 +153,9 @@ def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
     return instructions
 
 
-def _is_test_start(tests: list[_Instruction], index: int) -> bool:
+def _is_test_start(test_steps: list[_Instruction], index: int) -> bool:
     """Report whether the BPF instruction at `index` begins a test: it loads the high half of an argument."""
-    return tests[index].code == _LOAD and (tests[index].value - _ARGUMENTS_OFFSET) % 8 == 4
+    return test_steps[index].code == _LOAD and (test_steps[index].value - _ARGUMENTS_OFFSET) % 8 == 4
 
 
 # System call numbers by name, for the supported processors.

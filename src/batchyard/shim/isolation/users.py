@@ -57,7 +57,7 @@ class PodUsers:
         linux.unshare(linux.NEWNS)
         linux.make_mounts_private()
 
-    def copy(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
+    def copy_mount(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
         """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
 
         In a shared directory of the machine, files of other users keep their owners. The owner of the machine's files
@@ -71,9 +71,9 @@ class PodUsers:
 
     def enter(self) -> None:
         """Attach the copied mounts in this mount namespace, and become root in the pod's user namespace."""
-        folders = [stat.S_ISDIR(os.fstat(copy).st_mode) for _, copy in self._copies]
+        is_folder_flags = [stat.S_ISDIR(os.fstat(copy).st_mode) for _, copy in self._copies]
         linux.mount("tmpfs", _STAGE_FOLDER, "tmpfs", _STAGE_OPTIONS)
-        for (path, copy), is_folder in zip(self._copies, folders, strict=True):
+        for (path, copy), is_folder in zip(self._copies, is_folder_flags, strict=True):
             if is_folder:
                 os.mkdir(path)
             else:
@@ -162,16 +162,16 @@ def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccoun
     image_account = _find_account(user or "0", passwd)
     if not group_name:
         return image_account
-    entries = [entry for entry in _parse_entries(group, 3) if group_name in (entry[0], entry[2])]
-    if not entries and not group_name.isdigit():
+    group_entries = [entry for entry in _parse_entries(group, 3) if group_name in (entry[0], entry[2])]
+    if not group_entries and not group_name.isdigit():
         raise ValueError(f"unable to find group {group_name}: no matching entries in group file")
-    return image_account._replace(gid=int(entries[0][2] if entries else group_name))
+    return image_account._replace(gid=int(group_entries[0][2] if group_entries else group_name))
 
 
 def _find_account(user: str, passwd: str) -> ImageAccount:
-    entries = [entry for entry in _parse_entries(passwd, 6) if user in (entry[0], entry[2])]
-    if entries:
-        return ImageAccount(int(entries[0][2]), int(entries[0][3]), entries[0][5] or "/")
+    passwd_entries = [entry for entry in _parse_entries(passwd, 6) if user in (entry[0], entry[2])]
+    if passwd_entries:
+        return ImageAccount(int(passwd_entries[0][2]), int(passwd_entries[0][3]), passwd_entries[0][5] or "/")
     if not user.isdigit():
         raise ValueError(f"unable to find user {user}: no matching entries in passwd file")
     return ImageAccount(int(user), 0, "/")
