@@ -57,7 +57,7 @@ def test_different_flavor_is_detected(name: str) -> None:
     changed, record = injected_divergences.another_flavor(scenario, log)
     first, _ = found(scenario, changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.FLAVORS, record["workload"])
-    assert first.upstream["podSets"] != first.predicted["podSets"]
+    assert first.kueue_action["podSets"] != first.model_action["podSets"]
 
 
 @pytest.mark.parametrize("name", ["preempt-1", "single-1", "hierarchy-1"])
@@ -66,7 +66,7 @@ def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
     changed, record = injected_divergences.another_victim(log)
     first, _ = found(scenario, changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.VICTIMS, record["workload"])
-    assert first.upstream["by"] == record["by"]
+    assert first.kueue_action["by"] == record["by"]
     assert "we preempt" in first.message
 
 
@@ -83,7 +83,7 @@ def test_missing_admission_is_detected_with_expected_cluster_queue(name: str) ->
     changed, record = injected_divergences.left_waiting(case(name)[1])
     first, _ = found(case(name)[0], changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
-    assert first.predicted["clusterQueue"] == record["clusterQueue"]
+    assert first.model_action["clusterQueue"] == record["clusterQueue"]
 
 
 def test_delayed_admission_is_reported_as_late() -> None:

@@ -44,7 +44,7 @@ def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
         "the model admits others first: 5 Workloads are ahead of it in cq-1, the first is team/wl-010 (priority 100, "
         in first.message
     )
-    assert first.predicted["reason"] == "NotItsTurn"
+    assert first.model_action["reason"] == "NotItsTurn"
 
 
 def test_different_reason_is_reported_with_expected_reason() -> None:
@@ -94,19 +94,19 @@ def test_missing_preemption_is_reported_with_waiting_time() -> None:
 def test_unconfigured_fair_sharing_is_reported_with_hint() -> None:
     scenario, log = case("fair-1")
     found = shadowed(scenario, log, knows_fair_sharing=False).findings
-    assert any("start the shadow with --fair-sharing" in look for each in found for look in each.look)
+    assert any("start the shadow with --fair-sharing" in look for each in found for look in each.hints)
 
 
 def test_divergence_is_reported_with_commands_to_investigate() -> None:
     scenario, log = case("cohort-1")
     found = shadowed(scenario, injected_divergences.another_flavor(scenario, log)[0]).findings[0]
-    queue, one, kueue = found.look
+    queue, one, kueue = found.hints
     assert queue.startswith("kubectl get clusterqueue cq-2 -o yaml  # order of flavors, flavorFungibility")
     assert one == "kubectl get workload -n team wl-001 -o yaml"
     assert found.since is not None
     assert f"--since-time={format_time((found.since - 10 * SECOND) // SECOND * SECOND)} | grep wl-001" in kueue
     assert [line.strip().partition(":")[0] for line in found.text().splitlines()[1:]] == ["since", *["look"] * 3]
-    assert found.document()["look"] == list(found.look)
+    assert found.document()["look"] == list(found.hints)
 
 
 #: Checks of single Workloads, independent of order: their queues, and the changes of one Workload.

@@ -23,7 +23,7 @@ VOLUME = [{"source": "volumes/data", "target": "/volume", "readOnly": False}]
 #: Files of /proc that every process may open for writing, with effect on that process only.
 HARMLESS = {f"/proc/pressure/{name}" for name in ("cpu", "io", "irq", "memory")}
 PROCESSOR = seccomp.find_processor()
-NUMBERS = dict(PROCESSOR.numbers) if PROCESSOR else {}
+NUMBERS = dict(PROCESSOR.call_numbers) if PROCESSOR else {}
 SOURCE = f"{Path(escapes.__file__).read_text()}".replace("NUMBERS: dict[str, int] = {}", f"NUMBERS = {NUMBERS!r}")
 PROGRAM = ("python3", "-c", SOURCE)
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")

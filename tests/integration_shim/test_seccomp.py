@@ -30,7 +30,7 @@ def outcomes(rules: bytes, *calls: tuple[str, Sequence[int]]) -> list[str]:
             libc = ctypes.CDLL(None, use_errno=True)
             reported = []
             for name, arguments in calls:
-                number = PROCESSOR.numbers.get(name, 100000)
+                number = PROCESSOR.call_numbers.get(name, 100000)
                 result = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
                 reported.append(errno.errorcode[ctypes.get_errno()] if result == -1 else "")
             os.write(writes, json.dumps(reported).encode())

@@ -1,7 +1,7 @@
-"""Shadow controller: compares the decisions in each cohort tree by a follower, and all evictions and requeues.
+"""Shadow controller: compares Kueue's decisions in each cohort tree with batchyard's, and all evictions and requeues.
 
-A watch that restarts with a list has a gap: the changes meanwhile and their order are unknown. A kind that is listed
-before other kinds are complete has one too. After a gap, the followers restart with the current objects.
+If a watch must restart with a list, the changes in between and their order are unknown. The same holds for a list that
+completes after those of other kinds. After such a gap, the comparison restarts from the current objects.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _REASON_SEPARATOR: Final = " due to "
 
 
 class Contradiction(NamedTuple):
-    """A text that Kueue wrote in a condition of a Workload, and the expected text."""
+    """A text that Kueue wrote in a Workload's condition, and the text that follows from the Workload's other fields."""
 
     divergence_type: DivergenceType
     actual_text: str
@@ -49,7 +49,7 @@ class Contradiction(NamedTuple):
 
 
 def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
-    """Yield each text in the changed status of a Workload that contradicts the other fields of the Workload."""
+    """Yield the messages and counts that Kueue wrote to a Workload's status and that contradict its other fields."""
     if event.old is None or event.type is EventType.DELETED:
         return
     for kind, check in ((lifecycle.PREEMPTED, _check_preemption), (lifecycle.QUOTA_RESERVED, _check_reservation)):
@@ -110,7 +110,7 @@ _ACTION_TEXTS: Final = {
 
 
 class _Transition(NamedTuple):
-    """A condition that Kueue set to True: the Workload before, the reason, the arrival time, and when it is checked."""
+    """A condition that Kueue set to True, with the Workload before the change and the time of the shadow's check."""
 
     old_workload: Obj
     reason: str
@@ -120,23 +120,23 @@ class _Transition(NamedTuple):
 
 @dataclass(slots=True)
 class CurrentObjects:
-    """The current objects, which the Workload controller of batchyard reads."""
+    """The current API objects, as a read-only store for batchyard's Workload controller."""
 
     objects: dict[Key, Obj] = field(default_factory=dict)
     #: At most one object in its previous state; it takes precedence over `objects`.
-    overrides: dict[Key, Obj] = field(default_factory=dict)
+    previous_objects: dict[Key, Obj] = field(default_factory=dict)
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with this key, or None."""
-        return self.overrides.get(key) or self.objects.get(key)
+        """Return the object with this kind, namespace and name; None if it does not exist."""
+        return self.previous_objects.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return nothing: the Workload controller does not call this."""
+        """Return an empty sequence: the Workload controller never looks up owned objects."""
         del uid, namespace
         return ()
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return nothing: the Workload controller does not call this."""
+        """Return an empty sequence: the Workload controller never lists objects."""
         del kind, namespace
         return ()
 
@@ -145,7 +145,7 @@ class LifecycleCheck:
     """Compares Kueue's evictions and requeues with those of batchyard's Workload controller."""
 
     def __init__(self, settings: ShadowSettings, has_arrived: Callable[[Instant], bool]) -> None:
-        """`has_arrived` reports whether all watch events before an instant have arrived."""
+        """`has_arrived` reports whether the shadow has received all watch events up to a time."""
         self.counts = ComparisonCounts()
         self._settings = settings
         self._has_arrived = has_arrived
@@ -163,14 +163,14 @@ class LifecycleCheck:
         self._reported_actions: dict[Key, str] = {}
 
     def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Drop all state and load the given objects."""
+        """Forget all objects and pending checks, and load the objects in `events`."""
         for table in (self._current.objects, self._check_times, self._expected_actions, self._transitions):
             table.clear()
         for event in events:
             self._record(event, now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Divergence]:
-        """Process watch events, and yield the divergences whose waiting time has passed."""
+        """Process watch events; yield those divergences in evictions and requeues that no later event can explain."""
         self._now = now
         for event in events:
             self._record(event, now)
@@ -180,9 +180,9 @@ class LifecycleCheck:
         yield from self._find_missing_actions(now)
 
     def next_check_at(self) -> Instant | None:
-        """Return the time of the next check if no watch event arrives earlier."""
-        times = [*self._check_times.values(), *(each.due_at for each in self._transitions.values())]
-        return min((time for time in times if time > self._now), default=None)
+        """Return when evictions and requeues must be checked again even without a new watch event; None for never."""
+        due_times = [*self._check_times.values(), *(each.due_at for each in self._transitions.values())]
+        return min((time for time in due_times if time > self._now), default=None)
 
     def _record(self, event: WatchEvent, now: Instant) -> None:
         if event.type is EventType.DELETED:
@@ -213,7 +213,7 @@ class LifecycleCheck:
             self._transitions[event.key, evictions.REQUEUED] = _Transition(old, str(requeue["reason"]), now, due_at)
 
     def _find_unexpected_actions(self, now: Instant) -> Iterator[Divergence]:
-        """Yield each eviction and requeue by Kueue that batchyard's controller would not make."""
+        """Yield a divergence for each eviction and requeue by Kueue that batchyard's controller would not make."""
         for (key, kind), transition in list(self._transitions.items()):
             expected_reason = self._expected_conditions(key, now, transition.old_workload).get(kind)
             if expected_reason == transition.reason or (expected_reason is not None and kind == evictions.REQUEUED):
@@ -232,17 +232,18 @@ class LifecycleCheck:
                 )
 
     def _describe_state(self, key: Key) -> str:
-        """Describe the Workload and queue fields that decide about an eviction or a requeue."""
+        """Return, as text for a message, the Workload and queue fields that decide about its eviction or requeue."""
         workload = self._current.objects.get(key)
-        local = workload and self._current.get(
+        local_queue = workload and self._current.get(
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
         )
-        queue = local and self._current.get(Key(scheme.CLUSTER_QUEUE, "", str(local["spec"]["clusterQueue"])))
-        if not workload or not local or not queue:
+        name = str(local_queue["spec"]["clusterQueue"]) if local_queue else ""
+        queue = self._current.get(Key(scheme.CLUSTER_QUEUE, "", name))
+        if not workload or not local_queue or not queue:
             return ": its queue does not exist"
         stop_policies = (
             f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
-            for obj in (local, queue)
+            for obj in (local_queue, queue)
         )
         requeue_text = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
         wait_text = f", requeueAt is {requeue_text}" if requeue_text else ""
@@ -250,38 +251,38 @@ class LifecycleCheck:
         return f": it is {active_text}, {', '.join(stop_policies)}{wait_text}"
 
     def _find_missing_actions(self, now: Instant) -> Iterator[Divergence]:
-        """Yield each action that batchyard's controller would have taken and Kueue has not taken within `patience`."""
+        """Yield a divergence for each action of batchyard's controller that Kueue has not taken within `patience`."""
         for key in [key for key, check_at in self._check_times.items() if check_at <= now]:
             del self._check_times[key]
             expected_conditions = self._expected_conditions(key, now)
-            actions = ", ".join(f"{_ACTION_TEXTS[kind]} ({reason})" for kind, reason in expected_conditions.items())
-            old_actions, begin = self._expected_actions.pop(key, ("", now))
-            if not actions or self._reported_actions.get(key) == actions:
+            action_text = ", ".join(f"{_ACTION_TEXTS[kind]} ({reason})" for kind, reason in expected_conditions.items())
+            old_action_text, begin = self._expected_actions.pop(key, ("", now))
+            if not action_text or self._reported_actions.get(key) == action_text:
                 continue
-            begin = begin if old_actions == actions else now
+            begin = begin if old_action_text == action_text else now
             due_at = begin + self._settings.patience
             if now < due_at or not self._has_arrived(due_at):
-                self._expected_actions[key] = actions, begin
+                self._expected_actions[key] = action_text, begin
                 self._check_times[key] = due_at
                 continue
-            self._reported_actions[key] = actions
+            self._reported_actions[key] = action_text
             document = {
                 "decision": "; ".join(_ACTION_TEXTS[kind] for kind in expected_conditions),
                 "reasons": list(expected_conditions.values()),
             }
-            message = f"Kueue took no action; we {actions}{self._describe_state(key)}"
+            message = f"Kueue took no action; we {action_text}{self._describe_state(key)}"
             yield self._create_divergence(DivergenceType.NOT_DONE, begin, key, message, {"decision": "none"}, document)
 
     def _expected_conditions(self, key: Key, now: Instant, old_workload: Obj | None = None) -> dict[str, str]:
-        """Return the conditions that batchyard's controller would set to True now, each with its reason."""
+        """Return the conditions that batchyard's controller would set to True now: the reason by condition type."""
         workload = self._current.objects.get(key) if old_workload is None else old_workload
         if workload is None:
             return {}
         if old_workload is not None:
             workload_now = self._current.objects.get(key) or old_workload
-            self._current.overrides[key] = {**old_workload, "spec": workload_now["spec"]}
+            self._current.previous_objects[key] = {**old_workload, "spec": workload_now["spec"]}
         outcome: ReconcileResult = self._workload_controller.reconcile(key, self._current, now)
-        self._current.overrides.clear()
+        self._current.previous_objects.clear()
         if outcome.requeue_at is not None and old_workload is None:
             self._check_times[key] = max(outcome.requeue_at, now + 1)
         updates = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
@@ -311,11 +312,11 @@ class LifecycleCheck:
         self.counts.divergences[divergence_type.value] = self.counts.divergences.get(divergence_type.value, 0) + 1
         actual, expected = documents
         hints = where_to_look(divergence_type, str(key), "", at)
-        return Divergence(divergence_type, self._now, str(key), message, actual, expected, since=at, look=hints)
+        return Divergence(divergence_type, self._now, str(key), message, actual, expected, since=at, hints=hints)
 
 
 def _has_visible_effect(workload: Obj, kind: str) -> bool:
-    """Report whether the Workload's state changes visibly when this condition becomes True."""
+    """Report whether it changes a Workload's state visibly if a condition of type `kind` becomes True."""
     if kind == lifecycle.EVICTED:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
     if kind != evictions.REQUEUED:
@@ -325,11 +326,10 @@ def _has_visible_effect(workload: Obj, kind: str) -> bool:
 
 
 def _is_stuck(reason: str) -> bool:
-    """Report whether Kueue keeps Requeued=False with this reason although the Workload is active again.
+    """Report whether Kueue leaves Requeued=False, with this reason, on a Workload that is active again.
 
-    Kueue matches Deactivated alone and not reasons with a suffix. So a Workload deactivated by a rejected check is
-    never requeued.
-    Source: Reconcile in pkg/controller/core/workload_controller.go of Kueue.
+    Kueue compares the reason with `Deactivated` exactly, so a reason with a suffix, as after a rejected admission
+    check, never matches. Source: Reconcile in pkg/controller/core/workload_controller.go of Kueue.
     """
     return reason.startswith(lifecycle.DEACTIVATED) and reason != lifecycle.DEACTIVATED
 
@@ -344,21 +344,21 @@ def _is_stuck(reason: str) -> bool:
 
 
 class Followers:
-    """The follower of each cohort tree, which compares decisions, and the check of evictions and requeues."""
+    """The comparisons with Kueue: one TreeFollower per cohort tree, and the check of evictions and requeues."""
 
     def __init__(
         self,
         policy: SchedulingPolicy,
         settings: ShadowSettings,
-        report: Callable[[Divergence], None],
+        report_divergence: Callable[[Divergence], None],
         has_arrived: Callable[[Instant], bool],
     ) -> None:
-        """`has_arrived` reports whether all watch events before an instant have arrived."""
-        self._follower_factory = partial(TreeFollower, policy, settings, report, has_arrived)
+        """`has_arrived` reports whether the shadow has received all watch events up to a time."""
+        self._follower_factory = partial(TreeFollower, policy, settings, report_divergence, has_arrived)
         self._lifecycle_check = LifecycleCheck(settings, has_arrived)
         self._blocked_periods = settings.blocked_periods
         self._patience = settings.patience
-        self._report = report
+        self._report = report_divergence
         self._trees = CohortTrees()
         self._followers: dict[int, TreeFollower] = {}
         #: Objects that affect all trees.
@@ -373,47 +373,47 @@ class Followers:
 
     @property
     def counts(self) -> ComparisonCounts:
-        """The counts of agreed, diverging and uncompared decisions so far."""
-        counts = self._removed_counts.plus(self._lifecycle_check.counts)
+        """The numbers of Kueue's decisions that agreed, diverged or could not be compared, since the shadow started."""
+        total_counts = self._removed_counts.plus(self._lifecycle_check.counts)
         for follower in self._followers.values():
-            counts = counts.plus(follower.counts)
-        return counts
+            total_counts = total_counts.plus(follower.counts)
+        return total_counts
 
     @property
     def waiting_count(self) -> int:
-        """The number of watch events that wait for comparison."""
+        """The number of watch events that batchyard's scheduler has not processed yet."""
         return sum(follower.waiting_count for follower in self._followers.values())
 
     @property
     def reordered_count(self) -> int:
-        """The number of times when another order of the watch events removed a divergence."""
+        """How often an apparent divergence vanished when the watch events were replayed in another order."""
         return self._removed_reordered_count + sum(follower.reordered_count for follower in self._followers.values())
 
     @property
     def tree_count(self) -> int:
-        """The number of cohort trees."""
+        """The number of cohort trees that are compared."""
         return len(self._followers)
 
     def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Replace all followers, after the initial list or a gap in a watch; quota already held is not compared."""
+        """Restart all comparisons from the current objects (`events`); existing quota reservations are not compared."""
         if self._blocked_periods is not None:
             self._blocked_periods.reset(_workloads(events), now)
-        reported: dict[str, Signature] = {}
+        missed_decisions: dict[str, Signature] = {}
         for tree in list(self._followers):
             follower = self._remove(tree)
-            reported |= follower.reported_decisions
+            missed_decisions |= follower.reported_decisions
             self._removed_counts.unseen_count += follower.uncompared_decisions
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
         self._shared = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
-        self._create_followers(events, reported, now)
+        self._create_followers(events, missed_decisions, now)
 
     def count_uncompared(self, count: int) -> None:
-        """Add to the count of Kueue's decisions that the shadow could not compare."""
+        """Add `count` to the number of Kueue's decisions that the shadow could not compare."""
         self._removed_counts.unseen_count += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process watch events of one kind in order of arrival, and run the checks due at `now`."""
+        """Process watch events of one kind, in order of arrival, in all cohort trees; run the checks due at `now`."""
         if self._blocked_periods is not None:
             self._blocked_periods.observe(_workloads(events), now)
         events_by_tree = self._group_events(events, now)
@@ -425,12 +425,12 @@ class Followers:
             self._report(finding)
 
     def next_check_at(self) -> Instant | None:
-        """Return the time of the next check if no watch event arrives earlier."""
+        """Return when a cohort tree or an eviction must be checked even without a new watch event; None for never."""
         times = (self._lifecycle_check.next_check_at(), *(follower.check_at for follower in self._followers.values()))
         return min((time for time in times if time is not None), default=None)
 
     def _group_events(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
-        """Group watch events by cohort tree; merge trees that an event joins, and add followers for new trees."""
+        """Group watch events by cohort tree; merge trees that an event connects, and start comparisons of new trees."""
         if events and not nodes_of(events[0].key, events[0].obj):
             self._record_shared(events)
             return dict.fromkeys(self._followers, events)
@@ -453,27 +453,29 @@ class Followers:
             if event.type is not EventType.DELETED:
                 self._shared[event.key] = event._replace(type=EventType.ADDED, old=None)
 
-    def _create_followers(self, events: Sequence[WatchEvent], reported: dict[str, Signature], now: Instant) -> None:
-        """Create a follower for each cohort tree of these objects."""
+    def _create_followers(
+        self, events: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
+    ) -> None:
+        """Start a comparison for each cohort tree of the objects in `events`."""
         for tree, objects in group_by_tree(events, self._trees).items():
-            self._followers[tree] = self._create_follower(objects, reported, now)
+            self._followers[tree] = self._create_follower(objects, missed_decisions, now)
 
     def _create_follower(
-        self, objects: Sequence[WatchEvent], reported: dict[str, Signature], now: Instant
+        self, objects: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
     ) -> TreeFollower:
         follower = self._follower_factory()
         follower.requeue_batch_period = self._requeue_batch_period
-        follower.reset([*self._shared.values(), *objects], reported, now)
+        follower.reset([*self._shared.values(), *objects], missed_decisions, now)
         return follower
 
     def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:
-        """Merge the follower of the first tree into that of the second."""
+        """Merge two cohort trees that an event connected: the comparison of `new_tree` takes over the other one."""
         if old_tree in self._possible_splits:
             self._possible_splits[new_tree] = now
         self._followers[new_tree].take_over(self._remove(old_tree), now)
 
     def _split_tree(self, tree: int, now: Instant) -> None:
-        """If a tree has split and none of its events is pending, replace its follower by one for each new tree."""
+        """If a cohort tree has split and no comparison in it is pending, start a comparison per part instead."""
         changed_at, follower = self._possible_splits.get(tree), self._followers[tree]
         if changed_at is None or now - changed_at < self._patience or not follower.is_agreed:
             return
@@ -485,7 +487,7 @@ class Followers:
             self._create_followers(objects, follower.reported_decisions, now)
 
     def _remove(self, tree: int) -> TreeFollower:
-        """Remove and return the follower of a tree; keep its counts."""
+        """End the comparison of a cohort tree, add its counts to the totals, and return it."""
         follower = self._followers.pop(tree)
         self._possible_splits.pop(tree, None)
         self._removed_counts = self._removed_counts.plus(follower.counts)
@@ -499,7 +501,7 @@ def _workloads(events: Sequence[WatchEvent]) -> list[WatchEvent]:
 
 
 class ShadowController:
-    """Runs the followers on the watch events of a client, and schedules their checks. Informers must call `heard`."""
+    """Feeds a client's watch events to the comparisons with Kueue, and runs due checks. Informers call `heard`."""
 
     def __init__(
         self,
@@ -526,7 +528,7 @@ class ShadowController:
         client.subscribe(self._observe)
 
     def heard(self, informer: Informer) -> None:
-        """Process the notification of an informer that a list or a watch event has arrived."""
+        """Note that an informer has received a list or an event; start the comparisons after the last initial list."""
         if self.is_over:
             return
         if not self.has_begun and self._client.is_synced:
@@ -536,7 +538,7 @@ class ShadowController:
         self._staleness_check.heard(informer)
 
     def _load_current_objects(self) -> None:
-        """Restart the followers from the objects in the client's cache."""
+        """Restart all comparisons with Kueue from the objects in the API client's cache."""
         self._initial_revision = max(informer.revision or 0 for informer in self._client.informers.values())
         self.followers.reset(self._client.added_events(), self._timers.now())
         self._check()
@@ -553,7 +555,7 @@ class ShadowController:
             self._schedule_check()
 
     def _has_gap(self, events: Sequence[WatchEvent]) -> bool:
-        """Report whether events before these may be missing; `events` are of one kind."""
+        """Report whether watch events that preceded `events` (all of one kind) may have been missed."""
         kind = events[0].key.kind
         is_listed = self._client.informers[kind].listings != self._listings.get(kind)
         return is_listed or any(event.revision <= self._initial_revision for event in events)

@@ -1,4 +1,4 @@
-"""Divergence detection: compares Kueue's decisions with those of the model, which is batchyard's scheduler."""
+"""Divergence detection: compares Kueue's scheduling decisions with those of batchyard's scheduler (the model)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.workload import lifecycle
 from batchyard.shadow import findings
 from batchyard.shadow.observed import (
-    Observed,
+    KueueDecision,
     ObservedAdmission,
     ObservedPreemption,
     Signature,
@@ -27,7 +27,7 @@ from batchyard.shadow.state import SchedulerModel
 class ObservedDecision(NamedTuple):
     """A decision of Kueue and the time when the shadow received it."""
 
-    decision: Observed
+    decision: KueueDecision
     #: The time of arrival.
     at: Instant
 
@@ -35,7 +35,7 @@ class ObservedDecision(NamedTuple):
 def unpredicted_decision(
     kueue_decision: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
-    """Return the divergence for a decision of Kueue that the model would not make; `names` maps uids to Workloads."""
+    """Return the report of a Kueue decision that batchyard would not make; `names` are Workload names by uid."""
     decision = kueue_decision.decision
     if isinstance(decision, ObservedAdmission):
         return _unpredicted_admission(decision, kueue_decision.at, model, names, now)
@@ -61,7 +61,7 @@ def unpredicted_decision(
         f"{kueue_text}; {model_text}",
         *documents,
         since=kueue_decision.at,
-        look=hints,
+        hints=hints,
     )
 
 
@@ -88,12 +88,12 @@ def _unpredicted_admission(
     hints = findings.where_to_look(divergence_type, admission.workload, admission.queue, at)
     documents = findings.observed_document(admission, names), model_document
     return findings.Divergence(
-        divergence_type, now, admission.workload, f"{kueue_text}; {model_text}", *documents, since=at, look=hints
+        divergence_type, now, admission.workload, f"{kueue_text}; {model_text}", *documents, since=at, hints=hints
     )
 
 
 def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -> str:
-    """Describe the Workloads that are ahead of an admitted Workload in the model's queue."""
+    """Return, as text, how many Workloads precede an admitted one in the queue order of batchyard's scheduler."""
     position = model.index.place_of(admission.queue, admission.workload)
     first_pending_views = model.index.first_pending(admission.queue, 1)
     view = model.index.workload_cache.view(admission.workload)
@@ -109,7 +109,7 @@ def _describe_order_fields(view: WorkloadView) -> str:
 
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
-    """Explain why the model makes no decision about a Workload."""
+    """Return, as text, why a Workload is no candidate for batchyard's scheduler, such as `it already holds quota`."""
     quota_holder, view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
     if quota_holder is not None:
         return f"{workload} already holds quota in {quota_holder.queue.name}"
@@ -122,16 +122,16 @@ def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
 
 
 def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: SchedulerModel) -> str:
-    """Explain why the model preempts no victims for a Workload."""
+    """Return, as text, why batchyard's scheduler would preempt no victim for the Workload `preemptor`."""
     if not preemptor:
         return "the model knows no reason for this preemption"
     return _explain_no_decision(preemptor, model) if prediction is None else findings.ours_in_words(prediction)
 
 
 def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
-    targets = {each.workload.key: each for each in prediction.targets}
-    target = targets.pop(preemption.workload, None)
-    other_victims = ", ".join(_describe_victim(targets[key]) for key in sorted(targets))
+    targets_by_key = {each.workload.key: each for each in prediction.targets}
+    target = targets_by_key.pop(preemption.workload, None)
+    other_victims = ", ".join(_describe_victim(targets_by_key[key]) for key in sorted(targets_by_key))
     if target is not None and target.reason != preemption.reason:
         return f"we preempt it as {target.reason}" + (f", and with it {other_victims}" if other_victims else "")
     if target is not None:
@@ -144,14 +144,14 @@ def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt,
 
 
 def _describe_victim(target: PreemptionTarget) -> str:
-    """Describe a victim with the fields that determine the order of preemption candidates."""
+    """Return, as text, a preemption victim with the fields by which candidates for preemption are ordered."""
     victim = target.workload
     reserved_at = format_time(victim.reserved_at)
     return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {reserved_at}: {target.reason})"
 
 
 def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant, now: Instant) -> findings.Divergence:
-    """Return the divergence for a decision that the model made at `made_at` and Kueue has not made."""
+    """Return the divergence report for a decision that batchyard made at `made_at` and Kueue has not made."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
     condition = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
@@ -159,8 +159,8 @@ def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant
     types = findings.DivergenceType
     divergence_type = types.NOT_ADMITTED if isinstance(decision, Admit) else types.NOT_PREEMPTED
     queue = decision.head.queue
-    seconds = round((now - made_at) / SECOND, 1)
-    message = f"left waiting in {queue} for {seconds:g} s; {findings.ours_in_words(decision)}"
+    waited_seconds = round((now - made_at) / SECOND, 1)
+    message = f"left waiting in {queue} for {waited_seconds:g} s; {findings.ours_in_words(decision)}"
     if kueue_message:
         message += f"; Kueue reports: {kueue_message}"
     kueue_document = {"decision": "wait", "reason": (condition or {}).get("reason", ""), "message": kueue_message}
@@ -173,20 +173,20 @@ def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant
         kueue_document,
         findings.predicted_document(decision),
         since=made_at,
-        look=hints,
+        hints=hints,
     )
 
 
 class DivergenceDetector(DecisionReplay):
-    """A replay of one cohort tree that also detects and reports divergences."""
+    """The replay of Kueue's watch events in one cohort tree, which also detects and reports divergences."""
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a decision of Kueue or of the model has been unmatched for too long."""
+        """Whether a decision of Kueue or of batchyard's scheduler was not matched by the other one in time."""
         return self._overdue_kueue_decision() is not None or self._overdue_model_decision() is not None
 
     def overdue_since(self) -> Instant:
-        """Return when the first divergence became due; the caller must have all watch events up to that time."""
+        """Return when the first unmatched decision became a divergence, if all events until then have arrived."""
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
         if kueue_decision is not None:
             return self._deadline(kueue_decision)
@@ -198,16 +198,16 @@ class DivergenceDetector(DecisionReplay):
         )
 
     def overdue_signature(self) -> Signature | None:
-        """Return the signature of the model's decision that Kueue has not made in time, or None."""
+        """Return the identity of batchyard's first decision that Kueue did not make in time; None if there is none."""
         overdue_decision = self._overdue_model_decision()
         return None if overdue_decision is None else signature_of(overdue_decision[1])
 
-    def awaits(self, signature: Signature) -> bool:
-        """Report whether the model has made this decision and Kueue has not made it yet."""
+    def awaits_decision(self, signature: Signature) -> bool:
+        """Report whether batchyard's scheduler made the decision with this identity and Kueue has not made it yet."""
         return any(signature in open_decisions.first_made_at for open_decisions in self._open_decisions.values())
 
     def report_divergence(self) -> None:
-        """Add the first divergence to the findings, and continue the replay from Kueue's state."""
+        """Add the first divergence to `findings`, and go on with what Kueue did."""
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
         cause = None if kueue_decision is None else self._find_cause(kueue_decision)
         if cause is not None:
@@ -217,29 +217,32 @@ class DivergenceDetector(DecisionReplay):
         elif model_decision is not None:
             self._report_missing_decision(*model_decision)
 
-    def _find_cause(self, number: int) -> tuple[str, Decision] | None:
-        """Return an earlier decision of the model that Kueue has not made and that may have caused this divergence."""
-        item = self.backlog.items[number]
-        tree, kueue_choice = self._tree_of(item), item.change.decision
+    def _find_cause(self, change_number: int) -> tuple[str, Decision] | None:
+        """Return batchyard's earlier decision that Kueue missed and that may explain Kueue's unpredicted one, or None.
+
+        `change_number` is the backlog number of Kueue's unpredicted decision. The result includes the cohort tree.
+        """
+        pending = self.backlog.items[change_number]
+        tree, kueue_choice = self._tree_of(pending), pending.change.decision
         record = self._open_decisions.get(tree)
         for decision in record.decisions if record is not None else ():
             first_made_at = record.first_made_at.get(signature_of(decision)) if record is not None else None
             view = decision.head.workload
             is_same = kueue_choice is not None and (kueue_choice.workload == view.key or kueue_choice[-1] == view.uid)
-            first_made = None if first_made_at is None else self._settings.counted_from(first_made_at, item.arrived_at)
-            if first_made is not None and first_made < item.arrived_at - self._settings.settle and not is_same:
+            made_at = None if first_made_at is None else self._settings.counted_from(first_made_at, pending.arrived_at)
+            if made_at is not None and made_at < pending.arrived_at - self._settings.settle and not is_same:
                 return None if self._changes_for(decision) is not None else (tree, decision)
         return None
 
     def _overdue_kueue_decision(self) -> int | None:
-        """Return the number of the first decision of Kueue that the model has not made in time, or None."""
+        """Return the backlog number of Kueue's first decision that batchyard did not make in time, or None."""
         for number in self.backlog.decision_numbers:
             if self.backlog.is_first_of_object(number) and self._now >= self._deadline(number):
                 return number
         return None
 
     def _overdue_model_decision(self) -> tuple[str, Decision] | None:
-        """Return the first decision of the model, with its tree, that Kueue has not made in time, or None."""
+        """Return batchyard's first decision, with its cohort tree, that Kueue did not make in time, or None."""
         for tree, open_decisions in self._open_decisions.items():
             for decision in open_decisions.decisions:
                 made_at = open_decisions.first_made_at.get(signature_of(decision))
@@ -248,13 +251,14 @@ class DivergenceDetector(DecisionReplay):
                     return tree, decision
         return None
 
-    def _report_unpredicted_decision(self, number: int) -> None:
-        """Record the divergence for a decision of Kueue that the model would not make."""
-        item = self.backlog.items[number]
-        decision, tree = item.change.decision, self._tree_of(item)
+    def _report_unpredicted_decision(self, change_number: int) -> None:
+        """Report and apply a decision of Kueue that batchyard would not make, given its backlog number."""
+        pending = self.backlog.items[change_number]
+        decision, tree = pending.change.decision, self._tree_of(pending)
         assert decision is not None, "every number in backlog.decision_numbers has a decision"
-        finding = unpredicted_decision(ObservedDecision(decision, item.arrived_at), self.model, self._names, self._now)
-        numbers = [number]
+        kueue_decision = ObservedDecision(decision, pending.arrived_at)
+        finding = unpredicted_decision(kueue_decision, self.model, self._names, self._now)
+        numbers = [change_number]
         if isinstance(decision, ObservedPreemption):  # report all victims of one preemptor as one divergence
             numbers = [each for each in self.backlog.decision_numbers if self._has_same_preemptor(each, decision)]
         for each in numbers:
@@ -262,16 +266,16 @@ class DivergenceDetector(DecisionReplay):
         self._add_finding(finding)
         self._open_decisions.pop(tree, None)
 
-    def _has_same_preemptor(self, number: int, preemption: ObservedPreemption) -> bool:
-        decision = self.backlog.items[number].change.decision
+    def _has_same_preemptor(self, change_number: int, preemption: ObservedPreemption) -> bool:
+        decision = self.backlog.items[change_number].change.decision
         return (
             isinstance(decision, ObservedPreemption)
             and decision.preemptor_uid == preemption.preemptor_uid
-            and self.backlog.is_first_of_object(number)
+            and self.backlog.is_first_of_object(change_number)
         )
 
     def _report_missing_decision(self, tree: str, decision: Decision) -> None:
-        """Record the divergence for a decision of the model that Kueue has not made."""
+        """Report a decision of batchyard's scheduler that Kueue has not made."""
         key = decision.head.workload.key
         self.reported_decisions[key] = signature_of(decision)
         first_made = self._open_decisions.pop(tree).first_made_at.get(self.reported_decisions[key], self._now)

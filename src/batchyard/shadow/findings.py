@@ -1,4 +1,4 @@
-"""Findings: the divergences and counts that the shadow reports, as text and JSON, with commands that show the cause."""
+"""Findings: the divergences from Kueue and the counts that the shadow reports, as text and JSON, with hints."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from typing import Any, Final
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
-from batchyard.shadow.observed import Observed, ObservedAdmission, PodSets, predicted_admission
+from batchyard.shadow.observed import KueueDecision, ObservedAdmission, PodSets, predicted_admission
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
 
 
 class DivergenceType(StrEnum):
-    """The types of divergence between Kueue and the model."""
+    """The ways in which Kueue and batchyard's scheduler (the model) can diverge."""
 
     #: Both admit, but with different flavors or pod counts.
     FLAVORS = "Flavors"
@@ -42,7 +42,7 @@ class DivergenceType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One divergence between Kueue and the model, or a decision that Kueue made late."""
+    """One divergence between Kueue and batchyard's scheduler, or a decision that Kueue made late."""
 
     divergence_type: DivergenceType
     at: Instant
@@ -50,12 +50,12 @@ class Divergence:
     workload: str
     message: str
     #: What Kueue did, and what the model would have done.
-    upstream: Mapping[str, Any] = field(default_factory=dict)
-    predicted: Mapping[str, Any] = field(default_factory=dict)
+    kueue_action: Mapping[str, Any] = field(default_factory=dict)
+    model_action: Mapping[str, Any] = field(default_factory=dict)
     #: When Kueue decided, or when the model first did; None: the time of the report.
     since: Instant | None = None
     #: Hints and commands that help to find the cause.
-    look: Sequence[str] = ()
+    hints: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the divergence as a JSON document."""
@@ -67,30 +67,30 @@ class Divergence:
             "since": format_time(self.at if self.since is None else self.since),
             "workload": self.workload,
             "message": self.message,
-            "upstream": dict(self.upstream),
-            "predicted": dict(self.predicted),
-            "look": list(self.look),
+            "upstream": dict(self.kueue_action),
+            "predicted": dict(self.model_action),
+            "look": list(self.hints),
         }
 
     def why(self) -> str:
-        """Return the model's reason; '' if the finding's message already contains it."""
-        why = str(self.predicted.get("message") or "")
+        """Return why batchyard's scheduler decided otherwise; '' if `message` already says it."""
+        why = str(self.model_action.get("message") or "")
         return "" if why in self.message else why
 
     def text(self) -> str:
-        """Return the divergence as text: what differs, the model's reason, and commands to find the cause."""
+        """Return the divergence as text: what differs, why batchyard differs, and commands to find the cause."""
         lines = [f"{format_time(self.at)} {self.divergence_type.value} {self.workload}: {self.message}"]
         if self.since is not None:
             lines.append(f"since: {format_time(self.since)}")
         if why := self.why():
             lines.append(f"why: {why}")
-        lines += [f"look: {each}" for each in self.look]
+        lines += [f"look: {each}" for each in self.hints]
         return "\n    ".join(lines)
 
 
 @dataclass(slots=True)
 class ComparisonCounts:
-    """Counts of compared decisions by result: agreed, diverging, late, and not compared."""
+    """The numbers of Kueue's decisions by the result of the comparison: agreed, diverging, late, and not compared."""
 
     #: Agreed decisions by type (`admission`, `preemption`, `eviction`).
     agreements: dict[str, int] = field(default_factory=dict)
@@ -104,11 +104,11 @@ class ComparisonCounts:
 
     @property
     def divergence_count(self) -> int:
-        """The number of divergences."""
+        """The number of divergences of all types."""
         return sum(self.divergences.values())
 
     def plus(self, other_counts: "ComparisonCounts") -> "ComparisonCounts":
-        """Return the sum of these counts and `other_counts`."""
+        """Return the sum of these comparison counts and `other_counts`."""
         agreements, divergences = (
             {name: first_counts.get(name, 0) + second_counts.get(name, 0) for name in {**first_counts, **second_counts}}
             for first_counts, second_counts in (
@@ -120,7 +120,7 @@ class ComparisonCounts:
         return ComparisonCounts(agreements, self.alike_count + other_counts.alike_count, divergences, late, unseen)
 
     def document(self) -> dict[str, Any]:
-        """Return the counts as a JSON document."""
+        """Return the comparison counts as a JSON document."""
         return {
             "apiVersion": API_VERSION,
             "kind": "ShadowSummary",
@@ -133,8 +133,8 @@ class ComparisonCounts:
         }
 
 
-def observed_document(decision: Observed, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON form of an observed decision; `names` maps uids to Workloads."""
+def observed_document(decision: KueueDecision, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON form of a decision that Kueue made; `names` are the Workloads' names by uid."""
     if isinstance(decision, ObservedAdmission):
         return {"decision": "admit", "clusterQueue": decision.queue, "podSets": _pod_sets(decision.pod_sets)}
     preemptor = names.get(decision.preemptor_uid, decision.preemptor_uid)
@@ -142,7 +142,7 @@ def observed_document(decision: Observed, names: Mapping[str, str]) -> dict[str,
 
 
 def predicted_document(decision: Decision | None) -> dict[str, Any]:
-    """Return the JSON form of a decision of the model."""
+    """Return the JSON form of a decision of batchyard's scheduler (None: it makes no decision about the Workload)."""
     match decision:
         case None:
             return {"decision": "none"}
@@ -157,16 +157,16 @@ def predicted_document(decision: Decision | None) -> dict[str, Any]:
 
 
 def flavors_in_words(pod_sets: PodSets) -> str:
-    """Format the pod count and the flavors of each pod set as text."""
-    parts = []
+    """Return, as text, the pod count and the flavors of each pod set of an admission."""
+    pod_set_texts = []
     for name, count, flavors in pod_sets:
         flavor_names = dict.fromkeys(flavor for _, flavor in flavors)
-        parts.append(f"{count} of {name} on {', '.join(flavor_names) or 'no flavor'}")
-    return "; ".join(parts)
+        pod_set_texts.append(f"{count} of {name} on {', '.join(flavor_names) or 'no flavor'}")
+    return "; ".join(pod_set_texts)
 
 
 def ours_in_words(decision: Decision | None) -> str:
-    """Describe the model's decision in one clause for a message."""
+    """Return a decision of batchyard's scheduler as a clause, such as `we admit it with 2 of main on spot`."""
     match decision:
         case None:
             return "the model finds it neither pending nor ready to schedule"
@@ -207,7 +207,7 @@ _RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
 
 
 def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
-    """Return kubectl commands, each with the fields to check, after `hint`; logs are read from shortly before `at`."""
+    """Return kubectl commands to find the cause of a divergence, after `hint`; logs are read from just before `at`."""
     namespace, _, name = workload.rpartition("/")
     queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
     start_text = format_time((at - _LOG_PERIOD) // SECOND * SECOND)
@@ -220,7 +220,7 @@ def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, 
 
 
 def fair_sharing_hint_for(reason: str, predicted_reasons: Sequence[str], *, is_fair: bool) -> str:
-    """Return a hint if Kueue's fair sharing setting seems to differ from the shadow's; otherwise ''."""
+    """Return a hint if Kueue's preemption reason shows another fair sharing setting than the shadow's; otherwise ''."""
     if reason == FAIR_SHARING and not is_fair:
         return "Kueue uses fair sharing: start the shadow with --fair-sharing"
     if is_fair and FAIR_SHARING in predicted_reasons and reason != FAIR_SHARING:

@@ -1,18 +1,18 @@
-"""Follower: compares decisions in one cohort tree; before it reports a difference, it replays changes in other orders.
+"""Comparison of one cohort tree: before a difference is reported, the watch events are replayed in other orders.
 
 The replay (`replay.py`) processes changes in the order of arrival. Kueue may have seen another order, and mostly that
-does not matter. At an apparent divergence, the follower replays all changes since the last agreement in other orders:
+does not matter. At an apparent divergence, all changes since the last agreement are replayed in other orders:
 
-- by revision;
+- by resource version;
 - changes within a period together;
 - all changes before all decisions;
-- with cycles of the model only where a decision needs an explanation.
+- with cycles of batchyard's scheduler only where a decision of Kueue needs an explanation.
 
-If one order makes both agree, no divergence is reported. The check runs only once all changes up to that time have
-arrived, because each watch has its own delay.
+If batchyard's scheduler agrees with Kueue in one order, no divergence is reported. These replays wait until all changes
+up to the divergence have arrived, because each watch has its own delay.
 
-At the start and after a gap in a watch, it is unknown which Workloads Kueue has already tried. So the follower also
-tries the assumption that Kueue has tried all of them without success.
+At the start and after a gap in a watch, it is unknown which Workloads Kueue has already tried to admit. So one more
+replay assumes that Kueue has tried all of them without success.
 """
 
 import io
@@ -51,7 +51,7 @@ from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
 
 class CohortTrees:
-    """Cohort trees by number, as sets of nodes that can be merged; only `forget` splits a tree."""
+    """The cohort trees by number, as sets of nodes (Cohorts, ClusterQueues, LocalQueues); trees can be merged."""
 
     def __init__(self) -> None:
         self._tree_by_node: dict[str, int] = {}
@@ -59,20 +59,20 @@ class CohortTrees:
         self._created_count = 0
 
     def join(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
-        """Merge the trees of one or more nodes; return the resulting tree and the trees merged into it."""
+        """Put nodes into one cohort tree; return the number of the tree and the numbers of trees merged into it."""
         trees = list(dict.fromkeys(self._tree_by_node[node] for node in nodes if node in self._tree_by_node))
         if not trees:
             self._created_count += 1
             trees = [self._created_count]
             self._nodes[self._created_count] = []
-        target, *merged_trees = sorted(trees, key=lambda tree: len(self._nodes[tree]), reverse=True)
+        resulting_tree, *merged_trees = sorted(trees, key=lambda tree: len(self._nodes[tree]), reverse=True)
         for merged_tree in merged_trees:
-            self._assign_nodes(target, self._nodes.pop(merged_tree))
-        self._assign_nodes(target, [node for node in nodes if node not in self._tree_by_node])
-        return target, merged_trees
+            self._assign_nodes(resulting_tree, self._nodes.pop(merged_tree))
+        self._assign_nodes(resulting_tree, [node for node in nodes if node not in self._tree_by_node])
+        return resulting_tree, merged_trees
 
     def forget(self, tree: int) -> None:
-        """Remove a tree and all its nodes."""
+        """Remove a cohort tree and all its nodes (Cohorts and queues)."""
         for node in self._nodes.pop(tree):
             del self._tree_by_node[node]
 
@@ -83,7 +83,7 @@ class CohortTrees:
 
 
 def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int, list[WatchEvent]]:
-    """Group objects by cohort tree; omit the objects that affect all trees, such as ResourceFlavors."""
+    """Group watch events by cohort tree; omit objects that affect all trees, such as ResourceFlavors."""
     events_with_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
     for _, nodes in events_with_nodes:
         trees.join(nodes)
@@ -94,7 +94,7 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
 
 
 def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
-    """Return the tree nodes that an object belongs to or names; empty for objects that affect all trees."""
+    """Return the cohort tree nodes (Cohorts, queues) that an object is or names; empty if it affects all trees."""
     spec = obj.get("spec") or {}
     match key.kind:
         case scheme.COHORT:
@@ -111,7 +111,7 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
 
 
 def may_split(event: WatchEvent) -> bool:
-    """Report whether a watch event may have split a cohort tree."""
+    """Report whether a watch event may have split a cohort tree in two."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
     if event.type is EventType.DELETED:
@@ -120,7 +120,7 @@ def may_split(event: WatchEvent) -> bool:
 
 
 class ReplayCopy:
-    """A pickled copy of a replay; the copy shares immutable objects with the original."""
+    """A pickled copy of a replay's state; immutable objects are shared with the original instead of copied."""
 
     def __init__(self, original: DivergenceDetector) -> None:
         self._shared: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]
@@ -132,14 +132,14 @@ class ReplayCopy:
         self._bytes = buffer.getvalue()
 
     def restore(self) -> DivergenceDetector:
-        """Return a new replay that starts from the copied state."""
+        """Return a new replay with the copied state."""
         unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - the pickle was written above
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
         replay: DivergenceDetector = unpickler.load()
         return replay
 
     def _shared_index(self, value: Any) -> int | None:
-        """Return the index of an object that the copy shares, or None if pickle must copy the object."""
+        """Return the index of an object that copy and original share; None if pickle must copy the object."""
         index = self._indexes.get(id(value))
         if index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
             index = self._indexes[id(value)] = len(self._shared)
@@ -155,53 +155,53 @@ COPY_INTERVAL_MAX: Final = 20_000
 FAILED_ATTEMPTS_MAX: Final = 10
 #: The number of copies that are kept.
 BASES_MAX: Final = 3
-#: The maximum number of calls replayed step by step, and of steps in other orders before both agree again.
+#: The maximum number of batches replayed step by step, and of steps in other orders before both agree again.
 STEPS_MAX: Final = 1000
 REORDERED_STEPS_MAX: Final = 12
 
 
 class ReplayBase(NamedTuple):
-    """A copy of the replay as it was before the `observe` call with this number."""
+    """A copy of the replay's state before the batch `batch_number`, from which trial replays start."""
 
     copy: ReplayCopy
-    number: int
+    batch_number: int
     #: Whether it is the state after the initial list, when it is unknown which Workloads Kueue has tried.
     is_beginning: bool = False
 
 
 class TrialStart(NamedTuple):
-    """The start of a trial replay; `observe` calls before this number are replayed in the order of arrival."""
+    """The start of a trial replay: a copied state, and the first batch of events that is replayed in another order."""
 
     base: ReplayBase
-    number: int
+    batch_number: int
     #: Whether to assume that Kueue has tried all pending Workloads.
     has_tried_all: bool = False
 
 
 class TreeFollower:
-    """Follows Kueue in one cohort tree; keeps the replay, recent calls, and earlier copies of the replay."""
+    """Compares Kueue's decisions in one cohort tree; keeps recent watch events and earlier states for replays."""
 
     def __init__(
         self,
         policy: SchedulingPolicy,
         settings: ShadowSettings,
-        report: Callable[[Divergence], None],
+        report_divergence: Callable[[Divergence], None],
         has_arrived: Callable[[Instant], bool],
     ) -> None:
-        """`has_arrived` reports whether all watch events before an instant have arrived."""
+        """`has_arrived` reports whether the shadow has received all watch events up to a time."""
         self._settings = settings
         self._replay = DivergenceDetector(policy, settings)
-        self._report = report
+        self._report = report_divergence
         self._has_arrived = has_arrived
         self._orders = replay_orders(settings.settle)
-        self._calls: list[EventBatch] = []
-        #: The number of calls that are no longer in `_calls`.
-        self._dropped_calls = 0
-        #: States from which calls can be replayed, latest first.
+        self._batches: list[EventBatch] = []
+        #: The number of batches that are no longer in `_batches`.
+        self._dropped_batches = 0
+        #: States from which batches can be replayed, latest first.
         self._bases: deque[ReplayBase] = deque(maxlen=BASES_MAX)
-        #: The numbers of the calls, since the latest base, before which both schedulers agreed.
+        #: The numbers of the batches, since the latest base, before which both schedulers agreed.
         self._agreements: list[int] = []
-        #: Whether the calls since the latest base were processed in another order than that of arrival.
+        #: Whether the batches since the latest base were processed in another order than that of arrival.
         self._is_reordered = False
         #: The number of failed attempts in a row to find an order.
         self._failed_attempts = 0
@@ -215,27 +215,27 @@ class TreeFollower:
 
     @property
     def counts(self) -> ComparisonCounts:
-        """The counts of agreed, diverging and uncompared decisions so far."""
+        """The numbers of Kueue's decisions in this cohort tree that agreed, diverged or could not be compared."""
         return self._replay.counts
 
     @property
     def waiting_count(self) -> int:
-        """The number of watch events that wait for comparison."""
+        """The number of this cohort tree's watch events that batchyard's scheduler has not processed yet."""
         return len(self._replay.backlog.items)
 
     @property
     def uncompared_decisions(self) -> int:
-        """The number of Kueue's decisions that wait for comparison."""
+        """The number of Kueue's decisions in this cohort tree that are not compared yet."""
         return self._replay.backlog.uncompared_decisions
 
     @property
     def reported_decisions(self) -> dict[str, Signature]:
-        """By Workload: the model's decision that was reported because Kueue has not made it."""
+        """The identities of batchyard's decisions that were reported because Kueue did not make them, by Workload."""
         return self._replay.reported_decisions
 
     @property
     def requeue_batch_period(self) -> Duration:
-        """The assumed time for which Kueue batches changes before it activates inadmissible Workloads."""
+        """How long Kueue is assumed to collect changes before it requeues inadmissible Workloads."""
         return self._replay.requeue_batch_period
 
     @requeue_batch_period.setter
@@ -244,23 +244,23 @@ class TreeFollower:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether no watch event and no decision waits for comparison."""
+        """Whether no watch event of this cohort tree is unprocessed and no decision in it is unmatched."""
         return self._replay.is_agreed
 
-    def reset(self, events: Sequence[WatchEvent], reported: Mapping[str, Signature], now: Instant) -> None:
-        """Load the current objects, after the initial list or a gap in a watch; quota already held is not compared."""
+    def reset(self, events: Sequence[WatchEvent], missed_decisions: Mapping[str, Signature], now: Instant) -> None:
+        """Restart the comparison from the current objects (`events`); existing quota reservations are not compared."""
         self._replay.reset(events, now)
         keys = [str(event.key) for event in events]
-        self._replay.reported_decisions = {key: reported[key] for key in keys if key in reported}
+        self._replay.reported_decisions = {key: missed_decisions[key] for key in keys if key in missed_decisions}
         self._restart_bases(is_beginning=True)
         self.check_at = now
 
     def current_objects(self) -> list[WatchEvent]:
-        """Return the objects of this tree as the model last processed them, as watch events."""
+        """Return this cohort tree's objects, as batchyard's scheduler last processed them, as watch events."""
         return _events_in_tree(self._replay.model.current_objects())
 
     def take_over(self, other_follower: "TreeFollower", now: Instant) -> None:
-        """Take over the tree of another follower: process its objects, then its pending watch events."""
+        """Take over another cohort tree into this comparison: its current objects, then its pending watch events."""
         self._replay.reported_decisions |= other_follower.reported_decisions
         pending_events = [item.change.event for item in other_follower._replay.backlog.items.values()]
         self.observe([*other_follower.current_objects(), *_events_in_tree(pending_events)], now)
@@ -268,12 +268,12 @@ class TreeFollower:
             self._restart_bases()  # a replay from an older copy would report the missed decisions again
 
     def is_due(self, now: Instant) -> bool:
-        """Report whether the follower must run a check at `now`."""
+        """Report whether this cohort tree must be checked at `now` even without a new watch event."""
         return self._is_overdue or (self.check_at is not None and self.check_at <= now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process watch events in the order of arrival, and report due divergences; `events` may be empty."""
-        self._calls.append(EventBatch(events, now))
+        """Process watch events (possibly none) in the order of arrival, and report the divergences now certain."""
+        self._batches.append(EventBatch(events, now))
         self._replay.add_events(events, now)
         self._replay.advance(now)
         while (
@@ -291,38 +291,38 @@ class TreeFollower:
         self.check_at, self._is_overdue = self._replay.next_check_at(), self._replay.is_overdue
 
     def _record_agreement(self) -> None:
-        """Record the call if both schedulers agree, and copy the replay periodically."""
-        number = self._dropped_calls + len(self._calls)
-        call_count = number - self._bases[0].number
+        """Record whether both schedulers agree after the latest `observe` call; copy the replay periodically."""
+        batch_number = self._dropped_batches + len(self._batches)
+        batch_count = batch_number - self._bases[0].batch_number
         if self._replay.is_agreed:
-            if self._is_reordered or call_count >= max(COPY_INTERVAL_MIN, self._replay.size):
+            if self._is_reordered or batch_count >= max(COPY_INTERVAL_MIN, self._replay.workload_count):
                 self._add_base()
             else:
-                self._agreements.append(number)
-        elif call_count >= COPY_INTERVAL_MAX:
+                self._agreements.append(batch_number)
+        elif batch_count >= COPY_INTERVAL_MAX:
             self._add_base()
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
-        """Copy the current replay as a start for later trials, and drop calls before the oldest copy."""
-        base = ReplayBase(ReplayCopy(self._replay), self._dropped_calls + len(self._calls), is_beginning)
+        """Copy the replay's current state as a start for later trial replays; drop events before the oldest copy."""
+        base = ReplayBase(ReplayCopy(self._replay), self._dropped_batches + len(self._batches), is_beginning)
         self._bases.appendleft(base)
         self._agreements, self._is_reordered = [], False
-        first_number = self._bases[-1].number
-        self._calls, self._dropped_calls = self._calls[first_number - self._dropped_calls :], first_number
+        first_number = self._bases[-1].batch_number
+        self._batches, self._dropped_batches = self._batches[first_number - self._dropped_batches :], first_number
 
     def _restart_bases(self, *, is_beginning: bool = False) -> None:
         self._bases.clear()
         self._add_base(is_beginning=is_beginning)
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
-        """Search an order of the recent events in which both schedulers agree; continue from it if one exists."""
+        """Search an order of recent watch events in which both schedulers agree; continue with that replay, if any."""
         missing_signature = self._replay.overdue_signature()
         # If no order helps repeatedly, for example because settings differ, only one start is tried.
-        starts = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
-        for start in islice(self._trial_starts(), starts):
+        start_count_max = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
+        for start in islice(self._trial_starts(), start_count_max):
             for trial in self._run_trials(start):
                 trial.advance(now)
-                if not trial.is_overdue and (missing_signature is None or not trial.awaits(missing_signature)):
+                if not trial.is_overdue and (missing_signature is None or not trial.awaits_decision(missing_signature)):
                     trial.changes_first = False
                     trial.findings = self._replay.findings  # findings reported before are not reported again
                     self._replay = trial
@@ -334,51 +334,51 @@ class TreeFollower:
         return False
 
     def _run_trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
-        """Yield the replay that results from each other order of the calls."""
-        calls = self._calls[start.number - self._dropped_calls :]
+        """Yield one trial replay of the watch events since `start` per order and requeue batching time."""
+        batches = self._batches[start.batch_number - self._dropped_batches :]
         for period in dict.fromkeys((self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)):
             for order in self._orders:
                 trial = self._create_trial(start, period)
-                for batch in arrange_batches(calls, order):
-                    _apply_calls(trial, batch, order)
+                for group in arrange_batches(batches, order):
+                    _apply_batches(trial, group, order)
                 yield trial
-            yield self._replay_lazily(self._create_trial(start, period), calls)
-            if len(calls) <= STEPS_MAX:
-                yield self._replay_in_steps(self._create_trial(start, period), calls)
+            yield self._replay_lazily(self._create_trial(start, period), batches)
+            if len(batches) <= STEPS_MAX:
+                yield self._replay_in_steps(self._create_trial(start, period), batches)
 
     def _create_trial(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
-        """Return a replay in the state at the start of a trial."""
-        base, number, has_tried_all = start
+        """Return a trial replay that has processed all watch events before the trial's start."""
+        base, batch_number, has_tried_all = start
         trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
         if has_tried_all:
             trial.assume_all_tried()
-        for call in self._calls[base.number - self._dropped_calls : number - self._dropped_calls]:
-            trial.add_events(call.events, call.now)
-            trial.advance(call.now)
+        for batch in self._batches[base.batch_number - self._dropped_batches : batch_number - self._dropped_batches]:
+            trial.add_events(batch.events, batch.now)
+            trial.advance(batch.now)
         return trial
 
-    def _replay_lazily(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
-        """Replay the calls by revision, and run a model cycle only where a decision of Kueue needs an explanation.
+    def _replay_lazily(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
+        """Replay watch events by resource version, with a scheduling cycle only where a decision of Kueue needs one.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
         that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
         between them.
         """
-        for batch in group_by_revision(calls, self._settings.settle):
+        for group in group_by_revision(batches, self._settings.settle):
             trial.is_lazy = True
-            for call in batch:
-                _apply_calls(trial, [call], self._orders[0])
+            for batch in group:
+                _apply_batches(trial, [batch], self._orders[0])
             trial.is_lazy = False
-            trial.advance(batch[-1].now)
+            trial.advance(group[-1].now)
         return trial
 
-    def _replay_in_steps(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
-        """Replay the calls by revision, and choose an order for each section between two agreements."""
+    def _replay_in_steps(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
+        """Replay watch events by resource version, and choose an order for each section between two agreements."""
         agreed_copy, section_start = ReplayCopy(trial), 0
-        steps = list(by_revision(calls))
+        steps = list(by_revision(batches))
         for position, step in enumerate(steps):
-            _apply_calls(trial, step, self._orders[0])
+            _apply_batches(trial, step, self._orders[0])
             orders = self._orders if position - section_start < REORDERED_STEPS_MAX else ()
             candidates = (
                 _replay_steps(agreed_copy, steps[section_start : position + 1], order)
@@ -391,39 +391,39 @@ class TreeFollower:
         return trial
 
     def _trial_starts(self) -> Iterator[TrialStart]:
-        """Yield the starts of trials: the last agreement, an agreement over a second earlier, and each copy."""
+        """Yield where trial replays start: at the last agreement, one over a second earlier, and each copied state."""
         latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
         if agreements:
             yield TrialStart(latest_base, agreements[-1])
-            time_max = self._calls[agreements[-1] - self._dropped_calls - 1].now - SECOND
-            numbers = [number for number in agreements if self._calls[number - self._dropped_calls - 1].now < time_max]
+            time_max = self._batches[agreements[-1] - self._dropped_batches - 1].now - SECOND
+            numbers = [each for each in agreements if self._batches[each - self._dropped_batches - 1].now < time_max]
             if numbers:
                 yield TrialStart(latest_base, numbers[-1])
         for base in self._bases:
-            if base.number < self._dropped_calls + len(self._calls):
-                yield TrialStart(base, base.number)
+            if base.batch_number < self._dropped_batches + len(self._batches):
+                yield TrialStart(base, base.batch_number)
                 if base.is_beginning:
-                    yield TrialStart(base, base.number, has_tried_all=True)
+                    yield TrialStart(base, base.batch_number, has_tried_all=True)
 
 
 def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
-    """Return the events of objects in this tree, without objects that affect all trees."""
+    """Return the watch events of one cohort tree's own objects, without objects that affect all trees."""
     return [event for event in events if nodes_of(event.key, event.obj)]
 
 
-def _apply_calls(trial: DivergenceDetector, calls: Sequence[EventBatch], order: ReplayOrder) -> None:
-    """Apply the calls to a trial replay, and let the model decide once after them."""
+def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], order: ReplayOrder) -> None:
+    """Add batches of watch events to a trial replay, and let batchyard's scheduler decide once after them."""
     trial.changes_first = order.changes_first
-    for events, at in calls:
+    for events, at in batches:
         trial.add_events(events, at)
-    trial.advance(calls[-1].now)
+    trial.advance(batches[-1].now)
 
 
-def _replay_steps(base: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
-    """Return a replay of the steps from a copy, with the calls of each step grouped as the order requires."""
-    trial = base.restore()
+def _replay_steps(copy: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
+    """Replay steps from a copied state; by resource version, each step is one batch. Return the replay."""
+    trial = copy.restore()
     for step in steps:
-        for batch in [step] if order.by_revision else [[call] for call in step]:
-            _apply_calls(trial, batch, order)
+        for group in [step] if order.by_revision else [[batch] for batch in step]:
+            _apply_batches(trial, group, order)
     return trial

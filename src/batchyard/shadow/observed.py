@@ -1,4 +1,4 @@
-"""Observed decisions: extracts Kueue's decisions from watch events, and matches them with those of our scheduler.
+"""Kueue's observed decisions: extracts them from watch events, and matches them with those of batchyard's scheduler.
 
 A quota reservation and an eviction for a preemptor are decisions; all other changes are inputs. A Workload that already
 holds quota when first seen yields two changes: its creation without quota, and the reservation.
@@ -45,21 +45,21 @@ class ObservedAdmission(NamedTuple):
 
 
 class ObservedPreemption(NamedTuple):
-    """An eviction of a Workload for a preemptor, identified by its uid."""
+    """An eviction that Kueue made of one Workload for another one, the preemptor, which is identified by its uid."""
 
     workload: str
     reason: str
     preemptor_uid: str
 
 
-Observed: TypeAlias = ObservedAdmission | ObservedPreemption
+KueueDecision: TypeAlias = ObservedAdmission | ObservedPreemption
 
 
 class ObservedChange(NamedTuple):
-    """A watch event and the decision of Kueue that it shows, if any."""
+    """A watch event, with the admission or preemption by Kueue that it shows, if any."""
 
     event: WatchEvent
-    decision: Observed | None = None
+    decision: KueueDecision | None = None
     #: Whether quota was released and reserved again between two watch events: the decision is unknown.
     is_unseen: bool = False
     #: Whether the change affects no decision, such as pod readiness: its order does not matter.
@@ -67,7 +67,7 @@ class ObservedChange(NamedTuple):
 
 
 def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
-    """Split a watch event into changes that show at most one decision of Kueue each."""
+    """Split a watch event into changes of which each shows at most one admission or preemption by Kueue."""
     if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
         yield ObservedChange(event)
         return
@@ -92,13 +92,13 @@ def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
 
 
 def observed_admission(view: WorkloadView) -> ObservedAdmission:
-    """Return the quota reservation in the status of a Workload."""
+    """Return the quota reservation in a Workload's status as Kueue's decision."""
     pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.holdings)
     return ObservedAdmission(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
 
 
 def predicted_admission(decision: Admit) -> ObservedAdmission:
-    """Return the quota reservation that an admission by the model makes."""
+    """Return the quota reservation that Kueue would write for an admission by batchyard's scheduler."""
     pod_sets = (
         (each.name, each.count, tuple(sorted((resource, choice.flavor) for resource, choice in each.choices.items())))
         for each in decision.assignment.pod_sets
@@ -107,12 +107,12 @@ def predicted_admission(decision: Admit) -> ObservedAdmission:
 
 
 def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
-    """Return the preemption in the conditions of a Workload; None if it was evicted for another reason."""
-    eviction, preemption = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
-    if eviction is None or eviction["reason"] != evictions.EVICTED_BY_PREEMPTION or preemption is None:
+    """Return the preemption in a Workload's conditions; None if the Workload was evicted for another reason."""
+    evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
+    if evicted is None or evicted["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
         return None
-    preemptor_uid = parse_preemptor_uid(str(preemption.get("message") or eviction.get("message") or ""))
-    return ObservedPreemption(view.key, str(preemption["reason"]), preemptor_uid)
+    preemptor_uid = parse_preemptor_uid(str(preempted.get("message") or evicted.get("message") or ""))
+    return ObservedPreemption(view.key, str(preempted["reason"]), preemptor_uid)
 
 
 def _is_idle(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
@@ -121,7 +121,7 @@ def _is_idle(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> b
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
-    """Report whether Kueue's message says that a Workload waits for its victims; None if it gives no reason."""
+    """Report whether a Workload waits for preemption victims, given Kueue's message; None if Kueue does not say."""
     condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
     if condition is None or condition["status"] == "True":
         return None
@@ -142,19 +142,19 @@ def _was_readmitted(view: WorkloadView, old_view: WorkloadView) -> bool:
 
 @dataclass(slots=True, eq=False)
 class PendingChange:
-    """A change that the model has not processed yet."""
+    """A change of an API object that batchyard's scheduler has not processed yet."""
 
     change: ObservedChange
     arrived_at: Instant
 
     @property
     def key(self) -> Key:
-        """The key of the object that changed."""
+        """The kind, namespace and name of the changed object."""
         return self.change.event.key
 
 
 class ChangeBacklog:
-    """The changes that the model has not processed yet, numbered in the order of arrival."""
+    """The changes that batchyard's scheduler has not processed yet, numbered in the order of arrival."""
 
     def __init__(self) -> None:
         self.items: dict[int, PendingChange] = {}
@@ -164,7 +164,7 @@ class ChangeBacklog:
         self._by_key: dict[Key, deque[int]] = {}
 
     def add(self, change: ObservedChange, now: Instant) -> None:
-        """Add a change that arrived at `now`."""
+        """Append a change that arrived at `now` to the backlog."""
         self._last_number += 1
         self.items[self._last_number] = PendingChange(change, now)
         self._by_key.setdefault(change.event.key, deque()).append(self._last_number)
@@ -173,42 +173,42 @@ class ChangeBacklog:
 
     @property
     def uncompared_decisions(self) -> int:
-        """The number of Kueue's decisions that wait for comparison."""
-        return sum(item.change.decision is not None or item.change.is_unseen for item in self.items.values())
+        """The number of Kueue's decisions in the backlog, including those whose details are unknown."""
+        return sum(pending.change.decision is not None or pending.change.is_unseen for pending in self.items.values())
 
-    def take(self, number: int) -> PendingChange:
-        """Remove and return the change with this number."""
-        item = self.items.pop(number)
-        self.decision_numbers.pop(number, None)
-        numbers = self._by_key[item.key]
-        numbers.remove(number)
+    def take(self, change_number: int) -> PendingChange:
+        """Remove the change with this number from the backlog and return it."""
+        pending = self.items.pop(change_number)
+        self.decision_numbers.pop(change_number, None)
+        numbers = self._by_key[pending.key]
+        numbers.remove(change_number)
         if not numbers:
-            del self._by_key[item.key]
-        return item
+            del self._by_key[pending.key]
+        return pending
 
     def first_decision_of(self, workload: str) -> int | None:
-        """Return the number of a Workload's first relevant change if it shows a decision; otherwise None."""
-        number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
-        return number if number in self.decision_numbers else None
+        """Return the number of a Workload's first relevant change if that is a decision of Kueue; otherwise None."""
+        change_number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
+        return change_number if change_number in self.decision_numbers else None
 
-    def is_first_of_object(self, number: int) -> bool:
-        """Report whether a change is its object's first pending change that affects decisions."""
-        return self._first_relevant(self.items[number].key) == number
+    def is_first_of_object(self, change_number: int) -> bool:
+        """Report whether no earlier change in the backlog affects decisions about the same object."""
+        return self._first_relevant(self.items[change_number].key) == change_number
 
-    def earlier_changes(self, number: int) -> list[int]:
-        """Return the numbers of the pending changes of the same object before this one."""
-        return [each for each in self._by_key[self.items[number].key] if each < number]
+    def earlier_changes(self, change_number: int) -> list[int]:
+        """Return the numbers of the earlier changes in the backlog of the same object."""
+        return [each for each in self._by_key[self.items[change_number].key] if each < change_number]
 
     def _first_relevant(self, key: Key) -> int | None:
         numbers = self._by_key.get(key, ())
         return next((number for number in numbers if not self.items[number].change.is_idle), None)
 
     def first_decisions(self) -> Iterator[int]:
-        """Yield the number of each change that shows a decision and is its object's first relevant change."""
+        """Yield the numbers of Kueue's decisions that no earlier relevant change of the same Workload precedes."""
         return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:
-        """Return the evictions for the preemptor with this uid, by change number."""
+        """Return Kueue's evictions for the preemptor with this uid, by their numbers in the backlog."""
         evictions: dict[int, ObservedPreemption] = {}
         for number in self.first_decisions():
             decision = self.items[number].change.decision
@@ -231,7 +231,7 @@ _RESERVATION_TOLERANCE: Final = SECOND
 def match_equivalent_victims(
     decision: Preempt, evictions: Mapping[int, ObservedPreemption], snapshot: Snapshot
 ) -> Sequence[int] | None:
-    """Return the observed evictions if they match the predicted ones up to equivalent victims; else None."""
+    """Return the backlog numbers of evictions that equal the predicted ones, up to equivalent victims; else None."""
     predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(evictions) != len(predicted_targets):
         return None
@@ -260,7 +260,7 @@ def _take_target(eviction: ObservedPreemption, targets: dict[str, PreemptionTarg
 
 
 def are_equivalent_victims(victim: AdmittedWorkload, other_victim: AdmittedWorkload) -> bool:
-    """Report whether two admitted Workloads are interchangeable as victims."""
+    """Report whether Kueue may preempt either of two admitted Workloads, as their visible ordering fields are equal."""
     return (
         victim.queue is other_victim.queue
         and victim.priority == other_victim.priority
@@ -274,28 +274,28 @@ Signature: TypeAlias = tuple[object, ...]
 
 
 def matching_changes(decision: Decision, backlog: ChangeBacklog, snapshot: Snapshot) -> Sequence[int] | None:
-    """Return the numbers of the changes that carry out a decision of the model; None if one is missing."""
+    """Return the backlog numbers of Kueue's changes that carry out a predicted decision; None if one is missing."""
     if isinstance(decision, Admit):
-        number = backlog.first_decision_of(decision.head.workload.key)
-        if number is not None and backlog.items[number].change.decision == predicted_admission(decision):
-            return (number,)
+        change_number = backlog.first_decision_of(decision.head.workload.key)
+        if change_number is not None and backlog.items[change_number].change.decision == predicted_admission(decision):
+            return (change_number,)
         return None
     if not isinstance(decision, Preempt):
         return None
-    numbers: list[int] = []
+    change_numbers: list[int] = []
     for target in decision.targets:
         if target.workload.evicted:
             continue
-        number = backlog.first_decision_of(target.workload.key)
+        change_number = backlog.first_decision_of(target.workload.key)
         expected_eviction = ObservedPreemption(target.workload.key, target.reason, decision.head.workload.uid)
-        if number is None or backlog.items[number].change.decision != expected_eviction:
+        if change_number is None or backlog.items[change_number].change.decision != expected_eviction:
             return match_equivalent_victims(decision, backlog.evictions_for(decision.head.workload.uid), snapshot)
-        numbers.append(number)
-    return numbers
+        change_numbers.append(change_number)
+    return change_numbers
 
 
 def signature_of(decision: Decision) -> Signature:
-    """Return a hashable value that identifies a decision across cycles."""
+    """Return the identity of a scheduling decision: a hashable value that stays the same in later cycles."""
     if isinstance(decision, Admit):
         return ("admit", *predicted_admission(decision))
     targets = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
@@ -303,7 +303,7 @@ def signature_of(decision: Decision) -> Signature:
 
 
 def is_effective(decision: Decision) -> bool:
-    """Report whether a decision admits a Workload or evicts a victim that is not evicted yet."""
+    """Report whether a scheduling decision admits a Workload or evicts a victim that is not evicted yet."""
     if isinstance(decision, Preempt):
         return not all(target.workload.evicted for target in decision.targets)
     return isinstance(decision, Admit)

@@ -34,12 +34,12 @@ from batchyard.shadow.observed import (
     signature_of,
     split_event,
 )
-from batchyard.shadow.state import ALL, ShadowSettings, ShadowState
+from batchyard.shadow.state import ALL_TREES, ShadowSettings, ShadowState
 
 
 @dataclass(slots=True)
 class UnmatchedDecisions:
-    """The decisions of the model in one cohort tree that Kueue has not made yet."""
+    """The decisions of batchyard's scheduler in one cohort tree that Kueue has not made yet."""
 
     since: Instant
     #: The decisions of the last cycle.
@@ -51,7 +51,7 @@ class UnmatchedDecisions:
 
 
 class DecisionReplay(ShadowState):
-    """The replay of one cohort tree: the model, the pending changes, and the unmatched decisions of the model."""
+    """The replay of one cohort tree: feeds changes to batchyard's scheduler and matches its decisions with Kueue's."""
 
     def __init__(self, policy: SchedulingPolicy, settings: ShadowSettings) -> None:
         super().__init__(policy, settings)
@@ -65,7 +65,7 @@ class DecisionReplay(ShadowState):
         self._applied_count = 0
 
     def add_events(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Add watch events to the backlog in the order of arrival."""
+        """Append watch events to the backlog of unprocessed changes, in the order of arrival."""
         for event in events:
             self._record_name(event)
             for change in split_event(event):
@@ -74,7 +74,7 @@ class DecisionReplay(ShadowState):
                     self._requeue_if_missed(change)
 
     def advance(self, now: Instant) -> None:
-        """Apply pending changes and run model cycles until neither is possible."""
+        """Process backlog changes and run scheduling cycles until neither is possible at the time `now`."""
         self._now = now
         first_step, second_step = (
             (self._apply_next_change, self._decide) if self.changes_first else (self._decide, self._apply_next_change)
@@ -84,26 +84,26 @@ class DecisionReplay(ShadowState):
 
     @property
     def is_agreed(self) -> bool:
-        """Whether no watch event and no decision waits for comparison."""
+        """Whether no change in the backlog is unprocessed and no decision of batchyard's scheduler is unmatched."""
         return not self.backlog.items and not self._open_decisions
 
     def next_check_at(self) -> Instant | None:
-        """Return the time of the next check if no watch event arrives earlier."""
-        times = [self._deadline(number) for number in self.backlog.decision_numbers]
+        """Return when the replay must advance even without a new watch event; None for never."""
+        check_times = [self._deadline(change_number) for change_number in self.backlog.decision_numbers]
         for open_decisions in self._open_decisions.values():
-            times += [
+            check_times += [
                 self._counts_from(first_made_at) + self._settings.patience
                 for first_made_at in open_decisions.first_made_at.values()
             ]
-            times.append(self._counts_from(open_decisions.since) + self._settings.settle)
+            check_times.append(self._counts_from(open_decisions.since) + self._settings.settle)
         release_time = self.model.index.queue_manager.next_release()
-        times += [] if release_time is None else [release_time]
-        return min((time for time in times if time > self._now), default=None)
+        check_times += [] if release_time is None else [release_time]
+        return min((time for time in check_times if time > self._now), default=None)
 
     # 1. The model decides.
 
     def _decide(self) -> bool:
-        """Run a model cycle if a head waits for one; report whether the state changed."""
+        """Run a cycle of batchyard's scheduler if a ClusterQueue head waits for one; return whether state changed."""
         if self.is_lazy and not self.backlog.decision_numbers:
             return False
         heads, is_changed = [], False
@@ -122,14 +122,14 @@ class DecisionReplay(ShadowState):
             by_tree.setdefault(self._tree(decision.head.queue), []).append(decision)
         has_completed = False
         for tree, decisions in by_tree.items():
-            has_completed |= self._compare(tree, decisions)
+            has_completed |= self._compare_with_kueue(tree, decisions)
         return has_completed or is_changed
 
-    def _compare(self, tree: str, decisions: Sequence[Decision]) -> bool:
-        """If Kueue made all decisions of the model in a tree, complete them; report whether it did."""
+    def _compare_with_kueue(self, tree: str, decisions: Sequence[Decision]) -> bool:
+        """Complete a cohort tree's predicted decisions if Kueue made them all, and return True; else keep them open."""
         effective_decisions = [each for each in decisions if is_effective(each)]
         if all(self._changes_for(each) is not None for each in effective_decisions):
-            self._complete(tree, decisions)
+            self._complete_decisions(tree, decisions)
             return True
         old_decisions = self._open_decisions.get(tree, UnmatchedDecisions(self._now))
         open_decisions = UnmatchedDecisions(old_decisions.since, list(decisions))
@@ -139,26 +139,26 @@ class DecisionReplay(ShadowState):
         self._open_decisions[tree] = open_decisions
         return False
 
-    def _complete(self, tree: str, decisions: Sequence[Decision]) -> None:
-        """Requeue the model's heads and apply Kueue's changes for the decisions on which both agree."""
+    def _complete_decisions(self, tree: str, decisions: Sequence[Decision]) -> None:
+        """Finish decisions that Kueue made too: requeue the heads, and apply the changes that Kueue wrote."""
         self._open_decisions.pop(tree, None)
-        completed = [(each, self._changes_for(each) or ()) for each in decisions if is_effective(each)]
+        matched_changes = [(each, self._changes_for(each) or ()) for each in decisions if is_effective(each)]
         self.model.requeue_heads(decisions)
-        for decision, numbers in completed:
-            self._record_agreement(decision, numbers)
+        for decision, change_numbers in matched_changes:
+            self._record_agreement(decision, change_numbers)
 
     def _complete_earlier_decisions(self) -> bool:
-        """Complete earlier decisions of the model that Kueue has made since; report whether there were any."""
+        """Finish earlier predicted decisions that Kueue has made by now; return whether there were any."""
         for tree, open_decisions in self._open_decisions.items():
             if open_decisions.is_stale:
                 continue
             effective_decisions = [each for each in open_decisions.decisions if is_effective(each)]
-            matches = [each for each in effective_decisions if self._changes_for(each) is not None]
-            if len(matches) == len(effective_decisions):
-                self._complete(tree, open_decisions.decisions)
+            matched_decisions = [each for each in effective_decisions if self._changes_for(each) is not None]
+            if len(matched_decisions) == len(effective_decisions):
+                self._complete_decisions(tree, open_decisions.decisions)
                 return True
-            if matches and self._may_apply_next(tree):
-                self._complete(tree, matches)
+            if matched_decisions and self._may_apply_next(tree):
+                self._complete_decisions(tree, matched_decisions)
                 first_made_at = open_decisions.first_made_at
                 self._open_decisions[tree] = UnmatchedDecisions(self._now, first_made_at=first_made_at, is_stale=True)
                 return True
@@ -167,10 +167,10 @@ class DecisionReplay(ShadowState):
     def _changes_for(self, decision: Decision) -> Sequence[int] | None:
         return matching_changes(decision, self.backlog, self.model.index.snapshot)
 
-    def _record_agreement(self, decision: Decision, numbers: Sequence[int]) -> None:
-        """Count a decision on which both agree, and apply the changes that Kueue wrote for it."""
-        for number in numbers:
-            kueue_decision = self.backlog.items[number].change.decision
+    def _record_agreement(self, decision: Decision, change_numbers: Sequence[int]) -> None:
+        """Count a decision that both schedulers made, and apply Kueue's changes for it (`change_numbers`)."""
+        for change_number in change_numbers:
+            kueue_decision = self.backlog.items[change_number].change.decision
             assert kueue_decision is not None, "matching_changes returns only changes with a decision"
             decision_type = "admission" if isinstance(kueue_decision, ObservedAdmission) else "preemption"
             self.counts.agreements[decision_type] = self.counts.agreements.get(decision_type, 0) + 1
@@ -178,20 +178,20 @@ class DecisionReplay(ShadowState):
                 kueue_decision.workload != each.workload.key for each in getattr(decision, "targets", ())
             ):
                 self.counts.alike_count += 1
-            self._apply_change(number)
+            self._apply_change(change_number)
 
     def _retry_parked(self) -> bool:
-        """Retry a parked Workload for which Kueue made a decision; report whether the state changed.
+        """Retry an inadmissible (parked) Workload about which Kueue made a decision; return whether anything changed.
 
-        Kueue processes its queues one by one while objects change. So a recently parked Workload may have had its
-        attempt after a change that the model processed later; it is retried alone. Otherwise all Workloads of its tree
-        are activated, if a change may help them.
+        Kueue processes its queues one by one while objects change. So Kueue may have tried a recently parked Workload
+        after a change that batchyard's scheduler processed later. Such a Workload is retried alone. Otherwise all
+        Workloads of its cohort tree return to their queues, if a change may help them.
         """
-        for number in self.backlog.first_decisions():
-            if self._retried_at.get(number) == self._applied_count:
+        for change_number in self.backlog.first_decisions():
+            if self._retried_at.get(change_number) == self._applied_count:
                 continue
-            self._retried_at[number] = self._applied_count
-            kueue_decision = self.backlog.items[number].change.decision
+            self._retried_at[change_number] = self._applied_count
+            kueue_decision = self.backlog.items[change_number].change.decision
             workload_name = kueue_decision.workload if isinstance(kueue_decision, ObservedAdmission) else ""
             if isinstance(kueue_decision, ObservedPreemption):
                 workload_name = self._names.get(kueue_decision.preemptor_uid, "")
@@ -199,7 +199,7 @@ class DecisionReplay(ShadowState):
             decisions = [] if head is None else self.model.decide([head])
             if head and all(is_effective(each) and self._changes_for(each) is not None for each in decisions):
                 self.model.return_to_line(head)
-                self._complete(self._tree(head.queue), decisions)
+                self._complete_decisions(self._tree(head.queue), decisions)
                 return True
             if head is None and self._decide_without_late_heads(workload_name):
                 return True
@@ -209,9 +209,10 @@ class DecisionReplay(ShadowState):
         return False
 
     def _decide_without_late_heads(self, key: str) -> bool:
-        """Run a model cycle without the heads that Kueue may not have reached yet; report whether it matches Kueue.
+        """Run a cycle without the heads that Kueue may not have reached yet; return whether Kueue decided the same.
 
-        While Kueue works through a long queue, a new Workload waits. The model works through the same queue at once.
+        While Kueue works through a long queue, a new Workload waits. batchyard's scheduler works through that queue at
+        once.
         """
         late_after = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
@@ -224,44 +225,44 @@ class DecisionReplay(ShadowState):
         effective_decisions = [each for each in decisions if is_effective(each)]
         if not effective_decisions or any(self._changes_for(each) is None for each in effective_decisions):
             return False
-        self._complete(tree, decisions)
+        self._complete_decisions(tree, decisions)
         return True
 
     # 2. The model processes changes.
 
     def _apply_next_change(self) -> bool:
-        """Apply the next change that Kueue can have seen; report whether there was one."""
+        """Let batchyard's scheduler process the next change that Kueue can have seen; return whether there was one."""
         blocked_keys: dict[Key, None] = {}
-        for number, item in self.backlog.items.items():
-            if item.key in blocked_keys:
+        for change_number, pending in self.backlog.items.items():
+            if pending.key in blocked_keys:
                 continue
-            tree = self._tree_of(item)
-            if item.change.decision is not None or not self._may_apply_next(tree):
-                blocked_keys[item.key] = None
-                if tree == ALL:
+            tree = self._tree_of(pending)
+            if pending.change.decision is not None or not self._may_apply_next(tree):
+                blocked_keys[pending.key] = None
+                if tree == ALL_TREES:
                     return False  # later changes may depend on this change
                 continue
-            if not self._activate_parked(item.arrived_at, tree):
-                self._apply_change(number)
+            if not self._activate_parked(pending.arrived_at, tree):
+                self._apply_change(change_number)
                 self._mark_stale(tree)
             return True
-        return self._activate_parked(self._now, ALL)
+        return self._activate_parked(self._now, ALL_TREES)
 
     def _activate_parked(self, now: Instant, tree: str) -> bool:
-        """Activate the parked Workloads of a tree if its batching time has passed; report whether any was activated."""
-        trees = self.model.activate_trees(now, lambda each: tree in (ALL, each) and self._may_apply_next(each))
+        """Requeue a tree's inadmissible Workloads if its batching time is over; return whether there were any."""
+        trees = self.model.activate_trees(now, lambda each: tree in (ALL_TREES, each) and self._may_apply_next(each))
         for each in trees:
             self._mark_stale(each)
         return bool(trees)
 
     def _mark_stale(self, tree: str) -> None:
-        """Mark the model's last decisions in a tree as stale after the model processed another change."""
-        for open_decisions in [each for name, each in self._open_decisions.items() if tree in (ALL, name)]:
+        """Mark a cohort tree's unmatched decisions as outdated, after batchyard's scheduler processed a change."""
+        for open_decisions in [each for name, each in self._open_decisions.items() if tree in (ALL_TREES, name)]:
             open_decisions.is_stale = True
 
     def _may_apply_next(self, tree: str) -> bool:
-        """Report whether the model may process the next change of a tree, because Kueue has probably seen it."""
-        trees = self._open_decisions if tree == ALL else [tree] if tree in self._open_decisions else []
+        """Report whether Kueue has probably seen the next change in a cohort tree, so that it may be processed."""
+        trees = self._open_decisions if tree == ALL_TREES else [tree] if tree in self._open_decisions else []
         return all(
             self._now - self._counts_from(self._open_decisions[each].since) >= self._settings.settle
             or self._has_unpredicted_decision(each)
@@ -272,52 +273,52 @@ class DecisionReplay(ShadowState):
         return self._settings.counted_from(first_made_at, self._now)
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
-        """Report whether Kueue made a decision in this tree that the model has not made."""
+        """Report whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
         predicted_numbers = self._matched_numbers(self._open_decisions[tree])
         return any(
-            number not in predicted_numbers
-            and self.backlog.is_first_of_object(number)
-            and self._tree_of(self.backlog.items[number]) == tree
-            for number in self.backlog.decision_numbers
+            change_number not in predicted_numbers
+            and self.backlog.is_first_of_object(change_number)
+            and self._tree_of(self.backlog.items[change_number]) == tree
+            for change_number in self.backlog.decision_numbers
         )
 
     def _matched_numbers(self, open_decisions: UnmatchedDecisions) -> set[int]:
-        """Return the change numbers of Kueue's decisions that match the model's decisions in one tree."""
+        """Return the backlog numbers of Kueue's decisions that equal unmatched decisions of batchyard's scheduler."""
         effective_decisions = [each for each in open_decisions.decisions if is_effective(each)]
-        return {number for each in effective_decisions for number in self._changes_for(each) or ()}
+        return {change_number for each in effective_decisions for change_number in self._changes_for(each) or ()}
 
-    def _apply_change(self, number: int) -> None:
-        for earlier in self.backlog.earlier_changes(number):
+    def _apply_change(self, change_number: int) -> None:
+        for earlier in self.backlog.earlier_changes(change_number):
             self._apply_change(earlier)
         self._applied_count += 1
-        self._retried_at.pop(number, None)
-        item = self.backlog.take(number)
-        self.counts.unseen_count += item.change.is_unseen
-        self.model.apply_event(item.change.event, item.arrived_at)
+        self._retried_at.pop(change_number, None)
+        pending = self.backlog.take(change_number)
+        self.counts.unseen_count += pending.change.is_unseen
+        self.model.apply_event(pending.change.event, pending.arrived_at)
 
     # 3. Divergence (`divergence.py`).
 
-    def _deadline(self, number: int) -> Instant:
-        """Return the time until which later watch events may explain a decision of Kueue.
+    def _deadline(self, change_number: int) -> Instant:
+        """Return the time until which later watch events may explain a decision of Kueue, given its backlog number.
 
-        A change that came more than `settle` after the decision cannot explain it: Kueue did not know it. A decision
-        that matches a part of the model's decisions waits for the rest of them.
+        A change that came more than `settle` after the decision cannot explain it, because Kueue did not know it. A
+        preemption of which Kueue has made only some evictions waits up to `patience` for the others.
         """
-        open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[number]))
-        is_predicted = open_decisions is not None and number in self._matched_numbers(open_decisions)
-        patience = self._settings.patience if is_predicted else self._settings.settle
-        return self.backlog.items[number].arrived_at + patience
+        open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[change_number]))
+        is_predicted = open_decisions is not None and change_number in self._matched_numbers(open_decisions)
+        time_limit = self._settings.patience if is_predicted else self._settings.settle
+        return self.backlog.items[change_number].arrived_at + time_limit
 
 
 class EventBatch(NamedTuple):
-    """Watch events and the time of their arrival."""
+    """Watch events that arrived together, and the time of their arrival."""
 
     events: Sequence[WatchEvent]
     now: Instant
 
 
 class ReplayOrder(NamedTuple):
-    """A replay order other than the order of arrival."""
+    """An order, other than that of arrival, in which watch events are replayed."""
 
     #: Changes that arrived within this time are processed together.
     period: Duration
@@ -330,70 +331,70 @@ class ReplayOrder(NamedTuple):
 
 
 def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
-    """Return all replay orders to try; no order groups changes that arrived more than `settle` apart."""
-    shorter = (settle // 10, settle // 100, 0)
+    """Return all orders in which to replay watch events; none groups events that arrived more than `settle` apart."""
+    short_periods = (settle // 10, settle // 100, 0)
     return (
         ReplayOrder(0, True, False, by_revision=True),
-        *(ReplayOrder(period, True, False) for period in (*shorter, settle)),
+        *(ReplayOrder(period, True, False) for period in (*short_periods, settle)),
         *(ReplayOrder(period, False, True) for period in (settle, settle // 10)),
         ReplayOrder(settle, True, True),
         ReplayOrder(settle // 10, False, False),
     )
 
 
-def arrange_batches(calls: Sequence[EventBatch], order: ReplayOrder) -> Iterator[Sequence[EventBatch]]:
-    """Yield batches of changes in the given order; the replay processes each batch together."""
+def arrange_batches(batches: Sequence[EventBatch], order: ReplayOrder) -> Iterator[Sequence[EventBatch]]:
+    """Yield groups of watch event batches in a replay order; the replay processes each group before it decides."""
     if order.by_revision:
-        yield from by_revision(calls)
+        yield from by_revision(batches)
         return
-    for batch in _group_by_arrival(calls, order.period):
-        yield _order_queues_first(batch) if order.queues_first else batch
+    for group in _group_by_arrival(batches, order.period):
+        yield _order_queues_first(group) if order.queues_first else group
 
 
-def _group_by_arrival(calls: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Group consecutive calls that arrived at most `period` after the first call of the group."""
+def _group_by_arrival(batches: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
+    """Yield groups of consecutive event batches that arrived at most `period` after the group's first batch."""
     group: list[EventBatch] = []
-    for call in calls:
-        if group and call.now - group[0].now > period:
+    for batch in batches:
+        if group and batch.now - group[0].now > period:
             yield group
             group = []
-        group.append(call)
+        group.append(batch)
     if group:
         yield group
 
 
-def _order_queues_first(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
-    sorted_calls = sorted(_split_batches(calls), key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
-    return [*sorted_calls, EventBatch((), calls[-1].now)]
+def _order_queues_first(batches: Sequence[EventBatch]) -> Sequence[EventBatch]:
+    in_order = sorted(_split_batches(batches), key=lambda batch: batch.events[0].key.kind == scheme.WORKLOAD)
+    return [*in_order, EventBatch((), batches[-1].now)]
 
 
-def by_revision(calls: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of changes ordered by resource version; a change after a decision starts a new group.
+def by_revision(batches: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
+    """Yield groups of watch events ordered by resource version; an event after a decision of Kueue starts a new group.
 
-    No API guarantees that revisions of several kinds are comparable. They are if one store keeps all kinds.
+    No API guarantees that resource versions of several kinds are comparable. They are if one store keeps all kinds.
     """
     group: list[EventBatch] = []
     now: Instant = 0
-    is_decided = False
-    for (event,), arrived_at in sorted(_split_batches(calls), key=lambda call: call.events[0].revision):
+    follows_decision = False
+    for (event,), arrived_at in sorted(_split_batches(batches), key=lambda batch: batch.events[0].revision):
         now = max(now, arrived_at)
-        decides = any(change.decision is not None for change in split_event(event))
-        if is_decided and not decides:
+        is_decision = any(change.decision is not None for change in split_event(event))
+        if follows_decision and not is_decision:
             yield group
             group = []
-        is_decided = decides
+        follows_decision = is_decision
         group.append(EventBatch([event], now))
     if group:
         yield group
 
 
-def group_by_revision(calls: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of changes ordered by resource version, each group at most `period` long."""
-    sorted_calls: list[EventBatch] = []
-    for call in sorted(_split_batches(calls), key=lambda call: call.events[0].revision):
-        sorted_calls.append(call._replace(now=max(call.now, sorted_calls[-1].now) if sorted_calls else call.now))
-    return _group_by_arrival(sorted_calls, period)
+def group_by_revision(batches: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
+    """Yield groups of watch events ordered by resource version, each group at most `period` long."""
+    in_order: list[EventBatch] = []
+    for batch in sorted(_split_batches(batches), key=lambda batch: batch.events[0].revision):
+        in_order.append(batch._replace(now=max(batch.now, in_order[-1].now) if in_order else batch.now))
+    return _group_by_arrival(in_order, period)
 
 
-def _split_batches(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
-    return [EventBatch([event], call.now) for call in calls for event in call.events]
+def _split_batches(batches: Sequence[EventBatch]) -> Sequence[EventBatch]:
+    return [EventBatch([event], batch.now) for batch in batches for event in batch.events]

@@ -1,4 +1,4 @@
-"""Shadow state: our scheduler as a model of Kueue, the pending changes, blockAdmission periods, and settings."""
+"""State of a comparison with Kueue: batchyard's scheduler as a model, pending changes, blockAdmission, settings."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,12 +27,12 @@ from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceTy
 
 
 class SchedulerModel:
-    """The model: batchyard's scheduler cache, queues and cycle on the objects that the shadow observes."""
+    """batchyard's scheduler as a model of Kueue: its cache, queues and cycle on the observed objects."""
 
     def __init__(
         self, policy: SchedulingPolicy, requeue_batch_period: Duration, *, is_by_creation: bool = False
     ) -> None:
-        """`requeue_batch_period`: the time for which Kueue batches changes before it activates parked Workloads.
+        """`requeue_batch_period`: how long Kueue collects changes before it requeues inadmissible Workloads.
 
         `is_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
         """
@@ -48,13 +48,13 @@ class SchedulerModel:
 
     @property
     def has_fair_sharing(self) -> bool:
-        """Whether fair sharing is enabled."""
+        """Whether batchyard's scheduler uses fair sharing for the comparison."""
         return self._policy.fair_sharing
 
     # Input.
 
     def apply_event(self, event: WatchEvent, arrived_at: Instant) -> None:
-        """Process a watch event that arrived at `arrived_at`; Kueue's batching time for it starts then."""
+        """Process a watch event in batchyard's scheduler; Kueue's batching time for it starts at `arrived_at`."""
         is_workload = event.key.kind == scheme.WORKLOAD
         namespace_objects = self._objects.setdefault(event.key.namespace if is_workload else "", {})
         old_event = namespace_objects.pop(event.key, None)
@@ -67,7 +67,7 @@ class SchedulerModel:
             self._apply_pending_message(event, old_event, arrived_at)
 
     def _apply_pending_message(self, event: WatchEvent, old_event: WatchEvent | None, arrived_at: Instant) -> None:
-        """Record from Kueue's pending message that a Workload was tried; if it waits for victims, it stays the head."""
+        """Learn from Kueue's message that it tried a Workload, which stays the head if it waits for victims."""
         is_waiting = observed.waits_for_victims(event.obj)
         pending_position = None if is_waiting is None else self._pending_position(str(event.key))
         if pending_position is None or (entry := pending_position[0].get(str(event.key))) is None:
@@ -87,28 +87,28 @@ class SchedulerModel:
             queue.release_preemptor(name)
 
     def current_objects(self) -> Iterator[WatchEvent]:
-        """Yield all objects as last processed, as watch events."""
+        """Yield all objects, as batchyard's scheduler last processed them, as watch events."""
         return (event for events in self._objects.values() for event in events.values())
 
     def get(self, key: Key) -> Obj | None:
-        """Return a Workload as last processed, or None."""
+        """Return a Workload as batchyard's scheduler last processed it; None if it does not exist."""
         event = self._objects.get(key.namespace, {}).get(key)
         return None if event is None else event.obj
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an empty sequence; the scheduler cache never asks the model for owned objects."""
+        """Return an empty sequence: the scheduler cache never looks up owned objects."""
         del uid, namespace
         return ()
 
     # Decisions.
 
     def heads(self, now: Instant) -> list[Head]:
-        """Return the heads of the ClusterQueues for the next cycle."""
+        """Return the first pending Workloads of the ClusterQueues, which take part in the next scheduling cycle."""
         self.index.resync(self, now)
         return self.index.heads(now)
 
     def activate_trees(self, now: Instant, may_reactivate: Callable[[str], bool]) -> list[str]:
-        """Activate the parked Workloads of each tree whose batching time has passed at `now`; return these trees."""
+        """Requeue the inadmissible Workloads of cohort trees whose batching time has passed; return these trees."""
         queue_manager = self.index.queue_manager
         return (
             queue_manager.reactivate_marked(now - queue_manager.requeue_batch_period, may_reactivate)
@@ -116,31 +116,32 @@ class SchedulerModel:
             else []
         )
 
-    def parked_head(self, workload: str, begin: Instant) -> Head | None:
-        """Return a Workload as a head if it was parked at or after `begin`; otherwise None."""
-        position = self._pending_position(workload)
-        if position is None or (parked_at := position[0].parked_at(workload)) is None or parked_at < begin:
+    def parked_head(self, workload: str, since: Instant) -> Head | None:
+        """Return a Workload as a head if it became inadmissible at or after `since`; otherwise None."""
+        pending_position = self._pending_position(workload)
+        parked_at = None if pending_position is None else pending_position[0].parked_at(workload)
+        if pending_position is None or parked_at is None or parked_at < since:
             return None
-        return position[0].head_of(workload)
+        return pending_position[0].head_of(workload)
 
-    def may_be_late(self, head: Head, begin: Instant) -> bool:
-        """Report whether a Workload ahead of this head was parked at or after `begin`: Kueue may still process it."""
-        return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, begin)
+    def may_be_late(self, head: Head, since: Instant) -> bool:
+        """Report whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
+        return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def return_to_line(self, head: Head) -> None:
-        """Move one parked Workload back into the active heap."""
+        """Move one inadmissible Workload back to the active heap of its ClusterQueue."""
         self.index.queue_manager.pending[head.queue].return_to_line(head.workload.key)
         self.index.queue_manager.record_new_workload(head.queue)
 
     def activate_tree_of(self, workload: str, now: Instant) -> str:
-        """Activate the tree of a parked Workload if a change marked the tree; return the tree, or ''."""
+        """Requeue the inadmissible Workloads of a Workload's cohort tree if it changed; return the tree, or ''."""
         pending_position = self._pending_position(workload)
         if pending_position is None or pending_position[0].parked_at(workload) is None:
             return ""
         return "".join(self.index.queue_manager.reactivate_marked(now, lambda tree: tree == pending_position[1]))
 
     def _pending_position(self, workload: str) -> tuple[PendingQueue, str] | None:
-        """Return the pending queue and the cohort tree of a Workload, or None."""
+        """Return the ClusterQueue's pending queue and the cohort tree of a Workload; None if it has no ClusterQueue."""
         view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         pending_queue = None if queue is None else self.index.queue_manager.pending.get(queue)
@@ -148,32 +149,32 @@ class SchedulerModel:
         return None if pending_queue is None or tree is None else (pending_queue, tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
-        """Run a scheduling cycle with these heads, and return its decisions."""
+        """Run a cycle of batchyard's scheduler with these heads, and return its decisions."""
         self._cycle_number += 1
-        return self._cycle().run(heads)
+        return self._create_cycle().run(heads)
 
     def decide_alone(self, workload: str) -> Decision | None:
-        """Return the model's decision for one Workload as the only head; None if it is not pending."""
+        """Return the decision of batchyard's scheduler for one Workload as the only head; None if it is not pending."""
         view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         if view is None or queue is None or self.index.snapshot.holder(workload) is not None:
             return None
-        return self._cycle().run([Head(view, queue)])[0]
+        return self._create_cycle().run([Head(view, queue)])[0]
 
     def requeue_heads(self, decisions: Iterable[Decision]) -> None:
-        """Requeue the heads that stay pending or wait for their victims, as the scheduler does after a cycle."""
+        """Requeue the heads that these decisions leave pending or waiting for victims, as the scheduler does."""
         parked_flags: list[tuple[Decision, bool]] = []
         for decision in decisions:
-            parks = False
+            is_parked = False
             if isinstance(decision, StayPending | Preempt):
-                parks = self.index.queue_manager.requeue(
+                is_parked = self.index.queue_manager.requeue(
                     decision.head, decision.last_assignment, self._requeue_reason(decision)
                 )
-            parked_flags.append((decision, parks))
+            parked_flags.append((decision, is_parked))
         self._quiescence_detector.look(parked_flags)
 
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
-        """Return the requeue reason; Kueue's message decides whether a Workload waits for other Workloads' victims."""
+        """Return why a Workload is requeued; Kueue's message decides whether it waits for other Workloads' victims."""
         reason = decision.requeue
         if reason is not RequeueReason.PENDING_PREEMPTION or observed.is_effective(decision) or not self._has_reasons:
             return reason
@@ -182,11 +183,11 @@ class SchedulerModel:
         return reason if is_reported else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
-        """Park a head until its tree changes; report whether its queue continues with the next Workload."""
+        """Mark a head as inadmissible until its cohort tree changes; return False if it blocks its queue instead."""
         return self.index.queue_manager.requeue(head, None, RequeueReason.NO_FIT)
 
     def requeue_as_new(self, workload: str) -> None:
-        """Add a pending Workload to its queue again, as if it were new."""
+        """Add a pending Workload to its ClusterQueue again, as if it were new."""
         view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         pending_queue = None if queue is None else self.index.queue_manager.pending.get(queue)
@@ -195,7 +196,7 @@ class SchedulerModel:
             self.index.queue_manager.record_new_workload(queue)
 
     def park_all(self, now: Instant) -> None:
-        """Park all pending Workloads, as if Kueue had tried each of them without success."""
+        """Mark all pending Workloads as inadmissible, as if Kueue had tried each of them without success."""
         queue_manager = self.index.queue_manager
         while any(queue_manager.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
             pass  # StrictFIFO queues do not park; they become inactive with their trees
@@ -210,12 +211,12 @@ class SchedulerModel:
         return None if local_queue is None else local_queue.cluster_queue
 
     def tree_of_queue(self, name: str) -> str | None:
-        """Return the cohort tree of a ClusterQueue."""
+        """Return the name of a ClusterQueue's cohort tree; None for an unknown ClusterQueue."""
         queue = self.index.snapshot.queues.get(name)
         return None if queue is None else queue.node.tree
 
     def tree_of(self, workload: str, obj: Obj) -> str | None:
-        """Return the cohort tree in which a Workload holds quota or is pending, or None."""
+        """Return the cohort tree in which a Workload holds quota or is pending; None if its queue does not exist."""
         quota_holder = self.index.snapshot.holder(workload)
         if quota_holder is not None:
             return quota_holder.queue.node.tree
@@ -223,11 +224,11 @@ class SchedulerModel:
         local_queue = self.index.workload_cache.local_queues.get(key)
         return None if local_queue is None else self.tree_of_queue(local_queue.cluster_queue)
 
-    def _cycle(self) -> Cycle:
+    def _create_cycle(self) -> Cycle:
         return Cycle(self.index.snapshot, self._policy, self.index.namespaces, self._cycle_number)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind as last processed, in one namespace or in all."""
+        """Return all objects of a kind, as batchyard's scheduler last processed them, in one namespace or in all."""
         objects = self._objects.values() if namespace is None else [self._objects.get(namespace, {})]
         return [event.obj for events in objects for event in events.values() if event.key.kind == kind]
 
@@ -244,7 +245,7 @@ _PERIODS_MAX: Final = 100
 
 
 class BlockedPeriods:
-    """The recent periods in which the blockAdmission gate was closed, computed from the Workloads of all trees."""
+    """The recent periods in which Kueue admitted nothing (blockAdmission), while admitted pods were not ready."""
 
     def __init__(self) -> None:
         self._gate = PodsReadyGate(_PODS_READY_POLICY)
@@ -252,12 +253,12 @@ class BlockedPeriods:
         self._periods: deque[tuple[Instant, Instant | None]] = deque(maxlen=_PERIODS_MAX)
 
     def reset(self, events: Iterable[WatchEvent], now: Instant) -> None:
-        """Restart from all existing Workloads, after the initial list or a gap in a watch."""
+        """Forget the Workloads known so far, and load all existing ones, after the initial list or a gap in a watch."""
         self._gate = PodsReadyGate(_PODS_READY_POLICY)
         self.observe(events, now)
 
     def observe(self, events: Iterable[WatchEvent], now: Instant) -> None:
-        """Update the blocked periods from watch events of Workloads."""
+        """Begin or end a blockAdmission period according to watch events of Workloads."""
         for event in events:
             self._gate.observe(event)
         was_closed = bool(self._periods) and self._periods[-1][1] is None
@@ -267,7 +268,7 @@ class BlockedPeriods:
             self._periods[-1] = (self._periods[-1][0], now)
 
     def counted_from(self, start_time: Instant, now: Instant) -> Instant:
-        """Return `start_time`, or the end of a later blocked period; `now` while a period lasts."""
+        """Return `start_time`, or the end of a later blockAdmission period; `now` while a period lasts."""
         for begin, end in reversed(self._periods):
             if begin <= now:
                 return max(start_time, now if end is None or end > now else end)
@@ -275,13 +276,13 @@ class BlockedPeriods:
 
 
 #: The tree name for changes that affect all trees.
-ALL: Final = "*"
+ALL_TREES: Final = "*"
 #: The number of deleted Workloads whose names are kept: later decisions may refer to them.
 _DELETED_NAMES_MAX: Final = 1000
 
 
 class ShadowSettings(NamedTuple):
-    """The time limits and the Kueue settings that the shadow's comparison uses."""
+    """The time limits of the shadow's comparison, and the Kueue settings that it assumes."""
 
     #: The maximum difference between the delays of two watches.
     settle: Duration = 2 * SECOND
@@ -295,12 +296,12 @@ class ShadowSettings(NamedTuple):
     blocked_periods: BlockedPeriods | None = None
 
     def counted_from(self, start_time: Instant, now: Instant) -> Instant:
-        """Return the time from which a missing action of Kueue counts; `now` while blockAdmission blocks Kueue."""
+        """Return from when an action of Kueue expected at `start_time` is late; `now` while blockAdmission lasts."""
         return start_time if self.blocked_periods is None else self.blocked_periods.counted_from(start_time, now)
 
 
 class ShadowState:
-    """The state of one follower: the model, the pending changes, the counts, and findings to report."""
+    """The state of one cohort tree's comparison: the scheduler, pending changes, counts, and findings to report."""
 
     def __init__(self, policy: SchedulingPolicy, settings: ShadowSettings) -> None:
         self.model = SchedulerModel(policy, settings.requeue_batch_period, is_by_creation=settings.is_by_creation)
@@ -317,19 +318,19 @@ class ShadowState:
         self._now: Instant = 0
 
     def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Load the current objects into the model; quota that they already hold is not compared."""
+        """Load the current objects into batchyard's scheduler; their existing quota reservations are not compared."""
         self._now = now
         for event in events:
             self._record_name(event)
             self.model.apply_event(event, now)
 
     def assume_all_tried(self) -> None:
-        """Park all pending Workloads of the model, as if Kueue had tried each of them without success."""
+        """Mark all pending Workloads as inadmissible, as if Kueue had tried each of them without success."""
         self.model.park_all(self._now)
 
     @property
     def requeue_batch_period(self) -> Duration:
-        """The assumed time for which Kueue batches changes before it activates inadmissible Workloads."""
+        """How long Kueue is assumed to collect changes before it requeues inadmissible Workloads."""
         return self.model.index.queue_manager.requeue_batch_period
 
     @requeue_batch_period.setter
@@ -337,12 +338,12 @@ class ShadowState:
         self.model.index.queue_manager.requeue_batch_period = requeue_batch_period
 
     @property
-    def size(self) -> int:
-        """The number of Workloads, including recently deleted ones."""
+    def workload_count(self) -> int:
+        """The number of known Workloads, including recently deleted ones."""
         return len(self._names)
 
     def _requeue_if_missed(self, change: observed.ObservedChange) -> None:
-        """Requeue a Workload reported as missed if Kueue made a decision for it or its spec changed."""
+        """Requeue a Workload reported as missed by Kueue, if Kueue now decides about it or its spec changed."""
         if isinstance(change.decision, observed.ObservedPreemption):
             self._requeue_missed(self._names.get(change.decision.preemptor_uid, ""))
         event, old = change.event, change.event.old
@@ -371,11 +372,11 @@ class ShadowState:
     def _tree(self, queue: str) -> str:
         return self.model.tree_of_queue(queue) or queue
 
-    def _tree_of(self, item: observed.PendingChange) -> str:
-        """Return the cohort tree that a change affects, or ALL."""
-        event = item.change.event
+    def _tree_of(self, pending: observed.PendingChange) -> str:
+        """Return the cohort tree that a pending change affects; `*` if it affects all trees."""
+        event = pending.change.event
         if event.key.kind == scheme.WORKLOAD:
             return self.model.tree_of(str(event.key), event.obj) or str(event.key)
         if event.key.kind == scheme.LOCAL_QUEUE:
             return self._tree(event.obj["spec"]["clusterQueue"])
-        return ALL
+        return ALL_TREES

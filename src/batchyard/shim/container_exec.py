@@ -26,7 +26,7 @@ ProcessUser: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class RunningContainer(NamedTuple):
-    """What is needed to run a command in a container or to connect to it."""
+    """The pid, user and settings with which another process can enter a running container or connect to it."""
 
     name: str
     #: The pid of the container's first process in the machine's pid namespace.
@@ -46,7 +46,7 @@ class RunningContainer(NamedTuple):
 
 
 def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
-    """Run a command in a container; return its exit code (None after a timeout) and its stdout and stderr, joined.
+    """Run a command inside a container; return its exit code (None after a timeout), and stdout and stderr joined.
 
     This process cannot leave the container again. OSError if the container cannot be entered.
     """
@@ -70,7 +70,7 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
 
 
 def enter_container(pid: int) -> bool:
-    """Enter those namespaces of a process that differ from this process's; return whether the pid namespace does.
+    """Enter the namespaces of process `pid` that differ from this process's; return whether the pid namespace did.
 
     The user namespace is entered last, because the others may belong to its parent; its first uid and gid are used.
     """
@@ -87,13 +87,13 @@ def enter_container(pid: int) -> bool:
 
 
 def enter_network(pid: int) -> None:
-    """Enter the network namespace of a process if it differs from this process's."""
+    """Enter the network namespace of process `pid` if it differs from this process's."""
     if _is_other_namespace("net", pid):
         linux.enter_namespaces(os.pidfd_open(pid), linux.NEWNET)
 
 
 def user_of(pid: int) -> ProcessUser:
-    """Return the effective uid and gid and the supplementary groups of a process."""
+    """Return the effective uid and gid and the supplementary groups of process `pid`."""
     ids: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
@@ -104,7 +104,7 @@ def user_of(pid: int) -> ProcessUser:
 
 
 def change_user(user: ProcessUser) -> None:
-    """Change the uid, gid and groups of this process permanently."""
+    """Make this process run permanently as another user, given as uid, gid and supplementary groups."""
     uid, gid, groups = user
     os.setgroups(groups)
     os.setgid(gid)
@@ -123,13 +123,13 @@ def drop_privileges_and_filter(seccomp_program: bytes | None) -> None:
 
 
 def _first_id(pid: int, name: str) -> int:
-    """Return the first id in a process's uid_map or gid_map, as seen inside the user namespace."""
+    """Return the first id (as seen inside the user namespace) in `name`, the uid_map or gid_map of process `pid`."""
     with open(f"/proc/{pid}/{name}", encoding="utf-8") as file:
         return int(file.read().split()[0])
 
 
 def _execute_command(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
-    """In a child process: connect the standard streams, set the user, and execute the command."""
+    """In a forked child: connect stdout and stderr, become the container's user, and execute the command `argv`."""
     try:
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):

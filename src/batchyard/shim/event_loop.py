@@ -1,4 +1,4 @@
-"""Event loop of the shims for descriptors, signals and timers, and functions that run a task in a forked child."""
+"""Event loop of a shim process (descriptors, signals, timers), and functions that run a task in a forked child."""
 
 import heapq
 import os
@@ -16,7 +16,7 @@ _WRITABLE = select.POLLOUT | select.POLLERR
 
 
 class ShimEventLoop:
-    """An event loop of one process, with callbacks for descriptors, signals and timers."""
+    """The event loop of one shim or spawner process, with callbacks for descriptors, signals and timers."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -30,27 +30,27 @@ class ShimEventLoop:
         self.when_readable(self._wakeup_reader, self._dispatch_signals)
 
     def when_readable(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever a descriptor is readable or at its end."""
+        """Register a callback for each time when a descriptor has data to read or was closed by its writer."""
         self._readers[fd] = callback
         self._poll.register(fd, _READABLE)
 
     def when_writable(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever a descriptor is writable or its reader has closed it."""
+        """Register a callback for each time when a descriptor accepts data or was closed by its reader."""
         self._readers[fd] = callback
         self._poll.register(fd, _WRITABLE)
 
     def unregister(self, fd: int) -> None:
-        """Remove the callback of a descriptor."""
+        """Remove the callback of a descriptor, if it has one."""
         if self._readers.pop(fd, None):
             self._poll.unregister(fd)
 
     def when_signalled(self, signal_number: int, callback: Callable[[], None]) -> None:
-        """Call `callback` after a signal; several signals of the same number may cause a single call."""
+        """Register a callback for a signal; several signals of the same number may cause a single call."""
         self._signals[signal_number] = callback
         signal.signal(signal_number, lambda *_: None)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call `callback` once after a number of seconds."""
+        """Schedule a single call of `callback` after a number of seconds."""
         self._timer_count += 1
         heapq.heappush(self._timers, (linux.monotonic() + seconds, self._timer_count, callback))
 
@@ -59,7 +59,7 @@ class ShimEventLoop:
         self._is_stopped = True
 
     def run(self) -> None:
-        """Run the event loop until `stop` is called."""
+        """Wait for events and call their callbacks until `stop` is called."""
         self._is_stopped = False
         while not self._is_stopped:
             for fd, _ in self._poll.poll(self._poll_timeout()):
@@ -69,7 +69,7 @@ class ShimEventLoop:
                 heapq.heappop(self._timers)[2]()
 
     def _poll_timeout(self) -> float | None:
-        """Return the poll timeout: the milliseconds until the next timer; None without timers."""
+        """Return the milliseconds until the next timer expires; None without timers."""
         return max(0.0, (self._timers[0][0] - linux.monotonic()) * 1000 + 1) if self._timers else None
 
     def _dispatch_signals(self) -> None:
@@ -82,7 +82,7 @@ class ShimEventLoop:
 
 
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
-    """In a child process: claim a run and supervise it with the function `supervise` until it has ended."""
+    """In a forked child: be the shim of the container, sandbox or image pull at `path`; exit when that has ended."""
 
     def task() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is
@@ -97,21 +97,21 @@ def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoRe
 
 
 def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
-    """In a child process: run `task` in its own session and exit; failures are logged in `node.log`."""
-    code = 1
+    """In a forked child: run `task` in a new process session and exit; log its failure in `node.log` under `name`."""
+    exit_code = 1
     try:
         _release_inherited()
         task()
-        code = 0
+        exit_code = 0
     finally:
         failure = sys.exc_info()[1]
         if failure is not None:
             state_dir.log_error(node, f"{name}: {_format_failure(failure)}")
-        os._exit(code)
+        os._exit(exit_code)
 
 
 def _release_inherited() -> None:
-    """Release the spawner's terminal, standard streams and signal handlers."""
+    """Release the terminal, standard streams and signal handlers inherited from the parent process."""
     os.setsid()
     null_fd = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):

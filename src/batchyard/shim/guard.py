@@ -1,8 +1,8 @@
-"""Watchdog process of the platform: detects a blocked event loop, logs its cause, and answers requests meanwhile.
+"""Watchdog process of batchyard's server: if the event loop is blocked, logs the cause, and answers HTTP clients.
 
-The platform's main thread reports its state in shared memory. While the thread is blocked, the watchdog logs a stack
-trace, answers health checks on the platform's own sockets, and asks other clients to retry. If the platform is blocked
-at shutdown, the watchdog kills it: all acknowledged writes are in the journal.
+The server's main thread reports its state in shared memory. While the thread is blocked, the watchdog logs a stack
+trace, answers health checks on the server's own sockets, and asks other clients to retry. If the server is blocked at
+shutdown, the watchdog kills it: all acknowledged writes are in the journal.
 """
 
 import json
@@ -42,21 +42,21 @@ again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code
 
 
 class PlatformWatchdog:
-    """The watchdog of one platform process, with its shared memory and its listening sockets."""
+    """The watchdog of one batchyard server process, with the server's shared memory and listening sockets."""
 
-    def __init__(self, pid: int, alive_pipe: int, memory: int, stacks: int) -> None:
-        """`pid` is the platform's process, `alive_pipe` a pipe it keeps open, `stacks` the file of stack traces."""
+    def __init__(self, pid: int, alive_pipe: int, memory_fd: int, stacks_fd: int) -> None:
+        """`pid` is the server's process, `alive_pipe` a pipe it keeps open, `stacks_fd` its file of stack traces."""
         self._pid = pid
         self._alive_pipe = alive_pipe
-        self._memory = mmap.mmap(memory, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)
-        self._stacks = stacks
+        self._memory = mmap.mmap(memory_fd, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)
+        self._stacks = stacks_fd
         #: The file with the nanoseconds that the main thread ran and waited for a CPU. Source: Linux, sched-stats.rst.
         self._schedstat_path = f"/proc/{pid}/task/{pid}/schedstat"
         #: The time of the thread's last progress, and the seconds that it had waited for a CPU until then.
         self._last_progress, self._cpu_wait_then = 0.0, 0.0
         self._stacks_offset = 0
         self.listeners: list[socket.socket] = []
-        #: The file with the platform's TLS certificate and key, loaded when first needed; '' without TLS.
+        #: The file with the server's TLS certificate and key, loaded when first needed; '' without TLS.
         self.certificate = ""
         self._context: ssl.SSLContext | None = None
         self.is_json = False
@@ -66,7 +66,7 @@ class PlatformWatchdog:
         signal.signal(signal.SIGTERM, self._handle_termination)
 
     def run(self) -> None:
-        """Watch the platform's process until it has ended."""
+        """Watch the server's process until it has ended."""
         while True:
             timeout = 0.0 if self._is_reported else _CHECK_INTERVAL
             with suppress(InterruptedError):
@@ -75,7 +75,7 @@ class PlatformWatchdog:
             self._check()
 
     def _check(self) -> None:
-        """Check whether the thread is blocked; if so, log it, answer clients, or kill the platform at shutdown."""
+        """Check whether the server's event loop is blocked; if so, log it, answer clients, or kill it at shutdown."""
         last_progress, request_began, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait = self._read_cpu_wait()
         if last_progress != self._last_progress:
@@ -97,17 +97,17 @@ class PlatformWatchdog:
         self._answer_clients(blocked_seconds)
 
     def _read_cpu_wait(self) -> float:
-        """Return the seconds that the thread has waited for a CPU, in which it does not count as blocked."""
+        """Return the seconds that the server's main thread has waited for a CPU, which do not count as blocked."""
         with suppress(OSError, ValueError, IndexError), open(self._schedstat_path, "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
         return 0.0
 
     def _handle_termination(self, *_: object) -> None:
-        """Handle SIGTERM: record when termination was requested."""
+        """Handle SIGTERM: record since when the server has been asked to terminate."""
         self._terminating_since = self._terminating_since or monotonic()
 
     def _dump_stacks(self) -> str:
-        """Return the stack traces of the platform's threads, which it writes on SIGUSR2 even while blocked."""
+        """Return the stack traces of the server's threads, which the server writes on SIGUSR2 even while blocked."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
         select.select([self._alive_pipe], [], [], _STACK_TIMEOUT)
@@ -116,7 +116,7 @@ class PlatformWatchdog:
         return traces.decode("utf-8", "replace")
 
     def _log(self, message: str, stack: str = "") -> None:
-        """Log a warning in the platform's log format."""
+        """Write a warning to stderr in the server's log format."""
         if self.is_json:
             record = {"time": format_time(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
             line = json.dumps({**record, **({"stack": stack} if stack else {})})
@@ -126,9 +126,9 @@ class PlatformWatchdog:
         sys.stderr.flush()
 
     def _answer_clients(self, blocked_seconds: float) -> None:
-        """Answer one client per listening socket while the thread is blocked."""
-        descriptors: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
-        if not select.select(descriptors, [], [], _CHECK_INTERVAL)[0]:
+        """Accept and answer one HTTP client per listening socket, while the server's event loop is blocked."""
+        awaited_files: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
+        if not select.select(awaited_files, [], [], _CHECK_INTERVAL)[0]:
             return
         for listener in self.listeners:
             with suppress(OSError):
@@ -167,9 +167,12 @@ def _read_head(connection: socket.socket) -> bytes:
 
 
 def _format_answer(head: bytes, blocked_seconds: float) -> bytes:
-    """Return the HTTP response to a request (`head` is its first line and headers) while the thread is blocked."""
-    _, _, target = head.partition(b" ")
-    path = target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+    """Return the HTTP response to the request `head` (request line and headers) while the server is blocked.
+
+    Health checks get 200, or 500 after a long time; all other requests get 429.
+    """
+    _, _, request_target = head.partition(b" ")
+    path = request_target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH_PATHS):
         return _format_response("429 Too Many Requests", "application/json", _TOO_MANY_REQUESTS, "retry-after: 1\r\n")
     if blocked_seconds < STUCK_AFTER:
@@ -184,9 +187,9 @@ def _format_response(status: str, content_type: str, body: bytes, extra_headers:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the watchdog. Arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
-    pid, alive_pipe, memory, stacks, log_format, certificate, *listeners = arguments
-    watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory), int(stacks))
+    """Run the watchdog; arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
+    pid, alive_pipe, memory_fd, stacks_fd, log_format, certificate, *listeners = arguments
+    watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory_fd), int(stacks_fd))
     watchdog.is_json = log_format == "json"
     watchdog.listeners = [socket.socket(fileno=int(fd)) for fd in listeners]
     watchdog.certificate = certificate

@@ -29,7 +29,7 @@ from batchyard.shim.run import ShimRun
 
 
 def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
-    """Return a container's mounts with absolute sources. ValueError if a subPath leads out of its volume.
+    """Return a container's mounts with absolute source paths. ValueError if a subPath leads out of its volume.
 
     The added field `isOfMachine` is true for a path of the machine, and false for the pod's own volumes.
     """
@@ -56,7 +56,7 @@ def _needs_bind_mount(source: str) -> bool:
 
 
 def _bind_checked_source(volume: str, path: str, target: str, name: str) -> None:
-    """Bind-mount a subPath, or a directory of the machine, at a target in the run's directory."""
+    """Bind-mount `path` of a volume, or of the machine, at `target`, after a check that it stays in the volume."""
     volume_root, real_path = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real_path != volume_root and not real_path.startswith(f"{volume_root}/"):
         raise ValueError(f"mount source {name} leads out of its volume through a symbolic link")
@@ -75,7 +75,7 @@ _SHARED_NAMESPACES = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
 class LaunchedProcess(NamedTuple):
-    """The forked child process that becomes a run's command, and the descriptors that connect it to the shim."""
+    """A forked child process that becomes a container's command, and the descriptors that connect it to the shim."""
 
     pid: int
     #: The descriptors of the command's outputs, by name in the log (stdout, stderr); a terminal has only one.
@@ -89,20 +89,20 @@ class LaunchedProcess(NamedTuple):
     #: A descriptor that locks the unpacked image against removal; None for other images.
     image: int | None
 
-    def let_start(self, child: int, processes: int) -> None:
-        """Set RLIMIT_NPROC if no control group limits the number of processes, and let the command start.
+    def let_start(self, child: int, processes_max: int) -> None:
+        """Limit the number of processes by RLIMIT_NPROC if no control group does, and let the command start.
 
         Linux counts a user's processes per user namespace, so the limit applies to this container only.
         """
         if self.start_pipe is not None:
-            limit = processes + cgroups.EXTRA_PROCESSES
+            limit = processes_max + cgroups.EXTRA_PROCESSES
             with suppress(ProcessLookupError):
                 resource.prlimit(child, resource.RLIMIT_NPROC, (limit, limit))
             os.write(self.start_pipe, b"1")
 
 
 class _ChildStreams(NamedTuple):
-    """The descriptors of the child's ends of its pipes or its terminal."""
+    """The child's ends of a container's standard stream pipes or of its terminal, as descriptors."""
 
     stdin: int
     stdout: int
@@ -112,7 +112,7 @@ class _ChildStreams(NamedTuple):
 
 
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
-    """Fork the process that becomes the command of a container run. OSError if the preparation fails."""
+    """Fork the process that becomes a container's command. OSError if the preparation fails."""
     image_folder = run.spec["image"].get("unpacked")
     image = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
@@ -121,7 +121,7 @@ def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> La
         cgroups.create_group(group, cgroups.control_file_contents(version, run.spec["limits"], run.spec["requests"]))
     outputs, child_streams = _open_streams(run)
     start_pipe = None
-    has_users = features.user_namespace or features.maps_users
+    has_users = features.has_user_namespace or features.maps_users
     if runs_in_bubblewrap(run, features) and has_users and "pids" not in group:
         start_reader, start_pipe = os.pipe2(os.O_CLOEXEC)
         child_streams = child_streams._replace(start_pipe=start_reader)
@@ -139,35 +139,35 @@ def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> La
 
 
 def run_group(run: ShimRun) -> CgroupPaths:
-    """Return the control group of a container run, a child of its pod's group; empty without control groups."""
+    """Return a container's control group, a child of its pod's group; empty if control groups are not available."""
     pod_group = _read_sandbox_file(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod_group.items()}
 
 
 def runs_in_engine(run: ShimRun) -> bool:
-    """Report whether a container engine runs the container of a run."""
+    """Report whether a container engine (podman) runs a container."""
     return store.is_run_by_engine(run.spec["image"])
 
 
 def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
-    """Report whether the container of a run runs in bubblewrap."""
+    """Report whether bubblewrap runs a container."""
     return features.bubblewrap is not None and not runs_in_engine(run)
 
 
 def remove_engine_container(run: ShimRun, features: Features) -> None:
-    """Remove the container of a run from its engine, if an engine runs it, after its warden was killed."""
-    if runs_in_engine(run) and features.runner:
-        features.runner.remove_containers(features.runner.container_name(run.path))
+    """Remove a container from podman, if podman runs it, after its supervising process was killed."""
+    if runs_in_engine(run) and features.container_engine:
+        features.container_engine.remove_containers(features.container_engine.container_name(run.path))
 
 
-def has_started(outer: int, child: int) -> bool:
-    """Report whether bubblewrap has executed the command: the child's command line differs from bubblewrap's."""
-    outer_command = _read_command_line(outer)
-    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child)[:1])
+def has_started(outer_pid: int, child_pid: int) -> bool:
+    """Report whether bubblewrap (`outer_pid`) has executed the command in the container that it started."""
+    outer_command = _read_command_line(outer_pid)
+    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
 
 
 def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
-    """Return what probes and exec commands need to enter or reach the container of a run."""
+    """Return what other processes need to enter a running container or connect to it, as probes and exec do."""
     sandbox = _read_sandbox_file(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
@@ -179,15 +179,15 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
         group=cgroups.find_leaf_group(group) if runs_in_engine(run) else group,
         environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
-        user=credentials(run, pid, is_enclosed=is_enclosed),
+        user=exec_user(run, pid, is_enclosed=is_enclosed),
         seccomp_program=seccomp_program_of(run, features),
         network=network,
         address=address.partition("/")[0] if address else "127.0.0.1",
     )
 
 
-def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
-    """Return the user of a command that enters the container; None if entering already sets the user."""
+def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
+    """Return the user for a command that enters a container; None if entering the container sets the user."""
     if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
@@ -197,17 +197,17 @@ def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | N
 
 
 def variables(run: ShimRun, pid: int) -> dict[str, str]:
-    """Return the environment variables of a running container, including those set by its engine and its image."""
-    content = b""
+    """Return the environment variables of a running container, including those of its engine and its image."""
+    environ_bytes = b""
     if runs_in_engine(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            content = file.read()
-    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in content.split(b"\0") if entry)
+            environ_bytes = file.read()
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in environ_bytes.split(b"\0") if entry)
     return {name: value for name, _, value in pairs} or environment(run)
 
 
 def environment(run: ShimRun) -> dict[str, str]:
-    """Return the environment variables of a container and its image. ValueError if the image's user is unknown."""
+    """Return the environment variables for a container and its image. ValueError if the image's user is unknown."""
     sandbox = _read_sandbox_file(run, "spec.json")
     base_variables = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     base_variables |= {"TERM": "xterm"} if run.spec["tty"] else {}
@@ -222,13 +222,13 @@ def environment(run: ShimRun) -> dict[str, str]:
 
 
 def _image_account(run: ShimRun) -> users.ImageAccount:
-    """Return the account that runs a container of an unpacked image, according to the image's /etc/passwd."""
+    """Return the Unix account that runs an unpacked image's container, according to the image's /etc/passwd."""
     metadata = rootfs_store.image_metadata(run.node, run.spec["image"]["unpacked"])
     return users.resolve_account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
 def _create_run_files(run: ShimRun) -> None:
-    """Create a run's own files: writable directories, the termination-message file and the input pipe."""
+    """Create a container's own files: writable directories, the termination-message file and the pipe for stdin."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
     for name, mode in bubblewrap.WRITABLE_FOLDERS.items():
         os.mkdir(f"root/{name}", dir_fd=run.folder)
@@ -241,7 +241,7 @@ def _create_run_files(run: ShimRun) -> None:
 
 
 def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
-    """Open the pipes or the terminal between the shim and its child; return the shim's and the child's ends."""
+    """Open the pipes or the terminal between shim and container; return the shim's ends by name, and the child's."""
     status, status_writer = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
         terminal_master, terminal_slave = os.openpty()
@@ -258,7 +258,7 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
 
 
 def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, child_streams: _ChildStreams) -> NoReturn:
-    """In the child process: become bubblewrap or a warden; report a failure on the status pipe."""
+    """In the forked child: become bubblewrap, or start the command otherwise; report a failure on the status pipe."""
     try:
         run.release()
         for source, target in ((child_streams.stdin, 0), (child_streams.stdout, 1), (child_streams.stderr, 2)):
@@ -279,7 +279,7 @@ def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, chil
 
 
 def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) -> None:
-    """Make the pod's user the owner of its standard streams, so that it can reopen /dev/stdout, as runc does."""
+    """Make the pod's Unix user the owner of its standard streams, so that it can reopen /dev/stdout, as runc does."""
     if features.maps_users and runs_in_bubblewrap(run, features):
         owner = pod_unix_id(run.path.split("/")[1])
         for fd in fds:
@@ -288,14 +288,14 @@ def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) ->
 
 
 def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
-    """Join the control group of a run. Without a memory controller, limit the data segment of each process instead."""
+    """Move this process into a container's control group; without memory controller, limit its data segment instead."""
     cgroups.join_group(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
 
 def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_streams: _ChildStreams) -> NoReturn:
-    """Prepare the container and execute bubblewrap, opened before this process loses access to its path."""
+    """Prepare the container and execute bubblewrap, which is opened before this process loses access to its path."""
     executable_fd = os.open(program, os.O_RDONLY)
     variables, user, seccomp_program = environment(run), _container_user(run), seccomp_program_of(run, features)
     is_plugged = features.network is not None and run.spec["network"] == "pod"
@@ -320,7 +320,7 @@ def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_st
 
 
 def _create_memory_file(content: bytes, name: str) -> int:
-    """Return the descriptor of a file in memory that an executed program can read."""
+    """Write `content` to a file in memory that executed programs inherit; return its descriptor."""
     fd = os.memfd_create(name, 0)
     os.write(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
@@ -328,9 +328,9 @@ def _create_memory_file(content: bytes, name: str) -> int:
 
 
 def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
-    """Return the seccomp program of a container; None if it is unconfined. ValueError if it cannot be compiled."""
+    """Return a container's seccomp filter as a BPF program; None if unconfined. ValueError if it cannot be compiled."""
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
-    if not features.filters:
+    if not features.has_seccomp:
         if profile.get("type") == "Localhost":
             raise ValueError("this node does not support seccomp, which the container's Localhost profile requires")
         return None
@@ -354,7 +354,7 @@ _SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubble
 
 
 def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
-    """Return the spec, view and paths of a container whose files belong to the user that runs the node."""
+    """Prepare a container's files, owned by the user that runs the node; return spec, visible files and paths."""
     paths = _container_paths(run)
     spec = spec | {"mounts": resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")}
     root = store.root_filesystem(spec["image"], paths.node)
@@ -363,34 +363,34 @@ def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
 
 
 def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: int) -> _SpecAndView:
-    """Return the spec, view and paths of a container with its pod's own user, and become that user."""
+    """Become the pod's Unix user and prepare a container's files for it; return spec, visible files and paths."""
     paths = _container_paths(run)
     mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
     pod, users_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
     users_path = f"/proc/{sandbox_pid}/fd/{users_fd}"
     namespace = create_pod_user_namespace(pod) if users_fd is None else os.open(users_path, os.O_RDONLY)
     users = PodUsers(pod, namespace, paths.pod)
-    sandbox, run_folder, masks = map(users.copy, (paths.sandbox, paths.run, paths.masks))
+    sandbox, run_folder, masks = map(users.copy_mount, (paths.sandbox, paths.run, paths.masks_folder))
     copied_paths = bubblewrap.ContainerPaths("", "", sandbox, run_folder, masks)
     root = store.root_filesystem(spec["image"], paths.node)
     folders = {} if root else store.visible_folders(spec["image"], paths.node)
-    root = users.copy(root) if root else ""
-    folders = {mount_point: users.copy(source) for mount_point, source in folders.items()}
+    root = users.copy_mount(root) if root else ""
+    folders = {mount_point: users.copy_mount(source) for mount_point, source in folders.items()}
     spec = spec | {"mounts": [{**mount, "source": _copy_source(mount, users)} for mount in mounts]}
     users.enter()
     return *_build_view(spec, copied_paths, root, folders), copied_paths
 
 
 def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
-    """Copy the source of a mount for the pod's user; return the path of the copy."""
+    """Copy the source of a volume mount for the pod's Unix user; return the path of the id-mapped copy."""
     is_of_machine: bool = mount["isOfMachine"]
     is_shared = is_of_machine and not mount["readOnly"]
-    return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
+    return users.copy_mount(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
 def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPaths) -> engine_container.EngineContainer:
-    """Enter the pod's namespaces; return the container for the engine to run. ValueError without an engine."""
-    engine, paths = features.runner, _container_paths(run)
+    """Enter the namespaces of the pod; return the container that podman must run. ValueError without podman."""
+    engine, paths = features.container_engine, _container_paths(run)
     if engine is None:
         raise ValueError(f"container engine {run.spec['image']['engine']} is no longer available on this node")
     sandbox_pid = _enter_pod(
@@ -408,7 +408,10 @@ def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPat
 def _build_view(
     spec: Mapping[str, Any], paths: bubblewrap.ContainerPaths, root: str, folders: Mapping[str, str]
 ) -> tuple[dict[str, Any], bubblewrap.ContainerView]:
-    """Attach nested mounts; return the changed spec and the view: a root filesystem, or directories of the machine."""
+    """Attach nested volume mounts; return the container's changed spec, and what the container sees of the machine.
+
+    `root` is the path of the image's root filesystem; if empty, the container sees the machine's `folders`.
+    """
     run_root = f"{paths.run}/root"
     if root:
         _check_root(root)
@@ -425,19 +428,19 @@ def _build_view(
 
 
 def _check_root(root: str) -> None:
-    """Raise ValueError if /proc, /sys or /dev of an image is a symbolic link: each container gets mounts there."""
+    """Raise ValueError if /proc, /sys or /dev of an image is a symbolic link: containers get mounts at these paths."""
     for name in ("proc", "sys", "dev"):
         if os.path.islink(f"{root}/{name}"):
             raise ValueError(f"/{name} in the image is a symbolic link; it must be a directory or missing")
 
 
 def _enter_pod(run: ShimRun, namespaces: int) -> int:
-    """Enter the namespaces of the pod's sandbox; return the sandbox's pid. ValueError if the sandbox does not run."""
+    """Enter namespaces of a pod's sandbox; return the sandbox's pid. ValueError if the sandbox does not run."""
     with suppress(OSError):
-        sandbox = state_dir.open_folder("../../../sandbox", run.folder)
-        sandbox_pid = (state_dir.read_json(sandbox, "state.json") or {}).get("pid")
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")
         process_fd = sandbox_pid and os.pidfd_open(sandbox_pid)
-        if process_fd and state_dir.is_locked(sandbox):
+        if process_fd and state_dir.is_locked(sandbox_fd):
             linux.enter_namespaces(process_fd, namespaces)
             return int(sandbox_pid or 0)
     raise ValueError("the pod's sandbox is not running")
@@ -454,7 +457,7 @@ def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
 
 
 def _container_user(run: ShimRun) -> Mapping[str, int] | None:
-    """Return the user inside the container; None for root, which is the user that runs the node."""
+    """Return the user inside the container; None for root, which is mapped to the user that runs the node."""
     if "unpacked" not in run.spec["image"]:
         spec_user: Mapping[str, int] | None = run.spec["user"]
         return spec_user
@@ -468,13 +471,13 @@ def _container_ids(run: ShimRun) -> tuple[int, int] | None:
 
 
 def _read_sandbox_file(run: ShimRun, name: str) -> dict[str, Any]:
-    """Return the content of a JSON file in the directory of the pod's sandbox; empty if it cannot be read."""
+    """Return the JSON object in a file of the pod's sandbox directory; empty if the file cannot be read."""
     with suppress(OSError):
-        sandbox = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
         try:
-            return state_dir.read_json(sandbox, name) or {}
+            return state_dir.read_json(sandbox_fd, name) or {}
         finally:
-            os.close(sandbox)
+            os.close(sandbox_fd)
     return {}
 
 

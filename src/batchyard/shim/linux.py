@@ -1,4 +1,4 @@
-"""Linux system calls that Python 3.11 does not wrap, and the clock of the node's programs."""
+"""Linux system calls that Python 3.11 does not wrap, and the clock that the node's processes use."""
 
 import ctypes
 import errno
@@ -50,7 +50,7 @@ _FILTER_STEP_BYTES = 8
 
 
 class _FilterProgram(ctypes.Structure):
-    """struct sock_fprog of Linux: a BPF program for seccomp."""
+    """The C structure sock_fprog of Linux: a BPF program for seccomp."""
 
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
 
@@ -71,22 +71,22 @@ def unshare(namespaces: int) -> None:
 
 
 def enter_namespaces(fd: int, namespaces: int) -> None:
-    """Enter a namespace, given by its descriptor, or namespaces of a process, given by its pidfd."""
+    """Enter one namespace, given as its descriptor, or a process's namespaces of these types, given as a pidfd."""
     _check_result(_LIBC.setns(fd, namespaces))
 
 
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
-    """Mount a filesystem."""
+    """Mount a filesystem of type `kind` at the path `target`."""
     _check_result(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
 
 
 def bind_mount(source: str, target: str) -> None:
-    """Bind-mount a file or directory at a target, with nested mounts."""
+    """Bind-mount a file or directory at the path `target`, with nested mounts."""
     mount(source, target, "none", flags=_MS_BIND | _MS_REC)
 
 
 def clone_mount(source: str) -> int:
-    """Return a descriptor of a detached copy of the mount at a path, with nested mounts."""
+    """Return a descriptor of a detached copy of the mount at path `source`, with nested mounts."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     return _check_result(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
 
@@ -101,25 +101,25 @@ def map_owners(mount: int, user_namespace: int) -> None:
 
 
 def attach_mount(mount: int, target: str) -> None:
-    """Attach a detached mount at a path."""
+    """Attach a detached mount, given as a descriptor, at a path."""
     _check_result(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
 
 
 def attach_mount_at(mount: int, mount_point: int) -> None:
-    """Attach a detached mount at a mount point, given as a descriptor."""
+    """Attach a detached mount at a mount point; both are descriptors."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
     _check_result(_LIBC.syscall(_MOVE_MOUNT, mount, b"", mount_point, b"", flags))
 
 
 def make_read_only(mount: int) -> None:
-    """Make a detached mount read-only, with nested mounts."""
+    """Make a detached mount, given as a descriptor, read-only, with nested mounts."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     flags = _AT_EMPTY_PATH | _AT_RECURSIVE
     _check_result(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
 
 
 def change_folder(path: str) -> None:
-    """Change the working directory. OSError if it is not reachable from this process's root.
+    """Change the working directory. OSError if the directory is not reachable from this process's root.
 
     A /proc link to an open file may lead to directories of the machine outside of that root.
     """
@@ -128,7 +128,7 @@ def change_folder(path: str) -> None:
 
 
 def make_mounts_private() -> None:
-    """Keep later mounts of this mount namespace invisible to other mount namespaces."""
+    """Hide later mounts in this mount namespace from other mount namespaces."""
     mount("none", "/", "none", flags=_MS_REC | _MS_SLAVE)
 
 
@@ -153,7 +153,7 @@ def become_root_of_a_user_namespace(user_namespace: int | None) -> None:
 
 
 def make_user_namespace(uids: str, gids: str) -> int:
-    """Create a user namespace with this uid_map and gid_map; return its descriptor. Requires root."""
+    """Create a user namespace with these contents of uid_map and gid_map; return its descriptor. Requires root."""
     ready_reader, ready_writer = os.pipe2(os.O_CLOEXEC)
     exit_reader, exit_writer = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
@@ -191,14 +191,14 @@ def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
 def leave_session_keyring() -> None:
     """Replace this process's session keyring by a new, empty one; do nothing if the kernel has no keyrings."""
     processor = seccomp.find_processor()
-    if processor is not None and _LIBC.syscall(processor.numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
-        failure = ctypes.get_errno()
-        if failure != errno.ENOSYS:
-            raise OSError(failure, os.strerror(failure))
+    if processor is not None and _LIBC.syscall(processor.call_numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
+        error_number = ctypes.get_errno()
+        if error_number != errno.ENOSYS:
+            raise OSError(error_number, os.strerror(error_number))
 
 
 def set_controlling_terminal(fd: int) -> None:
-    """Make this process a session leader with this controlling terminal, so that Ctrl-C and job control work."""
+    """Make this process a session leader with the terminal `fd`, so that Ctrl-C and job control work."""
     os.setsid()
     fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
 
@@ -238,16 +238,16 @@ def _check_result(result: int) -> int:
 
 
 def now() -> int:
-    """Return the current real time in microseconds since the epoch."""
+    """Return the current wall clock time in microseconds since the epoch."""
     return time.time_ns() // 1000
 
 
 def monotonic() -> float:
-    """Return the monotonic clock in seconds, for timeouts."""
+    """Return the time of the monotonic clock in seconds, for timeouts."""
     return time.monotonic()
 
 
 def format_time(instant: int) -> str:
-    """Format microseconds since the epoch as RFC 3339 with nanoseconds."""
+    """Format a time in microseconds since the epoch as RFC 3339 with nanoseconds."""
     seconds, micros = divmod(instant, 1_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{micros:06d}000Z"

@@ -13,7 +13,7 @@ _LINE_BYTES = 16 * 1024
 
 
 class RotatingLog:
-    """The log files of one run: `name` is written, and renamed to `name.1` when it is full."""
+    """The log files of one container: lines go to file `name`, which is renamed to `name.1` when it is full."""
 
     def __init__(self, folder: int, name: str, bytes_max: int, files_max: int) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class RotatingLog:
         self._size = os.fstat(self._fd).st_size
 
     def write(self, lines: bytes) -> None:
-        """Append complete lines. If the disk is full, lines are lost, so that a container never blocks on its log."""
+        """Append complete lines to the log. If the disk is full, lines are lost, so that a container never blocks."""
         while lines:
             free_bytes = self._bytes_max - self._size
             fitting_bytes = len(lines) if len(lines) <= free_bytes else lines.rfind(b"\n", 0, max(free_bytes, 0)) + 1
@@ -46,16 +46,16 @@ class RotatingLog:
             os.ftruncate(self._fd, self._size)
 
     def truncate(self) -> bytes:
-        """Truncate the log; return the texts of its last lines without their time stamps."""
+        """Empty the current log file; return the texts of its last lines without their time stamps."""
         last_lines = self.tail(1000, 1 << 16)
         os.ftruncate(self._fd, 0)
         self._size = 0
         return last_lines
 
-    def tail(self, lines: int, size: int) -> bytes:
-        """Return the texts of the last `lines` log lines, at most `size` bytes, for the termination message."""
-        data = os.pread(self._fd, 2 * size + 64 * lines, max(0, self._size - 2 * size - 64 * lines))
-        return b"".join(map(_extract_text, data.splitlines(keepends=True)[-lines:]))[-size:]
+    def tail(self, lines_max: int, bytes_max: int) -> bytes:
+        """Return the texts of the last `lines_max` lines, at most `bytes_max` bytes, for the termination message."""
+        data = os.pread(self._fd, 2 * bytes_max + 64 * lines_max, max(0, self._size - 2 * bytes_max - 64 * lines_max))
+        return b"".join(map(_extract_text, data.splitlines(keepends=True)[-lines_max:]))[-bytes_max:]
 
     def close(self) -> None:
         """Close the log file."""
@@ -65,7 +65,7 @@ class RotatingLog:
         return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder)
 
     def _rotate(self) -> None:
-        """Rotate the log files and delete the oldest one. If that fails, truncate the current file."""
+        """Rename the log files to the next numbers and delete the oldest. If that fails, empty the current file."""
         try:
             for age in range(self._files_max - 1, 0, -1):
                 self._rename(f"{self._name}.{age - 1}" if age > 1 else self._name, f"{self._name}.{age}")
@@ -85,7 +85,7 @@ class RotatingLog:
 
 
 class LogLineSplitter:
-    """Splits the bytes of one output (stdout or stderr) of a run into log lines."""
+    """Splits the bytes of a container's stdout or stderr into log lines and writes these to the log."""
 
     def __init__(self, log: RotatingLog, name: str) -> None:
         self._log = log
@@ -93,11 +93,11 @@ class LogLineSplitter:
         self._incomplete_line = b""
 
     def feed(self, data: bytes) -> None:
-        """Write data of the output (at most 16 KiB) to the log; an incomplete last line is kept for the next call."""
-        complete, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
+        """Write at most 16 KiB of output to the log as lines; an incomplete last line is kept for the next call."""
+        complete_lines, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
         lines = []
         if newline:
-            line, separator, rest = complete.partition(b"\n")
+            line, separator, rest = complete_lines.partition(b"\n")
             while len(line) > _LINE_BYTES:
                 lines.append(self._format_line(b"P", line[:_LINE_BYTES]))
                 line = line[_LINE_BYTES:]
@@ -112,7 +112,7 @@ class LogLineSplitter:
             self._log.write(b"".join(lines))
 
     def end(self) -> None:
-        """At the end of the output, write the incomplete last line."""
+        """Write the incomplete last line to the log after the output has ended."""
         if self._incomplete_line:
             self._log.write(self._format_line(b"P", self._incomplete_line))
             self._incomplete_line = b""
@@ -127,7 +127,7 @@ def _format_now() -> bytes:
 
 
 def _extract_text(line: bytes) -> bytes:
-    """Return the text of a CRI log line without time, stream and tag; a partial line (tag P) gets no newline."""
+    """Return a CRI log line's text, without time, stream and tag; without newline if the line is partial (tag P)."""
     _, _, remainder = line.partition(b" ")
     _, _, remainder = remainder.partition(b" ")
     tag, _, text = remainder.partition(b" ")

@@ -1,4 +1,4 @@
-"""Probes and lifecycle hooks of a container: the handlers, their execution, and the evaluation of probe results.
+"""Probes and lifecycle hooks of a container: runs their handlers, and evaluates the results of probes.
 
 Each attempt runs in a child of the shim, which may block. The messages are those of the kubelet (pkg/probe,
 pkg/kubelet/lifecycle, the CRI client) and of Go's net packages, which the kubelet passes on.
@@ -39,15 +39,15 @@ class NoAnswerError(OSError):
     """Raised when a gRPC server ends the health check without a response message."""
 
 
-def check_grpc_health(connection: socket.socket, authority: str, service: str, agent: str) -> str:
-    """Request the gRPC health status of a service ('' for the whole server). NoAnswerError, TimeoutError, OSError."""
+def check_grpc_health(connection: socket.socket, authority: str, service: str, user_agent: str) -> str:
+    """Return the gRPC health status of a service ('': the whole server). OSError or NoAnswerError on failure."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
         ":path": "/grpc.health.v1.Health/Check",
         ":authority": authority,
         "content-type": "application/grpc",
-        "user-agent": agent,
+        "user-agent": user_agent,
         "te": "trailers",
     }
     header_block = b"".join(b"\0" + _encode_text(name) + _encode_text(value) for name, value in headers.items())
@@ -59,7 +59,7 @@ def check_grpc_health(connection: socket.socket, authority: str, service: str, a
 
 
 def _read_response(connection: socket.socket) -> bytes:
-    """Read HTTP/2 frames until the response message is complete; return the message."""
+    """Read HTTP/2 frames until the gRPC response message is complete; return the message."""
     body = b""
     while True:
         length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _receive_exactly(connection, 9))
@@ -76,9 +76,9 @@ def _read_response(connection: socket.socket) -> bytes:
 
 
 def _parse_status(message: bytes) -> str:
-    """Return the field `status` of an encoded HealthCheckResponse."""
-    number = message[1] if message[:1] == b"\x08" else 0
-    return _HEALTH_STATUSES[number] if number < len(_HEALTH_STATUSES) else str(number)
+    """Return the status field of an encoded gRPC HealthCheckResponse."""
+    status_number = message[1] if message[:1] == b"\x08" else 0
+    return _HEALTH_STATUSES[status_number] if status_number < len(_HEALTH_STATUSES) else str(status_number)
 
 
 def _receive_exactly(connection: socket.socket, size: int) -> bytes:
@@ -123,14 +123,14 @@ _REDIRECT_CODES = frozenset({301, 302, 303, 307, 308})
 
 
 class ProbeOutcome(NamedTuple):
-    """The result of a probe or hook attempt, and its output; `unknown` means that the attempt could not be made."""
+    """The result and output of one attempt of a probe or hook; `unknown`: the attempt could not be made."""
 
     result: ProbeResultKind
     text: str
 
 
 def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
-    """Run an exec, httpGet, tcpSocket, grpc or sleep handler. `timeout` is in seconds, None for no limit."""
+    """Run the exec, httpGet, tcpSocket, grpc or sleep handler of a probe or hook; `timeout` is in seconds or None."""
     if "exec" in handler:
         return _run_exec(handler["exec"].get("command") or [], container, timeout)
     if "sleep" in handler:
@@ -151,12 +151,12 @@ def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout
 
 def _run_exec(argv: list[str], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
     try:
-        code, output = container_exec.execute(argv, container, timeout)
+        exit_code, output = container_exec.execute(argv, container, timeout)
     except (OSError, ValueError) as failure:
         return ProbeOutcome("unknown", str(failure))
-    if code is None:
+    if exit_code is None:
         return ProbeOutcome("failure", f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
-    return ProbeOutcome("failure" if code else "success", output[:_BODY_BYTES].decode(errors="replace"))
+    return ProbeOutcome("failure" if exit_code else "success", output[:_BODY_BYTES].decode(errors="replace"))
 
 
 def _run_tcp_check(host: str, port: int, timeout: float | None) -> ProbeOutcome:
@@ -170,7 +170,7 @@ def _run_tcp_check(host: str, port: int, timeout: float | None) -> ProbeOutcome:
 
 
 def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -> ProbeOutcome:
-    """Run a gRPC health check. The timeout covers the connection and the response."""
+    """Run the gRPC health check of a probe. The timeout covers the connection and the response."""
     deadline = None if timeout is None else linux.monotonic() + timeout
     address = _join_host_port(host, port)
     try:
@@ -193,7 +193,7 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
 
 
 def _run_http_check(action: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
-    """Run an HTTP check. Redirects to the same host are followed; other redirects succeed with a warning."""
+    """Run an httpGet probe or hook. Redirects to the same host are followed; others succeed with a warning."""
     host, port = action.get("host") or address, int(action["port"])
     scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
     deadline = None if timeout is None else linux.monotonic() + timeout
@@ -206,25 +206,25 @@ def _run_http_check(action: Mapping[str, Any], address: str, timeout: float | No
             return ProbeOutcome("failure", f'Get "{url}": {text}')
         except OSError as failure:
             return ProbeOutcome("failure", f'Get "{url}": {_describe_read_error(host, port, failure)}')
-        target = _parse_location(headers.get("location", ""), scheme, host, port) if code in _REDIRECT_CODES else None
-        if target is None or target[1] != host:
+        redirect = _parse_location(headers.get("location", ""), scheme, host, port) if code in _REDIRECT_CODES else None
+        if redirect is None or redirect[1] != host:
             return _evaluate_response(code, body)
-        scheme, host, port, path = target
+        scheme, host, port, path = redirect
     return ProbeOutcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
 
 
-def _evaluate_response(code: int, body: str) -> ProbeOutcome:
-    if 300 <= code < 400:
+def _evaluate_response(status_code: int, body: str) -> ProbeOutcome:
+    if 300 <= status_code < 400:
         return ProbeOutcome("warning", f"Probe terminated redirects, Response body: {body}")
-    if 200 <= code < 300:
+    if 200 <= status_code < 300:
         return ProbeOutcome("success", body)
-    return ProbeOutcome("failure", f"HTTP probe failed with statuscode: {code}")
+    return ProbeOutcome("failure", f"HTTP probe failed with statuscode: {status_code}")
 
 
 def _send_get(
     scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], deadline: float | None
 ) -> tuple[int, dict[str, str], str]:
-    """Send a GET request; return status code, headers and body of the response. TimeoutError, OSError on failure."""
+    """Send an HTTP GET request; return status code, headers and body. TimeoutError or OSError on failure."""
     defaults = {"Host": _join_host_port(host, port), "User-Agent": _USER_AGENT, "Accept": "*/*", "Connection": "close"}
     probe_headers = {header["name"].title(): header["value"] for header in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in (defaults | probe_headers).items() if value)
@@ -251,9 +251,9 @@ def _send_get(
 
 
 def _open_connection(host: str, port: int, timeout: float | None) -> socket.socket:
-    """Open a TCP connection to a host, passed to getaddrinfo as bytes to avoid loading the IDNA codec."""
-    family, kind, number, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
-    connection = socket.socket(family, kind, number)
+    """Open a TCP connection to a host, encoded as bytes so that Python does not load the IDNA codec."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, kind, protocol)
     try:
         connection.settimeout(timeout)
         connection.connect(address)
@@ -284,7 +284,7 @@ def _wrap_tls(connection: socket.socket, host: str) -> socket.socket:
 
 
 def _parse_location(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
-    """Return the scheme, host, port and path of a redirect's Location header; None if it is malformed."""
+    """Parse the Location header of an HTTP redirect: scheme, host, port and path; None if it is malformed."""
     if location.startswith("/") and not location.startswith("//"):
         return scheme, host, port, location
     target_scheme, separator, remainder = location.partition("://")
@@ -330,7 +330,7 @@ _LOST_ATTEMPT = ProbeOutcome("unknown", "the attempt was ended")
 
 
 class ProbeWorkers:
-    """The child processes that run probe and hook attempts for one container run."""
+    """The child processes that run the probe and hook attempts of one container."""
 
     def __init__(self, run: ShimRun, loop: ShimEventLoop) -> None:
         self._run = run
@@ -344,7 +344,7 @@ class ProbeWorkers:
         timeout: float | None,
         callback: Callable[[ProbeOutcome], None],
     ) -> None:
-        """Start a handler in a child process; call `callback` with its outcome."""
+        """Run the handler of a probe or hook in a child process; call `callback` with the outcome."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
@@ -356,14 +356,14 @@ class ProbeWorkers:
             self._loop.call_later(timeout + _KILL_DELAY_SECONDS, partial(self._kill, reader, child))
 
     def end(self) -> None:
-        """Kill all running attempts."""
+        """Kill all probe and hook attempts that run."""
         for reader, child in list(self._children.items()):
             self._kill(reader, child)
 
     def _run_in_child(
         self, container: RunningContainer, handler: Mapping[str, Any], timeout: float | None, writer: int
     ) -> NoReturn:
-        """In the child process: run the handler and write its outcome to the pipe."""
+        """In the forked child: run the handler of a probe or hook, and write the outcome to the pipe `writer`."""
         try:
             linux.die_with_parent(signal.SIGKILL)
             linux.reset_signal_handlers()
@@ -405,15 +405,15 @@ StartAttempt: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[P
 
 
 class Health:
-    """The probes of one container run; `started` and `ready` are fields of the container's status."""
+    """The probes of one container, and the fields `started` and `ready` of its status."""
 
     def __init__(
-        self, probes: Mapping[str, Any], loop: ShimEventLoop, attempt: StartAttempt, report: "ProbeCallbacks"
+        self, probes: Mapping[str, Any], loop: ShimEventLoop, start_attempt: StartAttempt, callbacks: "ProbeCallbacks"
     ) -> None:
         self.started = "startup" not in probes
         self._is_ready = "readiness" not in probes
-        self._report = report
-        self._workers = {kind: _ProbeWorker(kind, probe, loop, attempt, self) for kind, probe in probes.items()}
+        self._report = callbacks
+        self._workers = {kind: _ProbeWorker(kind, probe, loop, start_attempt, self) for kind, probe in probes.items()}
         self._is_terminating = False
 
     @property
@@ -422,7 +422,7 @@ class Health:
         return self.started and self._is_ready
 
     def begin(self) -> None:
-        """Start the probes, when the container runs."""
+        """Start the probes of the container, which now runs."""
         for worker in self._workers.values():
             worker.begin()
 
@@ -431,32 +431,32 @@ class Health:
         self._is_terminating = True
 
     def should_run(self, kind: str) -> bool:
-        """Report whether the probe of a kind should run now."""
+        """Report whether the probe `kind` (startup, liveness or readiness) applies in the container's current state."""
         if kind == "startup":
             return not self.started and not self._is_terminating
         return self.started and not (kind == "liveness" and self._is_terminating)
 
     def warn(self, reason: str, message: str) -> None:
-        """Report a warning of a probe, which the kubelet records as an Event."""
+        """Report a failed probe's warning, which the kubelet records as an Event."""
         self._report.warn(reason, message)
 
     def apply_result(self, kind: str, succeeded: bool, message: str) -> bool:
-        """Apply a probe result that has reached its threshold; return whether the probe continues."""
+        """Apply a probe's result after enough equal results in a row; return whether the probe goes on."""
         if kind == "readiness":
             self._is_ready = succeeded
         elif not succeeded:
-            self._report.failed({"probe": kind, "message": message})
+            self._report.report_failure({"probe": kind, "message": message})
             return False
         elif kind == "startup":
             self.started = True
             if "readiness" in self._workers:
                 self._workers["readiness"].run_early()
-        self._report.changed()
+        self._report.report_change()
         return True
 
 
 class ProbeCallbacks:
-    """The callbacks of the shim for probe results: a warning, a failed probe, and a changed status."""
+    """What the shim does about probe results: callbacks for a warning, a failed probe, and a changed status."""
 
     def __init__(
         self,
@@ -465,20 +465,20 @@ class ProbeCallbacks:
         on_change: Callable[[], None],
     ) -> None:
         self.warn = warn
-        self.failed = on_failure
-        self.changed = on_change
+        self.report_failure = on_failure
+        self.report_change = on_change
 
 
 class _ProbeWorker:
     """One probe of a container, with its timer and its number of equal results in a row."""
 
     def __init__(
-        self, kind: str, probe: Mapping[str, Any], loop: ShimEventLoop, attempt: StartAttempt, health: Health
+        self, kind: str, probe: Mapping[str, Any], loop: ShimEventLoop, start_attempt: StartAttempt, health: Health
     ) -> None:
         self._kind = kind
         self._probe = probe
         self._loop = loop
-        self._attempt = attempt
+        self._attempt = start_attempt
         self._health = health
         self._last_result: bool | None = None
         self._equal_results = 0
@@ -489,12 +489,12 @@ class _ProbeWorker:
         self._loop.call_later(self._probe.get("initialDelaySeconds", 0), partial(self._run_turn, 0))
 
     def run_early(self) -> None:
-        """Run the probe now instead of after its period, unless its initial delay has not ended."""
+        """Run the probe now instead of at the end of its period, unless its initial delay has not ended."""
         if self._turn_number:
             self._run_turn(self._turn_number)
 
     def _run_turn(self, turn: int) -> None:
-        """Run the probe if it should run now; otherwise schedule the next turn after the period."""
+        """Run the probe if it applies now, else wait another period; do nothing if `turn` is outdated."""
         if turn != self._turn_number:
             return
         self._turn_number += 1
@@ -508,7 +508,7 @@ class _ProbeWorker:
         self._loop.call_later(self._probe["periodSeconds"], partial(self._run_turn, self._turn_number))
 
     def _handle_outcome(self, outcome: ProbeOutcome) -> None:
-        """Handle the outcome of an attempt; an unknown outcome is retried up to three times and then ignored."""
+        """Count the outcome of a probe attempt; an unknown outcome is retried up to three times and then ignored."""
         name = _PROBE_NAMES[self._kind]
         if outcome.result == "unknown":
             if self._attempt_number < _ATTEMPTS_MAX:
@@ -526,7 +526,7 @@ class _ProbeWorker:
             self._schedule_next()
 
     def _count_result(self, succeeded: bool, message: str) -> bool:
-        """Count a result, and apply it at its threshold; return whether the probe continues."""
+        """Count equal probe results in a row, and apply them at the threshold; return whether the probe goes on."""
         self._equal_results = self._equal_results + 1 if self._last_result == succeeded else 1
         self._last_result = succeeded
         threshold = self._probe["successThreshold" if succeeded else "failureThreshold"]

@@ -1,4 +1,4 @@
-"""Containers that run as plain processes, and their warden: the parent process that cleans up after the command.
+"""Containers that run as plain processes, and the warden: a command's parent process, which cleans up after it.
 
 The warden is a child of the shim, and the command is a child of the warden. The warden adopts orphans of the command
 (subreaper). When the command has ended, or the shim was killed, the warden kills all its descendants. It reports to the
@@ -17,7 +17,7 @@ from batchyard.shim import linux, run, stop
 
 
 class ProcessCommand(NamedTuple):
-    """A command to execute, with its environment, working directory, user and resource limits."""
+    """A command to execute as a plain process: environment, working directory, user and resource limits."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -31,7 +31,7 @@ class ProcessCommand(NamedTuple):
 
 
 def run_process_warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
-    """Run a command as its warden: report its end on the pipe `status`, and kill all its descendants.
+    """Be the warden of a command: start it, report its start and end on the pipe `status`, and kill descendants.
 
     If the command is in its own pid namespace (`is_enclosed`), the descendants are not killed here.
     """
@@ -48,15 +48,15 @@ def run_process_warden(command: ProcessCommand, status: int, *, is_enclosed: boo
         os.write(status, json.dumps({"error": command.start_error(error.decode())}).encode() + b"\n")
     else:
         os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
-        code = _wait_for_command(child)
+        exit_code = _wait_for_command(child)
         if not is_enclosed:
             stop.kill_descendants()
-        os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
+        os.write(status, json.dumps({"exit-code": exit_code}).encode() + b"\n")
     os._exit(0)
 
 
 def _execute_command(command: ProcessCommand, failure_writer: int) -> NoReturn:
-    """In a child process: execute the command, or write the reason for a failure to the pipe."""
+    """In a forked child: execute the command, or write why that failed to the pipe `failure_writer`."""
     try:
         _prepare_process(command)
     except (OSError, ValueError) as failure:
@@ -86,15 +86,15 @@ def _prepare_process(command: ProcessCommand) -> None:
 
 
 def _wait_for_command(child: int) -> int:
-    """Reap child processes until the command has ended; return the command's exit code."""
+    """Reap children until the process `child` has ended; return its exit code."""
     while True:
         pid, status = os.wait()
         if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+            exit_code = os.waitstatus_to_exitcode(status)
+            return 128 - exit_code if exit_code < 0 else exit_code
 
 
 def _kill_and_exit() -> NoReturn:
-    """After the end of the shim: kill all descendants and exit."""
+    """After the shim was killed: kill all descendants of this process and exit."""
     stop.kill_descendants()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The directory of a run as its shim uses it, commands with a timeout, and error messages as in containerd."""
+"""The directory of a run (container, sandbox or image pull) for its shim, commands, and containerd's error messages."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ from batchyard.shim import linux, state_dir
 
 
 class ShimRun:
-    """The directory, lock, spec and state of a run; one shim claims the run and holds its lock."""
+    """A container start, sandbox or image pull: its directory, lock, spec and state, as its shim uses them."""
 
     def __init__(self, node: int, path: str) -> None:
-        """Open the directory of a run; `path` is relative to the node directory. OSError if it does not exist."""
+        """Open the directory of a container start, sandbox or pull, at `path` in the node directory, or OSError."""
         self.node = node
         self.path = path
         self.folder = state_dir.open_folder(path, node)
@@ -26,7 +26,7 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Claim the run; return False if another shim has claimed it before, or its spec is unreadable."""
+        """Lock this start for the calling shim; return False if it had a shim before, or its spec is unreadable."""
         self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -38,9 +38,9 @@ class ShimRun:
         self.spec = spec
         return True
 
-    def write(self, **changes: object) -> bool:
-        """Update the run's state and write it to state.json; return whether that succeeded."""
-        self.state |= changes
+    def write(self, **changed_fields: object) -> bool:
+        """Change fields of the container's, sandbox's or pull's state and write state.json; return False on failure."""
+        self.state |= changed_fields
         try:
             state_dir.write_json(self.folder, "state.json", self.state)
         except OSError as failure:
@@ -50,9 +50,9 @@ class ShimRun:
         return True
 
     def announce(self, patience: float = 0.0) -> bool:
-        """Notify the platform of a changed state; return False if it does not accept that within `patience` seconds.
+        """Tell batchyard's server that the state has changed; return False if `patience` seconds pass without success.
 
-        Return True if no platform listens, because it reads the directories when it starts.
+        Return True if no server listens, because it reads the directories when it starts.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(patience)
@@ -66,15 +66,15 @@ class ShimRun:
         return True
 
     def stop_request(self) -> dict[str, Any] | None:
-        """Return the run's stop request (with `at` and `grace`); None if there is none."""
+        """Return the kubelet's request to stop this container or sandbox (`at`, `grace`); None if there is none."""
         return state_dir.read_json(self.folder, "stop.json")
 
     def is_gone(self) -> bool:
-        """Report whether the run's directory was removed."""
+        """Report whether the directory of this container start, sandbox or image pull was removed."""
         return state_dir.is_removed(self.folder)
 
     def release(self) -> None:
-        """In a child process of the shim: close the run's lock, so that the lock is released when the shim ends."""
+        """In a forked child of the shim: close the run's lock, so that it is free when the shim ends."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
@@ -88,15 +88,15 @@ _NOT_STARTED_CODE = 127
 
 
 class CommandResult(NamedTuple):
-    """The result of a program: its exit code (None after a timeout), standard output and error output."""
+    """The result of a command: its exit code (None after a timeout), stdout and stderr."""
 
-    code: int | None
+    exit_code: int | None
     output: str
     errors: str
 
 
 def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
-    """Run a program without standard input for at most `seconds`; it is killed when this process ends."""
+    """Run a command without stdin for at most `seconds`; it is killed if this process ends before."""
     pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
@@ -125,7 +125,7 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
 
 
 def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
-    """Read descriptors until all are at their end; return their data, or None after `timeout` seconds."""
+    """Read all descriptors to their ends; return the data of each, or None after `timeout` seconds."""
     deadline = None if timeout is None else linux.monotonic() + timeout
     received_data = dict.fromkeys(fds, b"")
     open_fds = list(fds)
@@ -180,7 +180,7 @@ def format_execute_error(program: str, number: int) -> str:
 
 
 def parse_bubblewrap_error(text: str) -> str:
-    """Convert bubblewrap's error message to runc's format."""
+    """Convert an error message of bubblewrap to the words of runc."""
     line = text.strip().removeprefix("bwrap: ")
     match = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
     if match and match[2] in _ERROR_NUMBERS:
@@ -189,7 +189,7 @@ def parse_bubblewrap_error(text: str) -> str:
 
 
 def parse_engine_error(text: str) -> str:
-    """Extract runc's error message from podman's error output."""
+    """Extract the error message of runc from podman's error output."""
     lines = [line for line in text.splitlines() if line.startswith("Error: ")] or text.strip().splitlines()[-1:]
     line = lines[-1].removeprefix("Error: ") if lines else ""
     for prefix in _PODMAN_PREFIXES:

@@ -32,7 +32,7 @@ _BACKLOG = 16
 
 
 class AttachedClients:
-    """The clients attached to one container; the callback `set_reading` pauses or resumes the reading of an output."""
+    """The clients attached to one container (kubectl attach); `set_reading` pauses or resumes reading an output."""
 
     def __init__(self, loop: ShimEventLoop, run: int, set_reading: Callable[[str, bool], None]) -> None:
         self._loop = loop
@@ -44,23 +44,23 @@ class AttachedClients:
         self._socket.bind(state_dir.socket_address(run, "attach"))
 
     def begin(self, terminal: int | None, stdin: int | None) -> None:
-        """Start to accept clients, which can write to the container's terminal or to its input pipe, if any."""
+        """Start to accept attach clients, which can write to the container's terminal or stdin pipe, if any."""
         self._terminal, self._input = terminal, stdin
         self._socket.listen(_BACKLOG)
         self._loop.when_readable(self._socket.fileno(), self._accept)
 
     def send_output(self, name: str, data: bytes) -> None:
-        """Send data of one of the container's outputs to all attached clients."""
+        """Send data of the container's stdout or stderr (`name`) to all attached clients."""
         for attachment in list(self._attachments):
             attachment.send_output(name, data)
 
     def end(self, name: str) -> None:
-        """Close an output for all attached clients."""
+        """Close stdout or stderr (`name`) for all attached clients."""
         for attachment in list(self._attachments):
             attachment.end(name)
 
     def update_reading(self, name: str) -> None:
-        """Resume the reading of an output if no client has pending data of it; otherwise pause it."""
+        """Resume reading stdout or stderr (`name`) if no attached client has unsent data of it; otherwise pause."""
         self._set_reading(name, not any(attachment.has_pending(name) for attachment in self._attachments))
 
     def _accept(self) -> None:
@@ -95,7 +95,7 @@ class AttachedClients:
 
 
 class _AttachedClient:
-    """One attached client: its descriptors by output, and the data that is pending for each."""
+    """One attached client: a descriptor for stdout and one for stderr, and the data not sent yet."""
 
     def __init__(self, clients: AttachedClients, loop: ShimEventLoop, fds: dict[str, int]) -> None:
         self._attached = clients
@@ -106,17 +106,17 @@ class _AttachedClient:
             os.set_blocking(fd, False)
 
     def send_output(self, name: str, data: bytes) -> None:
-        """Write data of an output to the client; data that the client does not accept yet stays pending."""
+        """Write data of stdout or stderr (`name`) to the client; keep the part that the client does not accept yet."""
         if name in self._fds:
             self._pending[name] = self._pending.get(name, b"") + data
             self._write(name)
 
     def has_pending(self, name: str) -> bool:
-        """Report whether data of an output is pending."""
+        """Report whether data of stdout or stderr (`name`) was not sent to the client yet."""
         return bool(self._pending.get(name))
 
     def end(self, name: str) -> None:
-        """Close the client's descriptor of an output."""
+        """Close the client's descriptor for stdout or stderr (`name`)."""
         fd = self._fds.pop(name, None)
         self._pending.pop(name, None)
         if fd is not None:
@@ -124,7 +124,7 @@ class _AttachedClient:
             os.close(fd)
 
     def close(self) -> None:
-        """Close all descriptors of the client after it has disconnected."""
+        """Close the descriptors of the client, which has disconnected."""
         for name in list(self._fds):
             self.end(name)
             self._attached.update_reading(name)
@@ -143,17 +143,17 @@ class _AttachedClient:
         self._attached.update_reading(name)
 
 
-# The state of a run is written to disk immediately. The platform is notified as soon as it accepts the message.
+# The state of a container is written to disk immediately. The server is notified as soon as it accepts the message.
 
 
-#: How long a notification is retried while the platform does not accept it.
+#: How long a notification is retried while the server does not accept it.
 _ANNOUNCE_SECONDS = 1.0
 _ANNOUNCE_RETRY_SECONDS = 0.02
 _WARNINGS_MAX = 16
 
 
 class StateReporter:
-    """Reports the state of a run: writes its state file and notifies the platform, without waiting for it."""
+    """Reports a container's state: writes state.json, and notifies batchyard's server without waiting for it."""
 
     def __init__(self, run: ShimRun, loop: ShimEventLoop) -> None:
         self._run = run
@@ -161,14 +161,14 @@ class StateReporter:
         self._warning_count = 0
         self._warnings: list[dict[str, object]] = []
 
-    def report_state(self, **changes: object) -> None:
-        """Write changed fields of the state and notify the platform."""
-        self.write(**changes)
+    def report_state(self, **changed_fields: object) -> None:
+        """Write changed fields of the container's state, and notify batchyard's server."""
+        self.write(**changed_fields)
         self._announce(linux.monotonic() + _ANNOUNCE_SECONDS)
 
-    def report_final(self, **changes: object) -> None:
-        """Write the final fields of the state and notify the platform; wait up to a second until it accepts that."""
-        self.write(**changes)
+    def report_final(self, **changed_fields: object) -> None:
+        """Write the container's final state; wait up to a second until batchyard's server accepts the notification."""
+        self.write(**changed_fields)
         self._run.announce(_ANNOUNCE_SECONDS)
 
     def warn(self, reason: str, message: str) -> None:
@@ -178,9 +178,9 @@ class StateReporter:
         self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
         self.report_state(warnings=self._warnings)
 
-    def write(self, **changes: object) -> None:
-        """Write changed fields of the state; retry every second on failure, unless the run's directory was removed."""
-        while not self._run.write(**changes) and not self._run.is_gone():
+    def write(self, **changed_fields: object) -> None:
+        """Write changed fields of the container's state; on failure retry every second while its directory exists."""
+        while not self._run.write(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
     def _announce(self, deadline: float) -> None:
@@ -196,10 +196,10 @@ _MESSAGE_LOG_BYTES = 2048
 _MESSAGE_LOG_LINES = 80
 
 
-def termination_message(run: ShimRun, log: RotatingLog, code: int) -> str:
-    """Return a container's termination message: the end of its file, or of its log if it failed and policy allows."""
+def termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
+    """Return a container's termination message: from its file or, under FallbackToLogsOnError, from its log."""
     text = _read_message_file(run) if run.spec["terminationMessagePath"] else b""
-    wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and code != 0
+    wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and exit_code != 0
     if not text and wants_log:
         text = log.tail(_MESSAGE_LOG_LINES, _MESSAGE_LOG_BYTES)
     return text.decode(errors="replace")
@@ -228,12 +228,12 @@ _KILLED_CODE = 128 + signal.SIGKILL
 
 
 def supervise_container(run: ShimRun, features: Features) -> None:
-    """Supervise a claimed container run until it ends."""
+    """Run a container as its shim, from the start of the command to its end."""
     ContainerShim(run, features).supervise()
 
 
 class ContainerShim:
-    """Supervises one container run from its start to its end."""
+    """The shim of one container, from the start of the command to its end."""
 
     def __init__(self, run: ShimRun, features: Features) -> None:
         self._run = run
@@ -261,7 +261,7 @@ class ContainerShim:
         self._termination: ContainerTermination | None = None
 
     def supervise(self) -> None:
-        """Start the command; return when all its processes have ended and the end is reported."""
+        """Start the container's command; return when all its processes have ended and the end is reported."""
         self._reporter.write(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._check_stop_request)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
@@ -275,7 +275,7 @@ class ContainerShim:
         self._finish()
 
     def _start(self) -> None:
-        """Start the command and register its outputs and status pipe with the event loop."""
+        """Start the container's command, and read its output and status pipes in the event loop."""
         process = launch.launch_container(self._run, self._features, self._group)
         self._launched = process
         self._open_descriptors = 1 + len(process.outputs)
@@ -287,13 +287,13 @@ class ContainerShim:
         self._loop.when_readable(process.status, partial(self._read_status, process.status))
 
     def _watch_for_oom(self) -> None:
-        """With cgroup v1, watch for OOM kills to kill the whole container then; cgroup v2 does that by itself."""
+        """With cgroup v1, watch for OOM kills, to kill the whole container then (cgroup v2 does that itself)."""
         oom_fd = cgroups.watch_for_oom(self._group)
         if oom_fd is not None:
             self._loop.when_readable(oom_fd, partial(self._check_oom, oom_fd, _OOM_POLLS))
 
     def _check_oom(self, oom_fd: int, polls_left: int) -> None:
-        """Handle an out-of-memory notification: check repeatedly whether Linux has killed a process for it."""
+        """Handle a cgroup v1 out-of-memory event: if Linux killed a process, kill the container; else poll again."""
         with suppress(BlockingIOError):
             os.eventfd_read(oom_fd)
         if cgroups.count_oom_kills(self._group):
@@ -308,7 +308,7 @@ class ContainerShim:
                 os.kill(self._child, signal.SIGKILL)
 
     def _set_output_reading(self, name: str, is_reading: bool) -> None:
-        """Resume or pause the reading of an output."""
+        """Resume or pause reading the container's stdout or stderr (`name`)."""
         fd = self._launched.outputs[name]
         if fd in self._outputs:
             self._loop.unregister(fd)
@@ -316,7 +316,7 @@ class ContainerShim:
                 self._loop.when_readable(fd, partial(self._forward_output, fd, name))
 
     def _forward_output(self, fd: int, name: str) -> None:
-        """Read data from an output, and write it to the log and to attached clients."""
+        """Read stdout or stderr of the container, and write the data to its log and to attached clients."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -332,14 +332,14 @@ class ContainerShim:
             self._close(fd)
 
     def _close(self, fd: int) -> None:
-        """Close a descriptor that was read to its end."""
+        """Close an output or status pipe that was read to its end."""
         self._loop.unregister(fd)
         os.close(fd)
         self._open_descriptors -= 1
         self._stop_if_over()
 
     def _read_status(self, status_fd: int) -> None:
-        """Read status lines from the pipe: the command's pid, its exit code, or why it could not be started."""
+        """Read JSON lines from the status pipe: the command's pid, its exit code, or why it could not be started."""
         data = os.read(status_fd, 4096)
         if not data:
             self._close(status_fd)
@@ -352,23 +352,23 @@ class ContainerShim:
         if "child-pid" in status_line:
             self._child, self._began_at = status_line["child-pid"], linux.now()
             self._launched.let_start(self._child, self._run.spec["limits"]["pids"])
-            self._await_start(_FIRST_POLL_SECONDS)
+            self._await_command_start(_FIRST_POLL_SECONDS)
         self._exit_code = status_line.get("exit-code", self._exit_code)
         self._error = status_line.get("error", self._error)
         self._is_oom = status_line.get("oom", self._is_oom)
 
-    def _await_start(self, interval: float) -> None:
-        """Poll until bubblewrap has executed the command; `interval` is in seconds and grows."""
+    def _await_command_start(self, interval: float) -> None:
+        """Poll, at growing intervals (in seconds), until bubblewrap has executed the container's command."""
         if self._is_over or self._child is None or self._exit_code is not None:
             return
         in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._features)
         if not in_bubblewrap or launch.has_started(self._launched.pid, self._child):
             self._report_started(self._child)
         else:
-            self._loop.call_later(interval, partial(self._await_start, interval * 1.5))
+            self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))
 
     def _report_started(self, child: int) -> None:
-        """Report that the command runs (its first process is `child`), and start its postStart hook or its probes."""
+        """Report that the container runs (first process `child`), and start its postStart hook or its probes."""
         container = launch.describe_container(self._run, self._features, child, self._group)
         attempt = partial(self._attempts.start, container)
         hooks = self._run.spec["hooks"]
@@ -379,8 +379,8 @@ class ContainerShim:
             signal_first_process if launch.runs_in_engine(self._run) else signal_process_group, child, signal_number
         )
         self._termination = ContainerTermination(child, self._loop, hooks.get("preStop"), attempt, send_stop_signal)
-        hook = hooks.get("postStart")
-        has_no_hook = hook is None
+        post_start_hook = hooks.get("postStart")
+        has_no_hook = post_start_hook is None
         is_started, is_ready = has_no_hook and self._health.started, has_no_hook and self._health.ready
         self._reporter.report_state(
             phase="Running", pid=child, startedAt=linux.now(), started=is_started, ready=is_ready
@@ -388,11 +388,11 @@ class ContainerShim:
         if has_no_hook:
             self._health.begin()
         else:
-            attempt(hook, None, self._after_hook)
+            attempt(post_start_hook, None, self._after_hook)
         self._check_stop_request()
 
     def _after_hook(self, outcome: ProbeOutcome) -> None:
-        """Start the probes if the postStart hook succeeded; otherwise report the failed hook."""
+        """Start the probes if the postStart hook succeeded; otherwise report that the hook failed."""
         if outcome.result in {"success", "warning"} and self._health:
             self._report_health()
             self._health.begin()
@@ -408,7 +408,7 @@ class ContainerShim:
             self._reporter.report_state(started=self._health.started, ready=self._health.ready)
 
     def _reap(self) -> None:
-        """Reap ended child processes, including adopted orphans; end the run when none is left."""
+        """Reap ended child processes, including adopted orphans; finish when no child is left."""
         try:
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == self._launched.pid:
@@ -420,7 +420,7 @@ class ContainerShim:
             self._stop_if_over()
 
     def _kill_descendants(self) -> None:
-        """After the end of the command: end its probe and hook attempts, and kill all remaining descendants."""
+        """After the end of the command, kill its probes, its hooks and all other descendants of the shim."""
         self._attempts.end()
         for pid in stop.descendants_of(os.getpid()):
             with suppress(ProcessLookupError):
@@ -431,20 +431,20 @@ class ContainerShim:
             self._loop.stop()
 
     def _check_stop_request(self) -> None:
-        """Check whether a stop was requested; if so, start or update the container's termination."""
+        """If the kubelet has requested a stop, start the container's termination, or shorten its grace period."""
         stop_request = self._run.stop_request()
         if stop_request and self._health and self._termination and self._exit_code is None:
             self._health.stop_for_termination()
             self._termination.request_stop(stop_request, self._reporter.warn)
 
     def _watch_folder(self) -> None:
-        """Check periodically whether the run's directory was removed; if so, kill the container."""
+        """Check periodically whether the container's directory was removed; if so, kill the container."""
         if self._run.is_gone() and self._termination:
             self._termination.kill()
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_folder)
 
     def _finish(self) -> None:
-        """Report the end of the run, and remove its control group, its files and its container in the engine."""
+        """Remove the ended container's control group and files, and report its end."""
         for stream in self._outputs.values():
             stream.end()
         final_state = self._final_state()
@@ -455,7 +455,7 @@ class ContainerShim:
             launch.remove_engine_container(self._run, self._features)
 
     def _final_state(self) -> dict[str, object]:
-        """Return the state fields that describe the end of the run: exit code, reason and message."""
+        """Return the state fields of the ended container: exit code, reason, message and start time."""
         started_at = self._run.state.get("startedAt")
         if self._exit_code is None and not os.WIFSIGNALED(self._wait_status) and started_at is None:
             log_text = self._log.truncate().decode(errors="replace")
@@ -464,10 +464,10 @@ class ContainerShim:
             return {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": message}
         is_oom = self._is_oom or cgroups.count_oom_kills(self._group) > 0
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
-        code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
-        reason = "OOMKilled" if is_oom else "Error" if code else "Completed"
-        message = termination_message(self._run, self._log, code)
-        return {"startedAt": started_at or self._began_at, "exitCode": code, "reason": reason, "message": message}
+        exit_code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
+        reason = "OOMKilled" if is_oom else "Error" if exit_code else "Completed"
+        message = termination_message(self._run, self._log, exit_code)
+        return {"startedAt": started_at or self._began_at, "exitCode": exit_code, "reason": reason, "message": message}
 
 
 def _open_log(run: ShimRun) -> RotatingLog:

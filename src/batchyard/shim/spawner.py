@@ -1,4 +1,4 @@
-"""Spawner: the process that forks a shim for each run and a host process for each exec session.
+"""Spawner: the process that forks a shim per container, sandbox or image pull, and a host process per exec session.
 
 It is started as `python -I -m batchyard.shim.spawner NODE` and receives the paths of runs as datagrams. It ends on
 SIGTERM or SIGINT, or when the node directory is removed; shims outlive it. The module also contains the shim of pod
@@ -43,7 +43,7 @@ _KILLED_CODE = 128 + signal.SIGKILL
 
 
 def host_session(node: int, features: Features, connection: socket.socket) -> None:
-    """Run the session that a client requests on a connection until the session ends."""
+    """Run the exec command that a client requests, or send the client sockets in a pod's network."""
     message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
         return
@@ -58,7 +58,7 @@ def host_session(node: int, features: Features, connection: socket.socket) -> No
 
 
 class _ExecSession:
-    """One exec command in a running container, with the connection to its client."""
+    """One exec command in a running container, with the connection to the client that requested it."""
 
     def __init__(
         self, run: ShimRun, features: Features, request: dict[str, Any], fds: list[int], connection: socket.socket
@@ -75,11 +75,11 @@ class _ExecSession:
         self._warden = 0
 
     def host(self) -> None:
-        """Enter the container, start the command, and wait for its end."""
+        """Enter the container, start the exec command, and wait for its end."""
         pid = _first_process(self._run)
         process_fd = os.pidfd_open(pid)
         group, variables = launch.run_group(self._run), launch.variables(self._run, pid)
-        user = launch.credentials(self._run, pid, is_enclosed=True)
+        user = launch.exec_user(self._run, pid, is_enclosed=True)
         leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
         launch.apply_limits(self._run.spec["limits"], leaf_group)
         self._seccomp_program = launch.seccomp_program_of(self._run, self._features)
@@ -97,7 +97,9 @@ class _ExecSession:
             has_terminal=bool(self._request["tty"]),
             start_error=words.format_exec_error,
         )
-        status = self._fork(command, [*terminal[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed)
+        status = self._fork_child(
+            command, [*terminal[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed
+        )
         _send_reply(self._connection, terminal[:1], started=True)
         for fd in inherited_fds:
             os.close(fd)
@@ -107,7 +109,7 @@ class _ExecSession:
         self._loop.run()
         self._reap()
 
-    def _fork(
+    def _fork_child(
         self,
         command: process_container.ProcessCommand,
         standard_fds: list[int],
@@ -116,7 +118,7 @@ class _ExecSession:
         *,
         is_enclosed: bool,
     ) -> int:
-        """Fork the command's warden with the standard streams; return the pipe from which to read its status lines."""
+        """Fork a parent process for the exec command, which starts it; return the pipe with its status lines."""
         status, status_writer = os.pipe2(os.O_CLOEXEC)
         self._warden = os.fork()
         if self._warden == 0:
@@ -138,7 +140,7 @@ class _ExecSession:
         return status
 
     def _read_status(self, status: int) -> None:
-        """Read status lines of the warden; send the command's exit code or error to the client."""
+        """Read status lines about the exec command; send its exit code or error to the client."""
         data = os.read(status, 4096)
         self._received += data
         *lines, self._received = self._received.split(b"\n")
@@ -156,7 +158,7 @@ class _ExecSession:
             self._end_command()
 
     def _end_command(self) -> None:
-        """End the command, after the client has disconnected or the container has ended."""
+        """Kill the exec command, because the client has disconnected or the container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._warden, signal.SIGTERM)
         self._reap()
@@ -172,7 +174,7 @@ class _ExecSession:
 
 
 def _first_process(run: ShimRun) -> int:
-    """Return the pid of the process in a run's namespaces. ValueError if the container or sandbox does not run."""
+    """Return the first process of a container or sandbox, as a pid. ValueError if it does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
         raise ValueError(words.format_not_running_error(state.get("phase", "")))
@@ -181,7 +183,7 @@ def _first_process(run: ShimRun) -> int:
 
 
 def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
-    """Send an IPv4 and an IPv6 socket in the network namespace of a run to the client."""
+    """Send the client an IPv4 and an IPv6 socket in the network of the container or sandbox at `path`."""
     container_exec.enter_network(_first_process(ShimRun(node, path)))
     socket_type = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, socket_type) as ipv4, socket.socket(socket.AF_INET6, socket_type) as ipv6:
@@ -189,7 +191,7 @@ def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
 
 
 def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> None:
-    """Send a message and descriptors to the client; do nothing if it has disconnected."""
+    """Send a JSON message and descriptors to the client; do nothing if the client has disconnected."""
     with suppress(OSError):
         socket.send_fds(connection, [json.dumps(reply).encode()], fds)
 
@@ -203,12 +205,12 @@ _BLOCK_BYTES = 512
 
 def measure_disk_usage(path: str) -> int:
     """Return the disk usage of a directory tree in bytes; a file with several hard links is counted once."""
-    blocks: dict[tuple[int, int], int] = {}
+    block_counts: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
         for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
             for file_status in filter(None, (_stat_file(name, folder_fd) for name in (*folders, *files))):
-                blocks[file_status.st_dev, file_status.st_ino] = file_status.st_blocks
-    return sum(blocks.values()) * _BLOCK_BYTES
+                block_counts[file_status.st_dev, file_status.st_ino] = file_status.st_blocks
+    return sum(block_counts.values()) * _BLOCK_BYTES
 
 
 def _stat_file(name: str, folder_fd: int) -> os.stat_result | None:
@@ -227,7 +229,7 @@ _SHIM_END_SECONDS = 10.0
 
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
-    """Supervise a claimed sandbox run until a stop is requested."""
+    """Run a pod sandbox as its shim: create what containers share, wait for a stop request, and end containers."""
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:
@@ -239,12 +241,12 @@ def supervise_sandbox(run: ShimRun, features: Features) -> None:
         message = {}
     except (OSError, ValueError) as failure:
         message = {"message": str(failure)}
-    cgroups.remove_group(group, has_namesakes=features.runner is not None)
+    cgroups.remove_group(group, has_namesakes=features.container_engine is not None)
     _report_state(run, phase="Exited", finishedAt=linux.now(), **message)
 
 
 def _wait_for_stop(run: ShimRun) -> None:
-    """Wait until a stop of the sandbox is requested or the run's directory is removed."""
+    """Wait until the kubelet requests to stop the sandbox, or the sandbox's directory is removed."""
     loop = ShimEventLoop()
 
     def check() -> None:
@@ -258,25 +260,25 @@ def _wait_for_stop(run: ShimRun) -> None:
     loop.when_signalled(signal.SIGTERM, check)
     check_periodically()
     if run.spec.get("limited"):
-        _measure(run, loop, _FIRST_MEASURE_SECONDS)
+        _measure_volumes(run, loop, _FIRST_MEASURE_SECONDS)
     loop.run()
 
 
-def _measure(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
-    """Measure the pod's volumes periodically; report the first one over its size limit, which evicts the pod."""
+def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
+    """Measure the pod's volumes periodically; report the first over its size limit, for which the kubelet evicts."""
     start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
         if measure_disk_usage(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
             _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
             return
-    seconds = linux.monotonic() - start_time
-    next_interval = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * seconds)
-    loop.call_later(interval, lambda: _measure(run, loop, next_interval))
+    measuring_seconds = linux.monotonic() - start_time
+    next_interval = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * measuring_seconds)
+    loop.call_later(interval, lambda: _measure_volumes(run, loop, next_interval))
 
 
 def _end_runs(run: ShimRun) -> None:
-    """Kill the running containers of the pod, and wait until their shims have ended."""
+    """Kill the pod's running containers, and wait until their shims have ended."""
     deadline = linux.monotonic() + _SHIM_END_SECONDS
     pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
     while (supervised := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
@@ -294,27 +296,27 @@ def _kill_run(pod_fd: int, path: str) -> None:
             os.kill(state["pid"], signal.SIGKILL)
 
 
-def _report_state(run: ShimRun, **changes: object) -> None:
-    run.write(**changes)
+def _report_state(run: ShimRun, **changed_fields: object) -> None:
+    run.write(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
 def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
-    """Return the pod's control group; empty without control groups."""
-    base = features.cgroups.base if features.cgroups else {}
+    """Return the directories of a pod's control group by controller; empty if control groups are not available."""
+    base_group = features.cgroups.base_group if features.cgroups else {}
     pod = run.path.split("/")[1]
-    return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base.items()}
+    return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base_group.items()}
 
 
 def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:
     """Create what the pod's containers share: /etc files, control group, namespaces, and volumes in memory."""
-    for name, content in _files(run.spec).items():
+    for name, content in _etc_files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(content)
     if features.cgroups:
         cgroups.create_group(group, {})
         cgroups.enable_controllers(features.cgroups.version, group)
-    if features.namespaces:
+    if features.has_namespaces:
         if run.spec["network"] == "pod" and features.network is not None:
             network.enter_pod_network(run.spec, features.network)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
@@ -324,8 +326,8 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
         _mount_volumes(run)
 
 
-def _files(spec: dict[str, Any]) -> dict[str, str]:
-    """Return the contents of the pod's hosts, hostname and resolv.conf, by file name."""
+def _etc_files(spec: dict[str, Any]) -> dict[str, str]:
+    """Return the contents of the files hosts, hostname and resolv.conf of a pod's containers, by file name."""
     resolvers, searches = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(searches)}"] if searches else []
     lines += [f"nameserver {resolver}" for resolver in resolvers]
@@ -343,7 +345,7 @@ def _read_etc(name: str) -> str:
 
 
 def _mount_volumes(run: ShimRun) -> None:
-    """Mount the pod's volumes in memory (tmpfs) in the current mount namespace."""
+    """Mount the pod's emptyDir volumes with medium Memory (tmpfs) in this process's mount namespace."""
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:
         size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
@@ -356,7 +358,7 @@ _SESSIONS_BACKLOG = 256
 
 
 def main(arguments: list[str]) -> int:
-    """Run the spawner of a node directory; return the exit status."""
+    """Run the spawner, which forks shims, for the node directory in `arguments[1]`; return the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = state_dir.open_folder(arguments[1])
     lock = state_dir.acquire_lock(node, "spawner.lock")
@@ -370,7 +372,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Spawner:
-    """The spawner of one node directory: forks shims and session hosts, and cleans up after ended shims."""
+    """The spawner of one node directory: forks shims and the hosts of exec sessions, and cleans up after shims."""
 
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
@@ -384,7 +386,7 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Clean up after earlier spawners, then serve run requests until SIGTERM or SIGINT."""
+        """Clean up after an earlier spawner, then fork a shim per request until SIGTERM or SIGINT."""
         image_pull.remove_leftover_groups(self._node, self._features)
         for engine in () if self._features.image_helper else self._features.engines:
             clean_up = partial(image_pull.remove_unsupervised_containers, self._node, engine)
@@ -419,20 +421,20 @@ class Spawner:
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_node_folder)
 
     def _receive_request(self) -> None:
-        """Receive a run request; forward an image pull to the image helper, if any, otherwise fork a shim."""
+        """Receive the path of a requested start; fork a shim, or forward an image pull to the image helper process."""
         path = self._requests.recv(4096).decode(errors="replace")
         if self._features.image_helper and image_pull.is_image_pull(path):
             self._features.image_helper.send(path.encode())
         else:
-            self._fork(path)
+            self._fork_shim(path)
 
-    def _fork(self, path: str) -> None:
-        """Fork a shim for a run; if fork fails, retry later."""
+    def _fork_shim(self, path: str) -> None:
+        """Fork a shim for the container, sandbox or image pull at `path`; retry later if fork fails."""
         try:
             shim_pid = os.fork()
         except OSError as failure:
             state_dir.log_error(self._node, f"cannot fork the shim of run {path}: {failure}; retrying")
-            self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork, path))
+            self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork_shim, path))
             return
         if shim_pid == 0:
             self._close_inherited()
@@ -440,7 +442,7 @@ class Spawner:
         self._shim_paths[shim_pid] = path
 
     def _accept_session(self) -> None:
-        """Accept a client connection and fork a session host for it."""
+        """Accept a client that requests an exec session, and fork a process that hosts the session."""
         connection, _ = self._sessions.accept()
         with connection:
             try:
@@ -454,20 +456,20 @@ class Spawner:
                 event_loop.run_child(self._node, "a session", host)
 
     def _clean_up_after(self, path: str) -> None:
-        """Remove what a run whose shim has ended may have left: its engine container and control groups."""
-        engine = self._features.runner
+        """Remove what an ended shim may have left: the podman container and control groups of the start at `path`."""
+        engine = self._features.container_engine
         if engine and image_pull.may_leave_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
         image_pull.remove_groups_of_run(self._node, self._features, path)
 
     def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
-        """Run a slow cleanup task in a child process."""
+        """Run a slow cleanup task in a forked child, which logs a failure as that of `name`."""
         if os.fork() == 0:
             self._close_inherited()
             event_loop.run_child(self._node, name, task)
 
     def _close_inherited(self) -> None:
-        """In a child process: close the spawner's lock and sockets."""
+        """In a forked child: close the spawner's lock and sockets."""
         os.close(self._lock)
         self._requests.close()
         self._sessions.close()

@@ -1,4 +1,4 @@
-"""Directories shared by the platform and the shims: JSON files, locks, sockets, node.log and a copy of /etc.
+"""The node directory, shared by batchyard's server and the shims: JSON files, locks, sockets, log, and an /etc copy.
 
 Directories are kept open, and their contents are accessed relative to the descriptor. So a process notices when its
 directory is removed, and no path is too long for a socket address.
@@ -18,13 +18,13 @@ from batchyard.shim import linux
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 
-def open_folder(path: str, base: int | None = None) -> int:
-    """Open a directory; return its descriptor. OSError if it does not exist."""
-    return os.open(path, _FOLDER_FLAGS, dir_fd=base)
+def open_folder(path: str, base_fd: int | None = None) -> int:
+    """Open a directory, relative to the directory `base_fd` if given; return its descriptor. OSError on failure."""
+    return os.open(path, _FOLDER_FLAGS, dir_fd=base_fd)
 
 
 def receive_fds(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
-    """Receive a message with descriptors, which are made close-on-exec (socket.recv_fds does not do that)."""
+    """Receive a message and at most `files_max` descriptors, which are made close-on-exec, from a unix socket."""
     message, fds, _, _ = socket.recv_fds(connection, size, files_max)
     for fd in fds:
         os.set_inheritable(fd, False)
@@ -32,17 +32,17 @@ def receive_fds(connection: socket.socket, size: int, files_max: int) -> tuple[b
 
 
 def is_removed(folder: int) -> bool:
-    """Report whether an open directory was removed."""
+    """Report whether a directory, given as an open descriptor, was removed."""
     return os.fstat(folder).st_nlink == 0
 
 
 def socket_address(folder: int, name: str) -> str:
-    """Return the address of a unix socket in an open directory; it is short, however long the directory's path is."""
+    """Return a short address of the unix socket `name` in an open directory, whose own path may be too long."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
 def write_json(folder: int, name: str, value: object) -> None:
-    """Write a JSON file atomically. OSError if that fails."""
+    """Write a value as a JSON file in an open directory, atomically. OSError if that fails."""
     temporary_name = f".{name}.{os.getpid()}"
     try:
         fd = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
@@ -55,7 +55,7 @@ def write_json(folder: int, name: str, value: object) -> None:
 
 
 def read_json(folder: int, name: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None if the file is missing or malformed."""
+    """Return the JSON object in a file of an open directory; None if the file is missing or malformed."""
     try:
         with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
             value = json.loads(file.read())
@@ -65,7 +65,7 @@ def read_json(folder: int, name: str) -> dict[str, Any] | None:
 
 
 def remove_file(folder: int, name: str) -> None:
-    """Remove a file from a directory; errors are ignored."""
+    """Remove a file from an open directory; errors are ignored."""
     try:
         os.unlink(name, dir_fd=folder)
     except OSError:
@@ -73,7 +73,7 @@ def remove_file(folder: int, name: str) -> None:
 
 
 def remove_tree(folder: int, name: str) -> None:
-    """Remove a directory tree as far as possible, without following symbolic links."""
+    """Remove the subtree `name` of an open directory as far as possible, without following symbolic links."""
     path = f"/proc/self/fd/{folder}/{name}"
     with suppress(FileNotFoundError):
         for _, folders, files, folder_fd in os.fwalk(path, topdown=False, follow_symlinks=False):
@@ -84,17 +84,17 @@ def remove_tree(folder: int, name: str) -> None:
     _remove_folder(folder, name)
 
 
-def _remove_folder(base: int, name: str) -> None:
+def _remove_folder(base_fd: int, name: str) -> None:
     try:
-        os.rmdir(name, dir_fd=base)
+        os.rmdir(name, dir_fd=base_fd)
     except NotADirectoryError:
-        remove_file(base, name)
+        remove_file(base_fd, name)
     except OSError:
         return
 
 
 def node_id(node: int) -> str:
-    """Return the id of a node directory, which is unique on the machine and created on first use."""
+    """Return the machine-wide unique id of a node directory; create it on first use."""
     try:
         fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
     except FileExistsError:
@@ -107,7 +107,7 @@ def node_id(node: int) -> str:
 
 
 def acquire_lock(folder: int, name: str) -> int | None:
-    """Acquire a file lock without waiting; return the descriptor that holds it, or None if it is locked."""
+    """Lock a file in an open directory without waiting; return the locked descriptor, or None if another has it."""
     lock_fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,7 @@ def acquire_lock(folder: int, name: str) -> int | None:
 
 
 def is_locked(folder: int, name: str = "lock") -> bool:
-    """Report whether a process holds a file lock."""
+    """Report whether a process has locked a file in an open directory."""
     try:
         lock_fd = os.open(name, os.O_RDWR, dir_fd=folder)
     except OSError:
@@ -136,15 +136,15 @@ _LOG_BYTES = 1 << 20
 
 
 def log_error(node: int, text: str) -> None:
-    """Append an error message to `node.log`; when the log is full, only its newest half is kept."""
+    """Append a message to `node.log` in a node directory; a full log keeps only its newest half."""
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
             if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES:
                 log.seek(-_LOG_BYTES // 2, os.SEEK_END)
-                newest = log.read().partition(b"\n")[2]
+                newest_lines = log.read().partition(b"\n")[2]
                 log.truncate(0)
-                log.write(newest)
+                log.write(newest_lines)
             log.write(line)
     except OSError:
         return
@@ -172,18 +172,18 @@ _SKIPPED_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
 def update_etc_copy(node: str) -> None:
-    """Update the copy of /etc in a node directory. Files that were removed from the machine stay in the copy."""
-    target = f"{node}/{ETC_COPY_FOLDER}"
-    os.makedirs(target, 0o755, exist_ok=True)
+    """Copy new and changed files of the machine's /etc to a node directory; files removed since stay in the copy."""
+    copy_path = f"{node}/{ETC_COPY_FOLDER}"
+    os.makedirs(copy_path, 0o755, exist_ok=True)
     for name in SANDBOX_FILES:
         with suppress(OSError):
-            os.close(os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
+            os.close(os.open(f"{copy_path}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
     for name in os.listdir("/etc"):
         if any(fnmatch(name, pattern) for pattern in _COPIED_PATTERNS):
-            _copy(f"/etc/{name}", f"{target}/{name}")
+            _copy_etc_entry(f"/etc/{name}", f"{copy_path}/{name}")
 
 
-def _copy(source: str, target: str) -> None:
+def _copy_etc_entry(source: str, target: str) -> None:
     """Copy a file, a symbolic link or a directory tree; files that are not world-readable are skipped."""
     with suppress(OSError):
         status = os.lstat(source)
@@ -191,7 +191,7 @@ def _copy(source: str, target: str) -> None:
             os.makedirs(target, 0o755, exist_ok=True)
             for name in os.listdir(source):
                 if not any(fnmatch(name, pattern) for pattern in _SKIPPED_PATTERNS):
-                    _copy(f"{source}/{name}", f"{target}/{name}")
+                    _copy_etc_entry(f"{source}/{name}", f"{target}/{name}")
         elif stat.S_ISLNK(status.st_mode):
             _copy_link(os.readlink(source), target)
         elif stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:

@@ -22,11 +22,11 @@ def kill_descendants() -> None:
 
     They are first stopped with SIGSTOP, so that none can fork unnoticed.
     """
-    stopped: set[int] = set()
-    while unstopped := [pid for pid in descendants_of(os.getpid()) if pid not in stopped]:
+    stopped_pids: set[int] = set()
+    while unstopped := [pid for pid in descendants_of(os.getpid()) if pid not in stopped_pids]:
         for pid in unstopped:
             _send_signal(pid, signal.SIGSTOP)
-        stopped.update(unstopped)
+        stopped_pids.update(unstopped)
     while remaining := descendants_of(os.getpid()):
         for pid in remaining:
             _send_signal(pid, signal.SIGKILL)
@@ -45,12 +45,12 @@ def descendants_of(root: int) -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the pids of a process's children, those of all its threads."""
+    """Return the pids of a process's children, including those that its other threads forked."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        thread_ids = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [child for thread in threads for child in _read_pids(f"/proc/{pid}/task/{thread}/children")]
+    return [child for thread in thread_ids for child in _read_pids(f"/proc/{pid}/task/{thread}/children")]
 
 
 def _read_pids(path: str) -> list[int]:
@@ -88,7 +88,7 @@ def parse_stop_signal(text: str) -> int:
 
 
 def signal_process_group(pid: int, signal_number: int) -> None:
-    """Send a signal to the command's process group, or only to the command if bubblewrap leads its session."""
+    """Send a signal to the process group that `pid` leads or, if it leads none (bubblewrap), to its first child."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal_number)
@@ -104,28 +104,28 @@ def signal_first_process(pid: int, signal_number: int) -> None:
 
 
 class ContainerTermination:
-    """The termination of one container, which starts with the first call of `request_stop`."""
+    """The termination of one container: preStop hook, stop signal and SIGKILL, after the first `request_stop`."""
 
     def __init__(
         self,
         pid: int,
         loop: ShimEventLoop,
         hook: Mapping[str, Any] | None,
-        attempt: StartAttempt,
+        start_attempt: StartAttempt,
         send_stop_signal: Callable[[], None],
     ) -> None:
         self._pid = pid
         self._send_stop_signal = send_stop_signal
         self._loop = loop
         self._hook = hook
-        self._attempt = attempt
+        self._attempt = start_attempt
         self._has_begun = False
         #: The times of SIGKILL by the grace period and by the minimum after a hook, in microseconds since the epoch.
         self._kill_at = 0
         self._kill_not_before = 0
 
     def request_stop(self, request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
-        """Terminate the container according to a stop request; a later request may shorten the grace period."""
+        """Terminate the container as a stop request demands; a later request may shorten the grace period."""
         self._kill_at = request["at"] + int(request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True
@@ -136,7 +136,7 @@ class ContainerTermination:
         self._kill_when_due()
 
     def kill(self) -> None:
-        """Kill the container's first process; the kernel (pid namespace) or the warden then kills the others."""
+        """Kill the container's first process; the pid namespace or the supervising parent then kills the others."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
@@ -147,7 +147,7 @@ class ContainerTermination:
         self._send_stop_signal()
 
     def _kill_when_due(self) -> None:
-        """Kill the container if its grace period has ended; otherwise check again at its end."""
+        """Kill the container if its grace period has ended; otherwise check again when it ends."""
         remaining_time = max(self._kill_at, self._kill_not_before) - linux.now()
         if remaining_time <= 0:
             self.kill()

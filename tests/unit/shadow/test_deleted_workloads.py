@@ -16,4 +16,4 @@ def test_shadow_state_keeps_at_most_1000_deleted_workloads() -> None:
         key = key_of(made)
         events = [WatchEvent(kind, key, made, None, number) for kind in (EventType.ADDED, EventType.DELETED)]
         known.reset(events, number)
-    assert known.size == 1000
+    assert known.workload_count == 1000

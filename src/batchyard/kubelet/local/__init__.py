@@ -1,1 +1,1 @@
-"""Local kubelet: computes run requests (containers to start or stop) and pod statuses from pods and their runs."""
+"""Local kubelet: decides which containers to start or stop on this machine, and computes the statuses of its pods."""

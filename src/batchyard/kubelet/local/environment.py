@@ -39,7 +39,7 @@ _NODE_LIMITED_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class PodFields(NamedTuple):
-    """The sources of downward API fields: a pod, its addresses, and its node."""
+    """What downward API fields refer to: a pod, its IP addresses, and its node."""
 
     pod: Obj
     #: The pod's addresses, the primary one first; empty if it has none yet.
@@ -49,12 +49,12 @@ class PodFields(NamedTuple):
 
 
 def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFields:
-    """Return the downward API sources of a pod that is bound to a node."""
+    """Return what the downward API fields of a pod bound to a node refer to."""
     return PodFields(pod, addresses, reader.get(Key(scheme.NODE, "", pod["spec"].get("nodeName") or "")))
 
 
 def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
-    """Return the value of a `fieldRef` for an environment variable. InputError if the field is not supported."""
+    """Return the value of a variable's `fieldRef` with the field path `path`. InputError if it is not supported."""
     spec: Mapping[str, Any] = pod_fields.pod["spec"]
     match path:
         case "spec.nodeName":
@@ -73,22 +73,22 @@ def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
 
 
 def field_value_for_file(pod: Obj, path: str) -> str:
-    """Return the value of a metadata field for a downward API file. InputError if the field is not supported."""
+    """Return the value of the metadata field `path` for a downward API file. InputError if it is not supported."""
     metadata: Mapping[str, Any] = pod["metadata"]
     field, subscript = _split_field_path(path)
     if subscript is not None:
         return _metadata_entry(metadata, path, field, subscript)
     match path:
         case "metadata.annotations" | "metadata.labels":
-            entries: Mapping[str, str] = metadata.get(field.removeprefix("metadata.")) or {}
-            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(entries.items()))
+            values_by_key: Mapping[str, str] = metadata.get(field.removeprefix("metadata.")) or {}
+            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(values_by_key.items()))
         case "metadata.name" | "metadata.namespace" | "metadata.uid":
             return str(metadata.get(field.removeprefix("metadata.")) or "")
     raise InputError(f"unsupported fieldPath: {path}")
 
 
 def _split_field_path(path: str) -> tuple[str, str | None]:
-    """Split `metadata.labels['x']` into the field and its subscript."""
+    """Split a field path such as `metadata.labels['x']` into field and key; the key is None without brackets."""
     field, bracket, remainder = path.partition("['")
     return (field, remainder.removesuffix("']")) if field and bracket and path.endswith("']") else (path, None)
 
@@ -103,7 +103,7 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """Return the node's first address, and the first one of the other IP family."""
+    """Return a node's first IP address, and its first address of the other IP family, if any."""
     node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
     addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
     if not addresses:
@@ -125,24 +125,24 @@ def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], def
         raise InputError(f"unsupported container resource : {resource}")
     container = _find_container(pod_fields.pod, selector.get("containerName") or default_container)
     amounts: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    nano = meta.parse_quantity(amounts.get(name) or "0")
-    if kind == "limits" and not nano and name in _NODE_LIMITED_RESOURCES:
-        nano = _default_limit(pod_fields, name)
-    unit = 1_000_000 if name == "cpu" else meta.NANO
+    nano_amount = meta.parse_quantity(amounts.get(name) or "0")
+    if kind == "limits" and not nano_amount and name in _NODE_LIMITED_RESOURCES:
+        nano_amount = _default_limit(pod_fields, name)
+    nano_per_unit = 1_000_000 if name == "cpu" else meta.NANO
     divisor = meta.parse_quantity(selector.get("divisor") or "1") or meta.NANO
-    return str(-(-_divide_rounding_up(nano, unit) // _divide_rounding_up(divisor, unit)))
+    return str(-(-_divide_rounding_up(nano_amount, nano_per_unit) // _divide_rounding_up(divisor, nano_per_unit)))
 
 
 def _default_limit(pod_fields: PodFields, name: str) -> int:
-    """Return the value that an unset limit defaults to, in billionths; 0 if it is unknown."""
+    """Return the default of an unset resource limit in billionths (node's or pod's amount); 0 if it is unknown."""
     allocatable: Mapping[str, Any] = ((pod_fields.node or {}).get("status") or {}).get("allocatable") or {}
     pod_limits: Mapping[str, Any] = (pod_fields.pod["spec"].get("resources") or {}).get("limits") or {}
     limits = [meta.parse_quantity(amounts[name]) for amounts in (allocatable, pod_limits) if name in amounts]
     return min((nano for nano in limits if nano), default=0)
 
 
-def _divide_rounding_up(nano: int, unit: int) -> int:
-    return -(-nano // unit)
+def _divide_rounding_up(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
 
 
 def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
@@ -165,18 +165,18 @@ ARGUMENTS_LENGTH_MAX: Final = 2 * 1024 * 1024
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
-def expand_references(text: str, lookup: Callable[[str], str | None]) -> str:
+def expand_references(text: str, find_value: Callable[[str], str | None]) -> str:
     """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
     Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
-    InputError if the inserted values exceed the length limit of one argument (`LONGEST`).
+    InputError if the inserted values exceed the length limit of one argument.
     """
     length = 0
 
     def replace_reference(match: re.Match[str]) -> str:
         nonlocal length
         name = match.group(1)
-        value = "$" if name is None else lookup(name)
+        value = "$" if name is None else find_value(name)
         if value is None:
             return match.group(0)
         length += len(value)
@@ -189,21 +189,21 @@ def expand_references(text: str, lookup: Callable[[str], str | None]) -> str:
 
 
 def too_long_error() -> InputError:
-    """Return the error for a command line or environment that is too long, with the message of execve(2)."""
+    """Return the error for command or environment over the length limit, with the message of execve(2)."""
     return InputError("argument list too long")
 
 
 def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Expand the variable references in a path; also return the sorted names of variables that are unset or empty."""
-    missing: dict[str, None] = {}
+    """Expand the variable references in a path; return the path, and the sorted names of unset or empty variables."""
+    missing_names: dict[str, None] = {}
 
-    def lookup(name: str) -> str:
+    def find_value(name: str) -> str:
         value = variables.get(name, "")
         if not value:
-            missing[name] = None
+            missing_names[name] = None
         return value
 
-    return expand_references(text, lookup), sorted(missing)
+    return expand_references(text, find_value), sorted(missing_names)
 
 
 # Service environment variables.
@@ -217,7 +217,7 @@ _API_ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
 
 
 def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_network: bool) -> dict[str, str]:
-    """Return the variables of a namespace's Services that have an address, and of the API server's Service.
+    """Return the variables of a namespace's Services with addresses (`REDIS_SERVICE_HOST`), and of the API server's.
 
     `has_links` is the pod's enableServiceLinks: if false, only the API server's Service is included. A Service of the
     namespace with the same name overrides it. A pod with its own network (`has_network`) reaches the API server at the
@@ -234,7 +234,7 @@ def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_ne
 
 
 def _api_service_at_endpoint(reader: Reader) -> Obj | None:
-    """Return the API server's Service with its endpoint's address and port, which the server's certificate covers."""
+    """Return the API server's Service with the endpoint's address and port, for which the TLS certificate is valid."""
     endpoints = reader.get(_API_ENDPOINTS)
     for subset in (endpoints or {}).get("subsets") or ():
         if subset["ports"][0].get("name") == "https":
@@ -290,7 +290,7 @@ _REFERENCE_KINDS: Final[Mapping[str, tuple[_FindConfig, str, Callable[[str], str
 
 
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
-    """Return the environment variables of a container; ContainerError if a value is not available.
+    """Return a container's environment variables. ContainerError if a value is not available.
 
     `addresses` are the pod's addresses. The image's variables, HOME and HOSTNAME are not included.
     """
@@ -305,10 +305,7 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
 
 
 def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Return the expanded command and arguments of a container; references to unknown variables stay as written.
-
-    ContainerError if they are too long for a process.
-    """
+    """Return a container's command and arguments with variables expanded. ContainerError if they are too long."""
     argv: list[str] = []
     remaining_length = ARGUMENTS_LENGTH_MAX
     try:
@@ -347,30 +344,30 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
     return {**{name: value for name, value in services.items() if name not in variables}, **variables}
 
 
-def _variables_from_object(source: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
-    """Return the variables of an `envFrom` entry: all entries of a ConfigMap or Secret, with the prefix."""
-    entry = next(((field, source[field]) for field in ("configMapRef", "secretRef") if source.get(field)), None)
+def _variables_from_object(env_from: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
+    """Return the variables of a container's `envFrom` entry: all data of a ConfigMap or Secret, with the prefix."""
+    entry = next(((field, env_from[field]) for field in ("configMapRef", "secretRef") if env_from.get(field)), None)
     if entry is None:
         return {}
     field, reference = entry
     config = _find_referenced(field, reference, namespace, reader)
-    prefix: str = source.get("prefix") or ""
+    prefix: str = env_from.get("prefix") or ""
     return {prefix + key: value for key, value in sorted(config.variable_values.items())} if config is not None else {}
 
 
 def _value_from_source(
-    pod_fields: PodFields, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader
+    pod_fields: PodFields, container: Mapping[str, Any], value_from: Mapping[str, Any], reader: Reader
 ) -> str | None:
-    """Return the value of an `env` entry from its `valueFrom`; None if the variable stays unset."""
-    if source.get("fieldRef"):
-        return field_value_for_variable(pod_fields, source["fieldRef"]["fieldPath"])
-    if source.get("resourceFieldRef"):
-        return resource_field_value(pod_fields, source["resourceFieldRef"], container["name"])
-    if source.get("fileKeyRef"):
+    """Return the value of a variable defined by its field `valueFrom`; None if the variable stays unset."""
+    if value_from.get("fieldRef"):
+        return field_value_for_variable(pod_fields, value_from["fieldRef"]["fieldPath"])
+    if value_from.get("resourceFieldRef"):
+        return resource_field_value(pod_fields, value_from["resourceFieldRef"], container["name"])
+    if value_from.get("fileKeyRef"):
         raise InputError("fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef")
     for field in ("configMapKeyRef", "secretKeyRef"):
-        if source.get(field):
-            return _value_from_key(field, source[field], pod_fields.pod["metadata"].get("namespace") or "", reader)
+        if value_from.get(field):
+            return _value_from_key(field, value_from[field], pod_fields.pod["metadata"].get("namespace") or "", reader)
     return ""
 
 
@@ -380,13 +377,13 @@ def _value_from_key(field: str, reference: Mapping[str, Any], namespace: str, re
         return None
     key: str = reference["key"]
     if key not in config.variable_values and not reference.get("optional"):
-        noun = _REFERENCE_KINDS[field][1]
-        raise InputError(f"couldn't find key {key} in {noun} {namespace}/{reference.get('name') or ''}")
+        kind_name = _REFERENCE_KINDS[field][1]
+        raise InputError(f"couldn't find key {key} in {kind_name} {namespace}/{reference.get('name') or ''}")
     return config.variable_values.get(key)
 
 
 def _find_referenced(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
-    """Return the referenced ConfigMap or Secret; None if it is optional and missing, otherwise InputError."""
+    """Return the data of a referenced ConfigMap or Secret; None if it is optional and missing, otherwise InputError."""
     find_object, _, not_found = _REFERENCE_KINDS[field]
     name: str = reference.get("name") or ""
     config = find_object(reader, namespace, name)

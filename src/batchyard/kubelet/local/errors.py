@@ -1,4 +1,4 @@
-"""Errors of pods that cannot be started, and the ConfigMaps and Secrets that pods refer to.
+"""Errors that prevent the start of a pod, and the contents of ConfigMaps and Secrets that pods refer to.
 
     InputError          a pod's input is not available; the caller adds the container or volume that needs it
     ContainerError      a container cannot be created: reason and message of its `waiting` state
@@ -22,11 +22,11 @@ CREATE_ERROR: Final = "CreateContainerError"
 
 
 class InputError(Exception):
-    """A pod's input, such as a ConfigMap or a field, is not available; the text is the reason."""
+    """A ConfigMap, Secret, field or other input of a pod is not available; the text is the reason."""
 
 
 class ContainerError(Exception):
-    """A container cannot be created: the reason and message of its `waiting` state; the message of a `Failed` Event."""
+    """A container cannot be created; has the reason and message of its `waiting` state and of a `Failed` Event."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -64,30 +64,30 @@ def quote_like_go(text: str) -> str:
 
 
 def _escape_character(char: str) -> str:
-    code = ord(char)
+    code_point = ord(char)
     if char in _ESCAPES:
         return _ESCAPES[char]
     if char.isprintable():
         return char
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+    if code_point < 0x80:
+        return f"\\x{code_point:02x}"
+    return f"\\u{code_point:04x}" if code_point <= 0xFFFF else f"\\U{code_point:08x}"
 
 
 # Source of the messages: pkg/kubelet/util/manager (NewNotFound of `configmap` and `secret`).
 
 
 class ConfigData(NamedTuple):
-    """The entries of a ConfigMap or Secret."""
+    """The data of a ConfigMap or Secret, for variables and for files."""
 
     #: Values for environment variables. Bytes that are not UTF-8 use surrogate escapes, as in `os.environ`.
     variable_values: Mapping[str, str]
     #: Contents for files.
-    contents: Mapping[str, bytes]
+    file_contents: Mapping[str, bytes]
 
 
 def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | None:
-    """Return the entries of a ConfigMap, `binaryData` only as file contents; None if the ConfigMap does not exist."""
+    """Return a ConfigMap's data, with `binaryData` only for files; None if the ConfigMap does not exist."""
     obj = reader.get(Key(scheme.CONFIG_MAP, namespace, name))
     if obj is None:
         return None
@@ -99,7 +99,7 @@ def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | N
 
 
 def find_secret(reader: Reader, namespace: str, name: str) -> ConfigData | None:
-    """Return the decoded entries of a Secret; None if it does not exist."""
+    """Return a Secret's decoded data; None if the Secret does not exist."""
     obj = reader.get(Key(scheme.SECRET, namespace, name))
     if obj is None:
         return None

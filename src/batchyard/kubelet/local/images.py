@@ -1,4 +1,4 @@
-"""Image names, the mapping of images to this machine's files, and image pulls by a container engine.
+"""Image names, the replacement of images by files of this machine, and image pulls by a container engine.
 
 A mapped image is not pulled, so `imagePullPolicy` does not apply to it. Sources: pkg/kubelet/images/image_manager.go;
 pkg/util/parsers; github.com/distribution/reference (the syntax of names, and their short form).
@@ -19,7 +19,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import ContainerError, find_secret, quote_like_go
 from batchyard.kubelet.local.pod_actions import ContainerStart
 from batchyard.kubelet.local.runs import ObservedRun, image_run_request
-from batchyard.kubelet.local.status import UNKNOWN, StartProblem
+from batchyard.kubelet.local.status import LOST_REASON, StartProblem
 
 ERR_IMAGE_NEVER_PULL: Final = "ErrImageNeverPull"
 ERR_IMAGE_PULL: Final = "ErrImagePull"
@@ -36,7 +36,7 @@ _DEFAULT_HOSTS: Final = ("docker.io/", "index.docker.io/")
 
 
 class ImageMapping(NamedTuple):
-    """One configured mapping of images to an environment, a root filesystem, the machine itself, or an engine."""
+    """A configured replacement of images by a Python environment, a root filesystem, the machine, or another image."""
 
     #: A glob for the image's name, as written or in its short form; `*` also matches `/`.
     match: str
@@ -54,14 +54,14 @@ class ImageMapping(NamedTuple):
     image: str = ""
 
     def image_field(self, image: str) -> dict[str, Any]:
-        """Return the image field of a run's spec for an image that this mapping applies to."""
+        """Return the field `image` of a container's Run spec, for an image replaced by files of this machine."""
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
 
 
 def parse_image_mapping(fields: Mapping[str, Any]) -> ImageMapping:
-    """Return the image mapping of a validated row in `spec.local.images` of a Cluster."""
+    """Return the image replacement configured in a validated row of `spec.local.images` of a Cluster object."""
     return ImageMapping(
         fields["match"],
         fields.get("environment") or "",
@@ -74,7 +74,7 @@ def parse_image_mapping(fields: Mapping[str, Any]) -> ImageMapping:
 
 
 def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Sequence[str] = ()) -> ImageMapping:
-    """Return the first mapping that matches an image, else one to the first usable engine; ContainerError if none."""
+    """Return the first configured replacement that matches an image, else the default engine, else ContainerError."""
     _reject_invalid(image)
     default_engine = engines[0] if engines else ""
     mapping = next(
@@ -92,7 +92,7 @@ def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Se
 
 
 def full_image_reference(image: str) -> str:
-    """Return the full reference of an image: with the default registry host and the tag `latest` if unset."""
+    """Return the full reference of an image: `docker.io` and the tag `latest` are added if missing."""
     host, slash, _ = image.partition("/")
     has_host = bool(slash) and (host == "localhost" or "." in host or ":" in host)
     with_host = image if has_host else f"docker.io/{image if slash else f'library/{image}'}"
@@ -100,7 +100,7 @@ def full_image_reference(image: str) -> str:
 
 
 def matches_image(image: str, pattern: str) -> bool:
-    """Report whether a glob matches an image; `python` and `docker.io/library/python:latest` match each other."""
+    """Report whether an image name matches a glob; `python` and `docker.io/library/python:latest` are equal."""
     return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
 
 
@@ -115,7 +115,7 @@ def short_name(image: str) -> str:
 
 
 def not_mapped_message(image: str) -> str:
-    """Return the error message for an image that is neither mapped nor available from a container engine."""
+    """Return the error message for an image that is not configured and that no container engine can provide."""
     return (
         f"no container engine can pull image {quote_like_go(image)}:"
         f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster, or install podman or docker"
@@ -123,7 +123,7 @@ def not_mapped_message(image: str) -> str:
 
 
 def image_pull_back_off_error(image: str, error: ContainerError) -> ContainerError:
-    """Return the ImagePullBackOff error that is reported while the next pull is delayed after `error`."""
+    """Return the ImagePullBackOff error, reported while the pull after the failure `error` is delayed."""
     message = f"Back-off pulling image {quote_like_go(image)}: {error.reason}: {error.message}"
     return ContainerError(IMAGE_PULL_BACK_OFF, message)
 
@@ -139,7 +139,7 @@ def _reject_invalid(image: str) -> None:
 
 
 def _uppercase_repository(name: str) -> str:
-    """Return the repository part of an image name if it has uppercase letters, which only the host may have."""
+    """Return an image name's repository part if it has invalid uppercase letters (only the host may have them)."""
     host, slash, path = name.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host or host != host.lower()):
         repository = path
@@ -164,21 +164,21 @@ _PULL_SECRET_KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
 class ImageWait(NamedTuple):
-    """A container that waits for its image: the reported reason, and when to check again (None: on the next change)."""
+    """A container that waits for its image: the reported reason, and when to check again (None: on a change)."""
 
     problem: StartProblem | None
-    until: Instant | None = None
+    check_at: Instant | None = None
 
 
 class ImageRequest(NamedTuple):
-    """An image pull to request: its number, and the number of failed pulls for this container start."""
+    """An image pull to start: its number, and how many pulls failed before for the same container start."""
 
-    number: int
-    failures: int
+    pull_number: int
+    failed_pulls: int
 
 
 class ImageSources(NamedTuple):
-    """The inputs of an image pull in addition to its pod: the object reader and the size limit of the image cache."""
+    """What an image pull needs besides its pod: an object reader, and the size limit of the image cache."""
 
     reader: Reader
     #: The size limit in bytes of unpacked images that no container uses.
@@ -186,13 +186,13 @@ class ImageSources(NamedTuple):
 
 
 def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
-    """Return the metadata of a container's image if it is present, else the pull to wait for or to request."""
+    """Return the metadata of a container's pulled image, or the pull to wait for, or the pull to start."""
     container = start.container
     last_pull = container.images[-1] if container.images else None
     if last_pull is None or last_pull.attempt != start.attempt:
         return ImageRequest(_pull_number(last_pull) + 1, 0)
     if last_pull.is_alive:
-        return ImageWait(previous_image_problem(container.reported))
+        return ImageWait(previous_image_problem(container.status))
     if last_pull.exit_code == 0:
         metadata: Mapping[str, Any] = last_pull.status["image"]
         return metadata
@@ -202,77 +202,77 @@ def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWa
 def image_pull_request(
     pod: Obj, start: ContainerStart, mapping: ImageMapping, pull_request: ImageRequest, sources: ImageSources
 ) -> Obj:
-    """Return the run request for a container's image pull."""
+    """Return the Run object that requests the pull of a container's image."""
     name: str = start.container.spec.get("image") or ""
     spec = {
         "kind": "image",
         "for": start.container.name,
-        "number": pull_request.number,
+        "number": pull_request.pull_number,
         "attempt": start.attempt,
-        "sandbox": start.container.sandbox,
-        "failures": pull_request.failures,
+        "sandbox": start.container.sandbox_number,
+        "failures": pull_request.failed_pulls,
         "image": name,
         "engine": mapping.engine,
         "cacheBytes": sources.cache_bytes,
         "named": mapping.image or name,
         "reference": full_image_reference(mapping.image or name),
-        "policy": effective_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", mapping),
+        "policy": effective_pull_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", mapping),
         "workingDir": start.container.spec.get("workingDir") or "",
-        "auth": credentials(pod, sources.reader),
+        "auth": registry_credentials(pod, sources.reader),
     }
     return image_run_request(pod, spec)
 
 
-def effective_policy(policy: str, mapping: ImageMapping) -> str:
-    """Return the pull policy to use; for an image replaced by a mapping, `Always` means the default policy."""
+def effective_pull_policy(policy: str, mapping: ImageMapping) -> str:
+    """Return the image pull policy to use: `Always` means the default policy if another image replaces the image."""
     return default_pull_policy(mapping.image) if policy == "Always" and mapping.image else policy
 
 
-def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
-    """Return a pod's registry credentials in the engines' format; empty for none. Missing Secrets are skipped."""
+def registry_credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
+    """Return the registry credentials of a pod's imagePullSecrets, in docker's config format; empty for none."""
     auths: dict[str, Any] = {}
     for secret_reference in pod["spec"].get("imagePullSecrets") or ():
         secret = find_secret(reader, pod["metadata"]["namespace"], secret_reference.get("name") or "")
-        values = {} if secret is None else secret.variable_values
+        secret_values = {} if secret is None else secret.variable_values
         for key in _PULL_SECRET_KEYS:
-            for host, entry in _parse_pull_secret(values.get(key, "")).items():
+            for host, entry in _parse_pull_secret(secret_values.get(key, "")).items():
                 auths.setdefault(host, entry)
     return {"auths": auths} if auths else {}
 
 
 def _parse_pull_secret(text: str) -> dict[str, Any]:
-    """Return the credentials by registry host from a pull secret's data; empty if the data is malformed."""
+    """Return the registry credentials in a pull Secret's data, by host; empty if the data is malformed."""
     try:
         document = json.loads(text or "{}")
-        entries = document.get("auths", document) if isinstance(document, dict) else {}
-        return {host: {"auth": _basic_auth(entry)} for host, entry in entries.items()}
+        entries_by_host = document.get("auths", document) if isinstance(document, dict) else {}
+        return {host: {"auth": _basic_auth(entry)} for host, entry in entries_by_host.items()}
     except (ValueError, AttributeError, binascii.Error):
         return {}
 
 
-def _basic_auth(entry: Mapping[str, Any]) -> str:
-    user_and_password = f"{entry.get('username', '')}:{entry.get('password', '')}"
-    return entry.get("auth") or base64.b64encode(user_and_password.encode()).decode()
+def _basic_auth(registry_entry: Mapping[str, Any]) -> str:
+    user_and_password = f"{registry_entry.get('username', '')}:{registry_entry.get('password', '')}"
+    return registry_entry.get("auth") or base64.b64encode(user_and_password.encode()).decode()
 
 
 def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
-    failures = int(last_pull.obj["spec"]["failures"])
-    next_request = ImageRequest(_pull_number(last_pull) + 1, failures + 1)
-    wait = exponential_backoff(_BACKOFF_MIN, _BACKOFF_MAX, failures + 1)
+    failed_pulls = int(last_pull.obj["spec"]["failures"])
+    next_request = ImageRequest(_pull_number(last_pull) + 1, failed_pulls + 1)
+    backoff = exponential_backoff(_BACKOFF_MIN, _BACKOFF_MAX, failed_pulls + 1)
     reason = last_pull.status.get("reason") or ERR_IMAGE_PULL
-    error = ContainerError(ERR_IMAGE_PULL if reason == UNKNOWN else reason, last_pull.status.get("message") or "")
+    error = ContainerError(ERR_IMAGE_PULL if reason == LOST_REASON else reason, last_pull.status.get("message") or "")
     if reason == ERR_IMAGE_NEVER_PULL:
-        wait = _BACKOFF_MIN
+        backoff = _BACKOFF_MIN
     elif now >= last_pull.ended_at + _ERROR_REPORT_TIME:
         error = image_pull_back_off_error(str(last_pull.obj["spec"]["image"]), error)
-    if now >= last_pull.ended_at + wait:
+    if now >= last_pull.ended_at + backoff:
         return next_request
-    end_time = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else wait)
+    end_time = last_pull.ended_at + (_ERROR_REPORT_TIME if error.reason == ERR_IMAGE_PULL else backoff)
     return ImageWait(StartProblem(error.reason, error.message), end_time)
 
 
 def previous_image_problem(reported_status: Mapping[str, Any]) -> StartProblem | None:
-    """Return the reported problem of the previous image pull, which stays until the current pull ends; None if none."""
+    """Return the image problem in a container's reported status, which stays until the current pull ends, or None."""
     waiting_state = (reported_status.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting_state.get("reason", "")
     return StartProblem(waiting_state["reason"], waiting_state.get("message", "")) if is_about_image else None

@@ -1,8 +1,8 @@
-"""Local kubelet: the controller that runs the pods bound to this machine's node.
+"""Local kubelet: the controller that runs the pods that are bound to this machine's node.
 
-A run is one start of a container, pod sandbox or image pull (batchyard.interfaces.containers). The kubelet keeps only
-indexes in memory. A pod's history is in its runs, which survive a restart of the platform, so the kubelet resumes
-correctly.
+A run is one start of a container or pod sandbox, or one image pull (batchyard.interfaces.containers). The kubelet keeps
+only indexes in memory. A pod's history is in its Run objects, which survive a restart of batchyard, so the kubelet
+resumes correctly.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def pod_events(
     new_pod: Obj,
     now: Instant,
 ) -> Iterator[EventRecord]:
-    """Yield the Events for the transition from a pod's current status to its new status."""
+    """Yield the Events that report the change from a pod's current status to its new status."""
     key = _pod_key(new_pod)
     old = pod_actions.statuses_by_name(pod_state.pod)
     for name, status in pod_actions.statuses_by_name(new_pod).items():
@@ -71,7 +71,7 @@ def pod_events(
 
 
 def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
-    """Yield Events for new warnings of a run's shim, such as failed probes."""
+    """Yield Events for the new warnings of a container's shim, such as failed probes."""
     pod = run["spec"]["pod"]
     reported_count = max((warning["n"] for warning in _warnings(old)), default=0)
     for warning in _warnings(run):
@@ -85,7 +85,7 @@ def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
 
 
 def _sandbox_events(key: Key, state: pod_actions.PodState, actions: pod_actions.PodActions) -> Iterator[EventRecord]:
-    """Yield the Events for a pod sandbox that is replaced."""
+    """Yield the Events for a pod sandbox that was lost and is replaced."""
     sandbox = state.sandbox
     if not actions.creates_sandbox or sandbox is None:
         return
@@ -136,8 +136,8 @@ def _pulled_event(key: Key, image: str) -> EventRecord:
 
 
 def _waiting_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    waiting: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
-    return waiting
+    waiting_state: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
+    return waiting_state
 
 
 def _pod_key(pod: Obj) -> Key:
@@ -157,7 +157,7 @@ _CHANGING_FIELDS: Final = ("metadata.labels", "metadata.annotations")
 
 
 def refresh_interval(pod: Obj) -> Duration | None:
-    """Return the interval at which the files of a pod's volumes are refreshed; None if they do not change."""
+    """Return how often the files of a pod's ConfigMap, Secret and similar volumes are updated; None for never."""
     return min(chain.from_iterable(map(_volume_intervals, pod["spec"].get("volumes") or ())), default=None)
 
 
@@ -179,8 +179,8 @@ def _source_intervals(source: Mapping[str, Any]) -> Iterator[Duration]:
 
 
 def _downward_items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    items: list[Mapping[str, Any]] = (source.get("downwardAPI") or {}).get("items") or []
-    return items
+    file_items: list[Mapping[str, Any]] = (source.get("downwardAPI") or {}).get("items") or []
+    return file_items
 
 
 #: The delay before a failed start is retried if nothing changes.
@@ -189,7 +189,7 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class LocalKubelet:
-    """The controller of this machine's pods, with indexes of the pods, of their runs and of pods that cannot start."""
+    """The controller that runs this machine's pods, with indexes of the pods, their Run objects, and blocked pods."""
 
     name = "local-kubelet"
     rank = 0
@@ -208,7 +208,7 @@ class LocalKubelet:
         self._warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys to reconcile: a changed pod, the pod of a changed run, or the pods that wait for an object.
+        """Return the pods to reconcile: a changed pod, the pod of a changed Run, or pods that wait for an object.
 
         Status updates and stop requests written by the kubelet itself are skipped.
         """
@@ -224,7 +224,7 @@ class LocalKubelet:
         return (key,) if is_local and _is_news(event) else ()
 
     def _index_run(self, event: WatchEvent) -> Key:
-        """Update the indexes for a changed run and collect its shim's new warnings; return the key of the run's pod."""
+        """Index a changed Run object and collect its new warnings; return the key of its pod."""
         pod = pod_of(event.obj)
         key = Key(scheme.POD, pod["namespace"], pod["name"])
         uids = self._uids.setdefault(key, {})
@@ -243,7 +243,7 @@ class LocalKubelet:
         return key
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Start and stop a pod's containers and update its status; clean up runs of deleted pods of that name."""
+        """Start and stop a pod's containers and update its status; also clean up after deleted pods of that name."""
         pod = reader.get(key)
         is_local = pod is not None and bound_node(pod) == self._node
         uid = pod["metadata"]["uid"] if pod is not None and is_local else ""
@@ -258,13 +258,13 @@ class LocalKubelet:
             self._warnings.pop(key, None)
             return ReconcileResult(writes)
         runs = reader.list(RUN, uid)
-        advance = self._clean_up_ended if is_terminal(pod) else self._advance_pod
-        outcome = advance(pod, runs, reader, now)
+        reconcile_pod = self._clean_up_ended if is_terminal(pod) else self._advance_pod
+        outcome = reconcile_pod(pod, runs, reader, now)
         outcome.writes[:0] = writes
         return outcome
 
     def _clean_up_ended(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
-        """Clean up after an ended pod: stop its sandbox, then delete the pod if its deletion was requested.
+        """Clean up after an ended pod: stop its sandbox, then delete the pod if a deletion was requested.
 
         If another component set the final status, the containers are first stopped with their grace period.
         """
@@ -274,15 +274,17 @@ class LocalKubelet:
                 pod_state, pod_actions.termination_of(pod_state, now) or pod_actions.graceful_termination(pod, 0), now
             )
             return self._build_result(pod_state, actions, reader, now)
-        alive = [run for run in map(run_of, runs) if run.is_alive]
-        stops: list[Write] = [Update(with_stop_request(run, StopRequest(now, 0))) for run in alive if run.stop is None]
-        if any("terminated" not in c.reported.get("state", {}) for c in pod_state.containers if c.runs):
+        live_runs = [run for run in map(run_of, runs) if run.is_alive]
+        stops: list[Write] = [
+            Update(with_stop_request(run, StopRequest(now, 0))) for run in live_runs if run.stop is None
+        ]
+        if any("terminated" not in c.status.get("state", {}) for c in pod_state.containers if c.runs):
             result = self._build_result(pod_state, pod_actions.PodActions(has_ended=True), reader, now)
             return ReconcileResult([*stops, *result.writes], result.events)
         # The finalizer is for simulated pods, which save their work; real pods do that themselves.
         if is_kept_by_finalizer(pod):
             return ReconcileResult([*stops, *remove_work_finalizer(pod)])
-        if alive or not awaits_deletion(pod):
+        if live_runs or not awaits_deletion(pod):
             return ReconcileResult(stops)
         metadata = pod["metadata"]
         key = Key(scheme.POD, metadata["namespace"], metadata["name"])
@@ -302,7 +304,7 @@ class LocalKubelet:
     def _build_result(
         self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
     ) -> ReconcileResult:
-        """Return the writes for the pod's actions, with its new status and Events."""
+        """Return the writes for a pod's actions, its new status, its Events, and when to reconcile again."""
         pod = pod_state.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         desired_runs = self._compute_desired_runs(pod_state, actions, reader, now)
@@ -314,20 +316,20 @@ class LocalKubelet:
             events.append(EventRecord(key, "Warning", "FailedMount", volume_error))
         problem = volume_error or next((start_problem.reason for start_problem in desired_runs.problems.values()), "")
         self._remember_problem(key, problem)
-        candidates = [actions.next_check_at, now + _RETRY_DELAY if problem else None]
-        candidates += [self._refresh_volumes(pod_state, reader, desired_runs, now), *desired_runs.check_times]
+        requeue_times = [actions.next_check_at, now + _RETRY_DELAY if problem else None]
+        requeue_times += [self._refresh_volumes(pod_state, reader, desired_runs, now), *desired_runs.check_times]
         status_writes = [UpdateStatus(new_pod)] if new_pod["status"] != pod.get("status") else []
         events += pod_events(pod_state, actions, desired_runs.problems, new_pod, now)
         return ReconcileResult(
             [*desired_runs.writes, *status_writes],
             events,
-            requeue_at=min((time for time in candidates if time is not None), default=None),
+            requeue_at=min((time for time in requeue_times if time is not None), default=None),
         )
 
     def _compute_desired_runs(
         self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
     ) -> "_DesiredRuns":
-        """Return the writes that create, stop and delete runs, and why containers or volumes cannot be created."""
+        """Return the changes of a pod's Run objects, and why containers or volumes cannot be created."""
         desired_runs = _DesiredRuns([_stop_write(container_stop) for container_stop in actions.stops], {}, "", [])
         if actions.creates_sandbox:
             try:
@@ -337,11 +339,11 @@ class LocalKubelet:
         for start in actions.starts:
             request = self._requests.container(pod_state, start, reader, now)
             if isinstance(request, images.ImageWait):
-                desired_runs.check_times.append(request.until)
+                desired_runs.check_times.append(request.check_at)
                 problem = request.problem
             else:
                 desired_runs.writes.extend([*_delete_outdated_runs(start, request), Create(request)])
-                problem = images.previous_image_problem(start.container.reported) if run_of(request).image_for else None
+                problem = images.previous_image_problem(start.container.status) if run_of(request).image_for else None
             if problem is not None:
                 desired_runs.problems[start.container.name] = problem
         return desired_runs
@@ -349,7 +351,7 @@ class LocalKubelet:
     def _refresh_volumes(
         self, pod_state: pod_actions.PodState, reader: Reader, desired_runs: "_DesiredRuns", now: Instant
     ) -> Instant | None:
-        """Refresh the files of a running pod's volumes if due; return when the next refresh is due."""
+        """Update the files in a running pod's volumes if due; return when the next update is due, or None."""
         sandbox, interval = pod_state.sandbox, refresh_interval(pod_state.pod)
         if sandbox is None or sandbox.phase != READY or interval is None or not pod_state.live_containers():
             return None
@@ -362,7 +364,7 @@ class LocalKubelet:
         return now + interval
 
     def _other_pods(self, key: Key, reader: Reader) -> Sequence[Obj]:
-        """Return the other pods of this node that have not ended."""
+        """Return this node's live pods other than `key`."""
         pods = [reader.get(other_key) for other_key in self._pods.keys_on(self._node) if other_key != key]
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
@@ -376,7 +378,7 @@ class LocalKubelet:
 
 
 class _DesiredRuns(NamedTuple):
-    """The run changes of one reconciliation of a pod, and the problems that prevent starts."""
+    """The Run objects that one reconciliation of a pod changes, and the problems that prevent container starts."""
 
     writes: list[Write]
     #: Why containers cannot be started, by container name.
@@ -392,13 +394,16 @@ def _stop_write(container_stop: pod_actions.ContainerStop) -> Write:
 
 
 def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> Iterator[Write]:
-    """Yield the deletions of old runs before a new run: all but the last for a container, all for an image pull."""
+    """Yield the deletions of a container's old Run objects before a new one is created.
+
+    The last container start is kept; an image pull replaces all earlier pulls.
+    """
     for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
 
 
 def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
-    """Yield the writes that stop the runs of a deleted pod, then those that delete them, the sandbox last."""
+    """Yield the writes that stop a deleted pod's containers, then its sandbox, and then delete all its Run objects."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
     stop = StopRequest(now, pod_actions.GRACE_MIN)
@@ -408,12 +413,12 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
 
 
 def _is_own_stop_request(event: WatchEvent) -> bool:
-    """Report whether a change of a run is only a stop request, which the kubelet itself wrote."""
+    """Report whether a change of a Run object is only a stop request, which the kubelet itself wrote."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 
 def _is_news(event: WatchEvent) -> bool:
-    """Report whether a pod was created, deleted, ended, or changed in more than its status."""
+    """Report whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True

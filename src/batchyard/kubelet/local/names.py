@@ -1,4 +1,4 @@
-"""DNS names of Services and pods, hostnames of pods, and their /etc/hosts.
+"""Names of Services and pods: DNS records, hostnames, and the /etc/hosts of pods.
 
     SERVICE.NAMESPACE.svc.cluster.local             resolves to the addresses of the Service's ready pods
     HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    resolves to the pod with this hostname and subdomain
@@ -39,7 +39,7 @@ fe00::2\tip6-allrouters
 
 
 class Hostname(NamedTuple):
-    """The hostname and domain of a pod."""
+    """The hostname of a pod and its DNS domain."""
 
     #: The pod's hostname, also in the variable HOSTNAME.
     name: str
@@ -48,15 +48,15 @@ class Hostname(NamedTuple):
 
     @property
     def names(self) -> Sequence[str]:
-        """All hostnames for the pod's /etc/hosts entry, the longest first."""
+        """All names in the pod's own /etc/hosts entry, the longest first."""
         if not self.domain:
             return [self.name]
-        short = self.name.removesuffix(f".{self.domain}")
-        return [f"{short}.{self.domain}", short]
+        short_name = self.name.removesuffix(f".{self.domain}")
+        return [f"{short_name}.{self.domain}", short_name]
 
 
 def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
-    """Return the hostname and domain of a pod. InputError if the pod's FQDN is too long for a hostname."""
+    """Return a pod's hostname and domain. InputError if setHostnameAsFQDN is set and the FQDN is too long."""
     metadata, spec = pod["metadata"], pod["spec"]
     if spec.get("hostnameOverride"):
         return Hostname(_truncate_name(spec["hostnameOverride"]), "")
@@ -78,7 +78,7 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
 def hosts_file(
     names: Sequence[str], address: str, aliases: Sequence[Mapping[str, Any]], machine_hosts: str | None
 ) -> str:
-    """Return a pod's /etc/hosts; `machine_hosts` is the machine's own file, included for pods on the host network."""
+    """Return the text of a pod's /etc/hosts; it includes `machine_hosts`, the machine's own file, if not None."""
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in aliases]
     alias_entries = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
     if machine_hosts is not None:
@@ -88,7 +88,7 @@ def hosts_file(
 
 
 def pod_name(pod: Obj) -> str:
-    """Format a pod's name, namespace and uid as in messages of the kubelet, in quotes."""
+    """Format a pod's name, namespace and uid, in quotes, as messages of the kubelet do."""
     metadata = pod["metadata"]
     return quote_like_go(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
 
@@ -98,21 +98,21 @@ def _truncate_name(name: str) -> str:
 
 
 _POD_NAME_LABELS: Final = 2
-_SERVICE: Final = "svc"
-_POD: Final = "pod"
+_SERVICE_RECORD: Final = "svc"
+_POD_RECORD: Final = "pod"
 _REVERSE_SUFFIX: Final = ".in-addr.arpa"
 
 
 def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the addresses of a DNS name in lowercase; None if the name does not exist."""
+    """Return the addresses of a lowercase DNS name in the cluster; None if the name does not exist."""
     prefix, separator, _ = name.rpartition(f".{domain}")
     if not separator or not name.endswith(f".{domain}"):
         return None
     *name_labels, record_type = prefix.split(".")
-    if record_type == _POD and len(name_labels) == _POD_NAME_LABELS:
+    if record_type == _POD_RECORD and len(name_labels) == _POD_NAME_LABELS:
         return _parse_dashed_address(name_labels[0])
-    if record_type != _SERVICE or not 2 <= len(name_labels) <= 3:
-        return [] if record_type in {_POD, _SERVICE} and not name_labels else None
+    if record_type != _SERVICE_RECORD or not 2 <= len(name_labels) <= 3:
+        return [] if record_type in {_POD_RECORD, _SERVICE_RECORD} and not name_labels else None
     *hostname, service, namespace = name_labels
     service_object = reader.get(Key(scheme.SERVICE, namespace, service))
     if service_object is None:
@@ -127,7 +127,7 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
 
 
 def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the DNS names of an address given as `5.0.77.10.in-addr.arpa`; None if it has none."""
+    """Return the DNS names for a reverse lookup such as `5.0.77.10.in-addr.arpa`; None if there are none."""
     if not name.endswith(_REVERSE_SUFFIX):
         return None
     address = ".".join(reversed(name.removesuffix(_REVERSE_SUFFIX).split(".")))
@@ -136,7 +136,7 @@ def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | N
         if (pod.get("status") or {}).get("podIP") != address or not spec.get("hostname") or not spec.get("subdomain"):
             continue
         if reader.get(Key(scheme.SERVICE, metadata["namespace"], spec["subdomain"])) is not None:
-            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE}.{domain}"]
+            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE_RECORD}.{domain}"]
     return None
 
 
@@ -168,7 +168,7 @@ def _pod_ip(pod: Obj) -> str:
 
 
 def _parse_dashed_address(text: str) -> Sequence[str] | None:
-    """Parse the address in a DNS label such as `10-77-0-5`; None if it is invalid."""
+    """Parse the IP address in a DNS label such as `10-77-0-5`; None if it is invalid."""
     try:
         return [str(IPv4Address(text.replace("-", ".")))]
     except AddressValueError:

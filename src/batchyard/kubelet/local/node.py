@@ -25,14 +25,14 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """The name, address, resources (as quantities), labels, taints and `nodeInfo` of this machine's node."""
+    """What this machine's Node object reports: name, address, resource quantities, labels, taints and `nodeInfo`."""
 
     name: str
     address: str
     capacity: Mapping[str, str]
     allocatable: Mapping[str, str]
     #: `nodeInfo` of its status.
-    info: Mapping[str, Any]
+    node_info: Mapping[str, Any]
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Mapping[str, Any]] = ()
 
@@ -49,7 +49,7 @@ class LocalNode:
         self._key = Key(scheme.NODE, "", inventory.name)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node's key if the event may change the node, its Lease, or whether the Lease can be created."""
+        """Return this node's key if the event concerns the Node, its Lease, or the Lease's namespace."""
         key = event.key
         if key.kind == scheme.LEASE and (key != health.lease_key(self._inventory.name) or event.type is not _DELETED):
             return ()
@@ -60,7 +60,7 @@ class LocalNode:
         return (self._key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Register the node if it does not exist; otherwise update its status and renew its Lease."""
+        """Create the Node object if it does not exist; otherwise update its status and renew its Lease."""
         node = reader.get(key)
         if node is None:
             event = EventRecord(key, "Normal", "Starting", "Starting kubelet.")
@@ -83,14 +83,14 @@ class LocalNode:
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
     def _with_current_status(self, node: Obj, now: Instant) -> Obj:
-        """Return the node with its current status; the same object if the status is unchanged and no report is due."""
+        """Return the Node with its current status; the same object if nothing changed and no heartbeat is due."""
         machine, old = self._inventory, node.get("status") or {}
         addresses = [{"type": "InternalIP", "address": machine.address}, {"type": "Hostname", "address": machine.name}]
         fields = {
             "capacity": dict(machine.capacity),
             "allocatable": dict(machine.allocatable),
             "addresses": addresses,
-            "nodeInfo": dict(machine.info),
+            "nodeInfo": dict(machine.node_info),
         }
         is_same = all(old.get(name) == value for name, value in fields.items())
         new_node = conditions.with_resumed_heartbeats(node if is_same else with_status(node, {**old, **fields}), now)
@@ -107,12 +107,12 @@ def _is_report_due(node: Obj, now: Instant) -> bool:
 
 def _with_heartbeat(node: Obj, now: Instant) -> Obj:
     """Return the node with the heartbeat time of its conditions set to `now`."""
-    heartbeat = {"lastHeartbeatTime": format_time(now)}
-    return with_path(node, ("status", "conditions"), [{**c, **heartbeat} for c in node["status"]["conditions"]])
+    heartbeat_field = {"lastHeartbeatTime": format_time(now)}
+    return with_path(node, ("status", "conditions"), [{**c, **heartbeat_field} for c in node["status"]["conditions"]])
 
 
 def _renew_lease(lease: Obj | None, node: Obj, now: Instant) -> Obj:
-    """Return the node's Lease with a new renewal time; the same object if it was renewed recently."""
+    """Return the node's Lease with the renewal time `now`; the same object if it was renewed recently."""
     if lease is None or not health.is_lease_of(lease, node):
         return with_path(health.new_lease(node, now), ("spec", "renewTime"), format_micro_time(now))
     renewed_at = lease["spec"].get("renewTime")
@@ -151,25 +151,25 @@ class Gpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerDevices:
-    """The device files and environment variables that a container needs to use its devices."""
+    """The device files and environment variables with which a container gets its assigned devices."""
 
     paths: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def allocate_devices(
-    pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
+    pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation:
-    """Allocate devices to each container of a pod that requests some; InputError if too few are free.
+    """Assign devices to those containers of a pod that request some. InputError if too few are free.
 
-    `numbers` are the machine's healthy devices, `allocations` the current ones by pod uid. A pod keeps its devices.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})
     allocated_devices = {
         number for allocation in allocations.values() for devices in allocation.values() for number in devices
     }
-    reusable: dict[int, None] = {}
+    reusable_devices: dict[int, None] = {}
     result: dict[str, Sequence[int]] = {}
     for container in containers_of(pod):
         count = _requested_devices(container, resource)
@@ -177,23 +177,23 @@ def allocate_devices(
             continue
         name: str = container["name"]
         if name in own_allocation:
-            _check_unchanged(container, own_allocation[name], (uid, resource, count, numbers))
+            _check_unchanged(container, own_allocation[name], (uid, resource, count, healthy_devices))
             devices: Sequence[int] = own_allocation[name]
         else:
             devices = _choose_devices(
-                resource, count, reusable, [n for n in sorted(numbers) if n not in allocated_devices]
+                resource, count, reusable_devices, [n for n in sorted(healthy_devices) if n not in allocated_devices]
             )
         result[name] = devices
         allocated_devices.update(devices)
         for number in devices:
-            reusable.pop(number, None)
+            reusable_devices.pop(number, None)
         if _is_plain_init_container(pod, container):
-            reusable.update(dict.fromkeys(devices))
+            reusable_devices.update(dict.fromkeys(devices))
     return result
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
-    """Return the device files and variables for a container's GPUs; without GPUs, variables that hide all GPUs.
+    """Return the device files and variables for a container with these GPUs; without GPUs, variables that hide all.
 
     The variables name GPUs by uuid, because indices differ in a container that sees only its own GPUs.
     """
@@ -216,22 +216,22 @@ def _is_plain_init_container(pod: Obj, container: Mapping[str, Any]) -> bool:
 def _check_unchanged(
     container: Mapping[str, Any], allocated_devices: Sequence[int], request: tuple[str, str, int, Sequence[int]]
 ) -> None:
-    uid, resource, count, numbers = request
+    uid, resource, count, healthy_devices = request
     if len(allocated_devices) != count:
         raise InputError(
             f'pod "{uid}" container "{container["name"]}" changed request for resource "{resource}"'
             f" from {len(allocated_devices)} to {count}"
         )
-    if not set(allocated_devices) <= set(numbers):
+    if not set(allocated_devices) <= set(healthy_devices):
         error = "previously allocated devices are no longer healthy"
         raise InputError(f"{error}; cannot allocate unhealthy devices {resource}")
 
 
 def _choose_devices(resource: str, count: int, reusable: Iterable[int], free_devices: Sequence[int]) -> Sequence[int]:
-    """Choose devices: first those of the pod's init containers, then free ones; InputError if too few are free."""
+    """Return `count` devices: first those of the pod's init containers, then free ones. InputError if too few."""
     reused_devices = sorted(reusable)[:count]
     needed_count = count - len(reused_devices)
     if len(free_devices) < needed_count:
-        numbers = f"Requested: {needed_count}, Available: {len(free_devices)}"
-        raise InputError(f"requested number of devices unavailable for {resource}. {numbers}")
+        counts_text = f"Requested: {needed_count}, Available: {len(free_devices)}"
+        raise InputError(f"requested number of devices unavailable for {resource}. {counts_text}")
     return [*reused_devices, *free_devices[:needed_count]]

@@ -35,7 +35,7 @@ _STATUS_FIELDS = ("initContainerStatuses", "containerStatuses")
 
 
 class ContainerRole(Enum):
-    """The role of a container in its pod."""
+    """Whether a container is an init container, a sidecar or a main container."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -43,33 +43,33 @@ class ContainerRole(Enum):
 
 
 class PodContainer(NamedTuple):
-    """A container of a pod, with its role and its most recent runs, the oldest first."""
+    """A container of a pod, with its role and its most recent starts (runs), the oldest first."""
 
     spec: Mapping[str, Any]
     role: ContainerRole
     runs: Sequence[ObservedRun]
     #: The number of the current sandbox.
-    sandbox: int
+    sandbox_number: int
     #: The container's entry in the pod's status; empty if there is none.
-    reported: Mapping[str, Any]
+    status: Mapping[str, Any]
     #: The image pulls for this container, the oldest first.
     images: Sequence[ObservedRun] = ()
 
     @property
     def name(self) -> str:
-        """The container's name."""
+        """The name of the container in the pod's spec."""
         name: str = self.spec["name"]
         return name
 
     @property
     def last_run(self) -> ObservedRun | None:
-        """The container's last run; None before the first one."""
+        """The container's last start; None if it was never started."""
         return self.runs[-1] if self.runs else None
 
     @property
     def current_run(self) -> ObservedRun | None:
-        """The last run in the current sandbox, or None: in a new sandbox all containers start again."""
-        return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
+        """The container's last start in the pod's current sandbox; None if it was not started there yet."""
+        return self.runs[-1] if self.runs and self.runs[-1].sandbox_number == self.sandbox_number else None
 
     @property
     def is_alive(self) -> bool:
@@ -78,7 +78,7 @@ class PodContainer(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether the next container may start: a sidecar has started, or an init container has succeeded."""
+        """Whether the pod's next container may start: this sidecar has started, or this init container succeeded."""
         run = self.current_run
         if run is None:
             return False
@@ -86,15 +86,15 @@ class PodContainer(NamedTuple):
 
     @property
     def next_attempt(self) -> int:
-        """The attempt number of the next run; derived from the pod's status if earlier runs were deleted."""
+        """The number of the container's next start; computed from the pod's status if earlier starts were deleted."""
         if self.last_run is not None:
             return self.last_run.attempt + 1
-        has_run = self.reported.get("containerID") or self.reported.get("lastState")
-        return int(self.reported.get("restartCount", 0)) + 1 if has_run else 0
+        has_run = self.status.get("containerID") or self.status.get("lastState")
+        return int(self.status.get("restartCount", 0)) + 1 if has_run else 0
 
 
 class PodState(NamedTuple):
-    """A pod, its sandbox, and its containers with their runs."""
+    """The observed state of a pod: its sandbox, and its containers with their starts."""
 
     pod: Obj
     sandbox: ObservedRun | None
@@ -104,33 +104,33 @@ class PodState(NamedTuple):
     next_sandbox: int
 
     def with_role(self, role: ContainerRole) -> Iterator[PodContainer]:
-        """Yield the containers with a role, in the order of the pod's spec."""
+        """Yield the init containers, sidecars or main containers, in the order of the pod's spec."""
         return (container for container in self.containers if container.role is role)
 
     def live_containers(self) -> Sequence[PodContainer]:
-        """Return the containers that run or are starting."""
+        """Return those of the pod's containers that run or are starting."""
         return [container for container in self.containers if container.is_alive]
 
     @property
     def restart_policy(self) -> str:
-        """The pod's restart policy."""
+        """The restartPolicy of the pod (default: Always)."""
         policy: str = self.pod["spec"].get("restartPolicy", "Always")
         return policy
 
 
 def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
-    """Return the observed state of a pod, computed from its runs and its status."""
+    """Return the observed state of a pod, computed from its Run objects and its status."""
     observed_runs = [run_of(run) for run in runs]
     sandbox = next((run for run in observed_runs if not run.container and not run.image_for), None)
-    last_sandbox = max((run.sandbox for run in observed_runs), default=-1)
-    number = last_sandbox + 1 if sandbox is None else sandbox.sandbox
+    last_sandbox = max((run.sandbox_number for run in observed_runs), default=-1)
+    sandbox_number = last_sandbox + 1 if sandbox is None else sandbox.sandbox_number
     runs_by_container, statuses, spec = group_runs_by_container(observed_runs), statuses_by_name(pod), pod["spec"]
     images = group_pulls_by_container(observed_runs)
 
     def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
         name: str = entry["name"]
         own_runs = runs_by_container.get(name, ())
-        return PodContainer(entry, role, own_runs, number, statuses.get(name) or {}, images.get(name, ()))
+        return PodContainer(entry, role, own_runs, sandbox_number, statuses.get(name) or {}, images.get(name, ()))
 
     init_containers = [
         container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
@@ -168,7 +168,7 @@ EVICTED: Final = "Evicted"
 
 
 class PodTermination(NamedTuple):
-    """The time, grace period and reason of a pod's termination."""
+    """The termination of a pod: when it was requested, the grace period, and the reason."""
 
     #: When the termination was requested; stop requests before that time have another cause.
     since: Instant
@@ -180,7 +180,7 @@ class PodTermination(NamedTuple):
 
 
 class ContainerStop(NamedTuple):
-    """A run to stop, the stop request, and the message of the Killing Event."""
+    """A container start to stop, with the stop request and the message of the Killing Event."""
 
     run: ObservedRun
     stop: StopRequest
@@ -188,7 +188,7 @@ class ContainerStop(NamedTuple):
 
 
 class PodStopPlan(NamedTuple):
-    """The runs to stop now, and when to stop the remaining containers; `is_over` if no container is alive."""
+    """Which containers of a pod to stop now, and when to stop the others; `is_over` if no container is alive."""
 
     stops: list[ContainerStop]
     next_check_at: Instant | None
@@ -196,7 +196,7 @@ class PodStopPlan(NamedTuple):
 
 
 def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
-    """Return the termination of a deleted pod, one over its deadline or with a full volume; None for other pods."""
+    """Return the termination of a pod that is deleted, over its deadline or over a volume's size limit; else None."""
     pod = pod_state.pod
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
@@ -204,9 +204,9 @@ def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
     expires_at = deadline_of(pod)
     if expires_at is not None and expires_at <= now:
         return graceful_termination(pod, expires_at)._replace(reason=DEADLINE_EXCEEDED, message=DEADLINE_MESSAGE)
-    excess = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
-    if excess:
-        return PodTermination(excess["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, excess["volume"]))
+    exceeded = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
+    if exceeded:
+        return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, exceeded["volume"]))
     return None
 
 
@@ -217,35 +217,35 @@ def _volume_limit_message(pod: Obj, name: str) -> str:
 
 
 def graceful_termination(pod: Obj, start_time: Instant) -> PodTermination:
-    """Return a termination of a pod with the grace period in its spec."""
+    """Return a termination of a pod, requested at `start_time`, with the grace period in the pod's spec."""
     return PodTermination(start_time, pods.grace_period(pod))
 
 
 def deadline_of(pod: Obj) -> Instant | None:
-    """Return when a pod's activeDeadlineSeconds end; None if it has no deadline or has not started."""
+    """Return when a pod exceeds its activeDeadlineSeconds; None if it has none or has not started."""
     seconds, start_time = pod["spec"].get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
     return None if seconds is None or start_time is None else parse_time(start_time) + seconds * SECOND
 
 
 def containers_to_stop(pod_state: PodState, termination: PodTermination, now: Instant) -> PodStopPlan:
-    """Return which containers of a terminating pod to stop now, and when to stop the rest."""
+    """Return which containers of a terminating pod to stop now (sidecars last), and when to stop the others."""
     live_containers = pod_state.live_containers()
     stop_by = _termination_start(pod_state, termination, now) + termination.grace * SECOND
     non_sidecars = [container for container in live_containers if container.role is not ContainerRole.SIDECAR]
     containers = (non_sidecars or live_containers[-1:]) if now < stop_by else live_containers
-    seconds = max(GRACE_MIN, -(-(stop_by - now) // SECOND))
-    stops = list(_stop_requests(containers, StopRequest(now, seconds), max(GRACE_MIN, termination.grace)))
+    grace_seconds = max(GRACE_MIN, -(-(stop_by - now) // SECOND))
+    stops = list(_stop_requests(containers, StopRequest(now, grace_seconds), max(GRACE_MIN, termination.grace)))
     return PodStopPlan(stops, stop_by if len(containers) < len(live_containers) else None, not live_containers)
 
 
 def _termination_start(pod_state: PodState, termination: PodTermination, now: Instant) -> Instant:
-    """Return when the first container was stopped for this termination; `now` if none was stopped yet."""
+    """Return when the first container of a pod was stopped for this termination; `now` if none was stopped yet."""
     last_runs = (container.last_run for container in pod_state.containers)
     return min((run.stop.at for run in last_runs if run and run.stop and run.stop.at >= termination.since), default=now)
 
 
 def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
-    """Yield stop requests for containers that have none, or one with a longer grace period than now allowed."""
+    """Yield the stops of containers without a stop request, or with one whose grace period (seconds) is too long."""
     for container in containers:
         run = container.last_run
         assert run is not None, f"container {container.name} is alive but has no run"
@@ -265,7 +265,7 @@ SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 
 
 class ContainerStart(NamedTuple):
-    """A container to start, with the attempt number and its consecutive early restarts."""
+    """A container to start, with the number of the start and of consecutive early restarts before it."""
 
     container: PodContainer
     attempt: int
@@ -273,7 +273,7 @@ class ContainerStart(NamedTuple):
 
 
 class PodActions(NamedTuple):
-    """The actions that are due for a pod, and when to compute them again."""
+    """What the kubelet must do for a pod now (containers to start and stop), and when to compute that again."""
 
     starts: Sequence[ContainerStart] = ()
     stops: Sequence[ContainerStop] = ()
@@ -287,7 +287,7 @@ class PodActions(NamedTuple):
 
 
 def compute_pod_actions(pod_state: PodState, now: Instant) -> PodActions:
-    """Return the due actions for an admitted pod that has not ended."""
+    """Return the containers to start and stop now for a pod that the kubelet has accepted and that has not ended."""
     termination = termination_of(pod_state, now)
     if termination is not None:
         return stop_actions(pod_state, termination, now)
@@ -300,13 +300,13 @@ def compute_pod_actions(pod_state: PodState, now: Instant) -> PodActions:
 
 
 def stop_actions(pod_state: PodState, termination: PodTermination, now: Instant) -> PodActions:
-    """Return the actions that stop all containers of a pod in order."""
+    """Return the stops that are due now to end all containers of a pod, sidecars last."""
     plan = containers_to_stop(pod_state, termination, now)
     return PodActions(stops=plan.stops, has_ended=plan.is_over, next_check_at=plan.next_check_at)
 
 
 def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, now: Instant) -> PodActions:
-    """Return the actions for a pod without a live sandbox: stop its containers, then create a new sandbox.
+    """Return the actions for a pod whose sandbox is missing: stop its containers, then create a sandbox.
 
     The pod ends instead if its restart policy forbids a restart or its containers have succeeded.
     """
@@ -322,7 +322,7 @@ def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, n
 
 
 def _has_finished_without_sandbox(pod_state: PodState) -> bool:
-    """Report whether a pod without sandbox has ended: restarts are forbidden, or its containers have succeeded."""
+    """Report whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
     if pod_state.restart_policy == "Never":
         return any(container.runs for container in pod_state.containers)
     last_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
@@ -336,14 +336,14 @@ def _running_actions(pod_state: PodState, now: Instant) -> PodActions:
         if run is not None and not run.is_alive and run.exit_code != 0 and policy == "Never":
             return stop_actions(pod_state, graceful_termination(pod, run.ended_at), now)
     main_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
-    if all(run and not run.is_alive and not _restarts(ContainerRole.MAIN, run, policy) for run in main_runs):
+    if all(run and not run.is_alive and not _will_restart(ContainerRole.MAIN, run, policy) for run in main_runs):
         end_time = max(run.ended_at for run in main_runs if run)
         return stop_actions(pod_state, graceful_termination(pod, end_time), now)
     return _start_actions(pod_state, now)
 
 
 def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
-    """Return the containers that may run now.
+    """Return the containers that may run in the pod's current phase of initialization.
 
     These are the current init container with the sidecars before it, or all sidecars and main containers.
     """
@@ -352,18 +352,18 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
     if not init_containers or any(container.is_alive for container in main_containers):
         return [*sidecars, *main_containers]
-    position = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
-    if position is None:
+    current = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
+    if current is None:
         return init_containers[:1]
-    current_container = init_containers[position]
-    running_sidecars = [c for c in init_containers[:position] if c.role is ContainerRole.SIDECAR]
+    current_container = init_containers[current]
+    running_sidecars = [c for c in init_containers[:current] if c.role is ContainerRole.SIDECAR]
     if not current_container.is_done:
         return [*running_sidecars, current_container]
-    return [*running_sidecars, current_container, *(init_containers[position + 1 : position + 2] or main_containers)]
+    return [*running_sidecars, current_container, *(init_containers[current + 1 : current + 2] or main_containers)]
 
 
 def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
-    """Return the starts and restarts of containers that may run, and the stops after failed probes or hooks."""
+    """Return the container starts and restarts that are due, and the stops after failed probes or hooks."""
     policy = pod_state.restart_policy
     starts: list[ContainerStart] = []
     stops: list[ContainerStop] = []
@@ -375,7 +375,7 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
             starts.append(ContainerStart(container, container.next_attempt))
         elif run.is_alive:
             stops += _stops_after_failure(container, run, pod_state, now)
-        elif _restarts(container.role, run, policy):
+        elif _will_restart(container.role, run, policy):
             early_restarts = _restarts_in_row(run)
             delay = exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, early_restarts) if early_restarts else 0
             if run.ended_at + delay > now:
@@ -392,13 +392,13 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
 
 
 def _restarts_in_row(run: ObservedRun) -> int:
-    """Return how many consecutive early restarts preceded the end of a run; 0 if the run was long."""
+    """Return how many early restarts in a row led to this ended container start; 0 if the container ran long."""
     run_time = run.ended_at - run.started_at if run.started_at else 0
     return 0 if run_time > _BACKOFF_RESET_TIME else run.restarts_in_row
 
 
-def _restarts(role: ContainerRole, run: ObservedRun, policy: str) -> bool:
-    """Report whether a container restarts after this ended run, given its role and the restart policy."""
+def _will_restart(role: ContainerRole, run: ObservedRun, policy: str) -> bool:
+    """Report whether a container restarts after an ended start, given its role and the pod's restart policy."""
     if role is ContainerRole.SIDECAR:
         return True
     if role is ContainerRole.MAIN and policy == "Always":
@@ -409,14 +409,14 @@ def _restarts(role: ContainerRole, run: ObservedRun, policy: str) -> bool:
 def _stops_after_failure(
     container: PodContainer, run: ObservedRun, pod_state: PodState, now: Instant
 ) -> Iterable[ContainerStop]:
-    """Yield the stop of a container whose probe or postStart hook failed; nothing if none failed."""
+    """Yield the stop of a container if its liveness or startup probe or its postStart hook failed."""
     failure = run.status.get("failed")
     if not failure or run.stop is not None:
         return
     probe = (container.spec.get(f"{failure['probe']}Probe") or {}) if "probe" in failure else {}
     grace = probe.get("terminationGracePeriodSeconds")
-    seconds = pods.grace_period(pod_state.pod) if grace is None else min(grace, GRACE_MAX)
-    stop = StopRequest(now, max(GRACE_MIN, seconds), failure.get("message", ""))
+    grace_seconds = pods.grace_period(pod_state.pod) if grace is None else min(grace, GRACE_MAX)
+    stop = StopRequest(now, max(GRACE_MIN, grace_seconds), failure.get("message", ""))
     yield ContainerStop(run, stop, _failure_message(container, failure, pod_state.restart_policy))
 
 

@@ -1,4 +1,4 @@
-"""Run requests for pod sandboxes and containers, and the checks with which the kubelet rejects pods."""
+"""Requests to start pod sandboxes and containers (Run objects), and the checks by which the kubelet rejects pods."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ _PORT_MAX: Final = 65535
 
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return a container's probes by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
+    """Return a container's probes by kind (`startup`, `liveness`, `readiness`). ContainerError if a port is unknown."""
     probes = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
     for name, probe in probes.items():
         if not any(probe.get(action) for action in ("exec", *_HANDLER_DEFAULTS)):
@@ -87,7 +87,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return a container's lifecycle hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
+    """Return a container's lifecycle hooks by kind (`postStart`, `preStop`). ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     hooks = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
     return {key: {**_without_nulls(hook), **_handlers(hook, container, f"{key} hook")} for key, hook in hooks.items()}
@@ -98,7 +98,7 @@ def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _handlers(fields: Mapping[str, Any], container: Mapping[str, Any], owner: str) -> dict[str, Mapping[str, Any]]:
-    """Return the httpGet, grpc and tcpSocket handlers of a probe or hook, with defaults and a numeric port."""
+    """Return the network handlers of a probe or hook by type, with defaults and with port names resolved."""
     return {
         action: {
             **defaults,
@@ -111,15 +111,15 @@ def _handlers(fields: Mapping[str, Any], container: Mapping[str, Any], owner: st
 
 
 def _resolve_port(port: int | str | None, container: Mapping[str, Any], owner: str) -> int:
-    number = port
+    port_number = port
     if isinstance(port, str):
         ports_by_name = {p["name"]: p["containerPort"] for p in container.get("ports") or () if p.get("name")}
-        number = ports_by_name.get(port, int(port) if port.isdecimal() and port.isascii() else None)
-    if number is None:
+        port_number = ports_by_name.get(port, int(port) if port.isdecimal() and port.isascii() else None)
+    if port_number is None:
         raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: port {port} not found")
-    if not 0 < int(number) <= _PORT_MAX:
-        raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: invalid port number: {number}")
-    return int(number)
+    if not 0 < int(port_number) <= _PORT_MAX:
+        raise errors.ContainerError(errors.CONFIG_ERROR, f"{owner}: invalid port number: {port_number}")
+    return int(port_number)
 
 
 _MESSAGE_PATH: Final = "/dev/termination-log"
@@ -127,13 +127,13 @@ _MESSAGE_POLICY: Final = "File"
 
 
 def accept_any_profile(_: str) -> str:
-    """Return '' for any seccomp profile: all profiles count as valid."""
+    """Return '' (no error) for any seccomp profile name."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The machine's settings for all pods, from `spec.local` of the Cluster object."""
+    """The settings of this machine for all pods, from `spec.local` of the Cluster object."""
 
     images: Sequence[ImageMapping] = ()
     #: The machine's directories that pods may mount as hostPath volumes.
@@ -141,7 +141,7 @@ class NodeSettings:
     #: The user of containers that specify none.
     default_user: security.ContainerUser = security.ROOT
     #: The maximum number of processes of a container.
-    pids: int = 32768
+    processes_max: int = 32768
     #: The number and size of a container's log files, as the kubelet's containerLogMaxFiles and containerLogMaxSize.
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
@@ -157,15 +157,15 @@ class NodeSettings:
 
 
 class ResolvedImage(NamedTuple):
-    """The image mapping of a container, and the image's metadata if an engine provides it."""
+    """The configured replacement of a container's image, and the image's metadata if an engine provides it."""
 
-    row: ImageMapping
+    mapping: ImageMapping
     image: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerInputs:
-    """The inputs of a container that its pod provides: addresses, volumes, devices and the image."""
+    """What a container gets from its pod: addresses, volumes, devices and the image."""
 
     #: The pod's addresses, the primary one first.
     addresses: Sequence[str] = ()
@@ -178,7 +178,7 @@ class ContainerInputs:
 
 
 class ContainerRunSpec(NamedTuple):
-    """The spec of a container run, and its mounts."""
+    """The spec of a container start, and its volume mounts."""
 
     #: The complete spec, except that the mount sources are not yet resolved in the pod's directory.
     spec: dict[str, Any]
@@ -193,7 +193,7 @@ def build_container_run(
     settings: NodeSettings,
     reader: Reader,
 ) -> ContainerRunSpec:
-    """Return the spec of a container run; attempts are counted from 0. ContainerError if it cannot be created."""
+    """Return the spec of a container's start number `attempt` (from 0). ContainerError if it cannot be created."""
     name: str = container["name"]
     resolved_image = inputs.resolved_image or ResolvedImage(
         find_image_mapping(container.get("image") or "", settings.images), {}
@@ -203,7 +203,7 @@ def build_container_run(
     devices = inputs.devices.get(name, ContainerDevices())
     variables = {**devices.variables, **environment(pod, container, inputs.addresses, reader)}
     mounts = mounts_of(container, variables, inputs.volumes)
-    metadata, context = pod["metadata"], container.get("securityContext") or {}
+    metadata, security_context = pod["metadata"], container.get("securityContext") or {}
     spec: dict[str, Any] = {
         "kind": "container",
         "pod": {"uid": metadata["uid"], "namespace": metadata.get("namespace") or "", "name": metadata["name"]},
@@ -215,11 +215,11 @@ def build_container_run(
         "stdin": bool(container.get("stdin")),
         "stdinOnce": bool(container.get("stdinOnce")),
         "tty": bool(container.get("tty")),
-        "mounts": [*_image_mounts(resolved_image.row), *(mount.row() for mount in mounts)],
-        "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),
-        **_resources(pod, container, settings.pids),
+        "mounts": [*_image_mounts(resolved_image.mapping), *(mount.row() for mount in mounts)],
+        "readOnlyRoot": bool(security_context.get("readOnlyRootFilesystem")),
+        **_resource_amounts(pod, container, settings.processes_max),
         "seccomp": seccomp,
-        "procMount": context.get("procMount") or "Default",
+        "procMount": security_context.get("procMount") or "Default",
         "devices": list(devices.paths),
         "network": "node" if pod["spec"].get("hostNetwork") else "pod",
         "probes": probes_of(container),
@@ -232,7 +232,7 @@ def build_container_run(
 
 
 def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
-    """Return the mount of a mapped image's working directory; empty if it has none."""
+    """Return the mount of the working directory that replaces an image's one; empty if none is configured."""
     folder = mapping.working_dir
     return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
 
@@ -240,7 +240,7 @@ def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
 def _image_fields(
     pod: Obj, container: Mapping[str, Any], resolved_image: ResolvedImage, default_user: security.ContainerUser
 ) -> dict[str, Any]:
-    """Return the fields of the run spec for a container's image, working directory, user and stop signal."""
+    """Return the fields of a container's Run spec that depend on its image: image, directory, user, stop signal."""
     mapping, image = resolved_image
     name, folder = container.get("image") or "", container.get("workingDir")
     if not mapping.engine:
@@ -261,7 +261,7 @@ def _image_fields(
 
 
 def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
-    """Return the container's command line, completed from the image's command and arguments.
+    """Return a container's command line, with the image's command and arguments as defaults.
 
     The image's arguments apply only with the image's command. If the image has no command, the container's arguments
     are the command line. Source: containerd (internal/cri/server: WithProcessArgs).
@@ -277,7 +277,7 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
 
 
 def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
-    """Return the variable HOSTNAME of a pod; empty for a pod on the host network, whose hostname the shim sets."""
+    """Return the variable HOSTNAME of a pod; empty on the host network, where the machine's hostname is used later."""
     if pod["spec"].get("hostNetwork"):
         return {}
     try:
@@ -286,25 +286,25 @@ def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
         raise errors.ContainerError(errors.CONFIG_ERROR, str(error)) from error
 
 
-def _resources(pod: Obj, container: Mapping[str, Any], pids: int) -> dict[str, Mapping[str, int | None]]:
-    """Return a container's limits and requests; a limit defaults to the pod's limit, a request to the limit."""
+def _resource_amounts(pod: Obj, container: Mapping[str, Any], pids_max: int) -> dict[str, Mapping[str, int | None]]:
+    """Return a container's resource limits and requests; limits default to the pod's, requests to the limits."""
     resources: Mapping[str, Any] = container.get("resources") or {}
     limits: Mapping[str, Any] = resources.get("limits") or {}
     pod_limits: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}
     cpu, memory = (_parse_amount(name, limits) or _parse_amount(name, pod_limits) for name in ("cpu", "memory"))
     cpu_request = _parse_amount("cpu", resources.get("requests") or {}) or _parse_amount("cpu", limits)
-    return {"limits": {"cpu": cpu, "memory": memory, "pids": pids}, "requests": {"cpu": cpu_request}}
+    return {"limits": {"cpu": cpu, "memory": memory, "pids": pids_max}, "requests": {"cpu": cpu_request}}
 
 
 def _parse_amount(name: str, amounts: Mapping[str, Any]) -> int | None:
-    """Return a resource quantity in millicores or bytes; None if it is unset or zero, which means no limit."""
+    """Return the quantity of resource `name` in millicores or bytes; None (no limit) if it is unset or zero."""
     return meta.amount(name, amounts[name]) or None if name in amounts else None
 
 
 # Kubelet admission rejects pods that do not fit: no free devices or resources, or an unmatched node selector.
 #
 # The scheduler has checked this already. Pods fail here if another client bound them or if their node has changed.
-# A pod that ran before a restart of the platform is not checked again. Sources: pkg/kubelet/lifecycle (predicate.go),
+# A pod that ran before a restart of batchyard is not checked again. Sources: pkg/kubelet/lifecycle (predicate.go),
 # pkg/scheduler (AdmissionCheck), pkg/kubelet/cm/topologymanager (the messages about insufficient devices).
 
 
@@ -314,7 +314,7 @@ _OS_LABEL: Final = "kubernetes.io/os"
 
 
 class KubeletRejection(NamedTuple):
-    """The reason and message of a pod that the kubelet rejects."""
+    """The reason and message with which the kubelet rejects a pod bound to its node."""
 
     #: The reason in its status and in an Event of type Warning.
     reason: str
@@ -323,32 +323,32 @@ class KubeletRejection(NamedTuple):
 
     @property
     def status(self) -> dict[str, str]:
-        """The phase, reason and message of the rejected pod's status."""
+        """The phase, reason and message for the status of the rejected pod."""
         return {"phase": "Failed", "reason": self.reason, "message": f"Pod was rejected: {self.message}"}
 
 
 def allocate_or_reject(
-    pod: Obj, resource: str, numbers: Sequence[int], allocations: Mapping[str, Allocation]
+    pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation | KubeletRejection:
-    """Allocate devices to a pod's containers, or return the rejection of the pod if that fails.
+    """Assign devices to a pod's containers; return the assignment, or the pod's rejection if too few are free.
 
-    The parameters are those of batchyard.kubelet.local.node.allocation_of.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
     """
     try:
-        return allocate_devices(pod, resource, numbers, allocations)
+        return allocate_devices(pod, resource, healthy_devices, allocations)
     except errors.InputError as error:
         return KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
 
 def find_rejection(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> KubeletRejection | None:
-    """Return the first reason for a node to reject a pod, or None; `other_pods` are the node's live pods."""
+    """Return the first reason for which a node rejects a pod, or None; `other_pods` are the node's other live pods."""
     for rejection in _rejections(pod, node, other_pods):
         return rejection
     return None
 
 
 def _rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator[KubeletRejection]:
-    """Yield the reasons for a node to reject a pod, in the kubelet's order."""
+    """Yield all reasons for which a node rejects a pod, in the order in which the kubelet checks them."""
     yield from _system_rejections(pod, node)
     view, requested_pod = node_view(node), pod_view(pod)
     node_info = NodeInfo(view)
@@ -360,8 +360,8 @@ def _rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator[Kube
 
 def _system_rejections(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
     spec: Mapping[str, Any] = pod["spec"]
-    system = (pod["metadata"].get("labels") or {}).get(_OS_LABEL, "linux")
-    if system != "linux":
+    os_name = (pod["metadata"].get("labels") or {}).get(_OS_LABEL, "linux")
+    if os_name != "linux":
         message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
         yield KubeletRejection("PodOSSelectorNodeLabelDoesNotMatch", message)
     if (spec.get("os") or {}).get("name", "linux") != "linux":
@@ -373,7 +373,7 @@ def _system_rejections(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
 
 
 def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
-    """Yield a rejection per insufficient resource. Extended resources that the node does not have are ignored."""
+    """Yield a rejection for each resource of which too little is left, except unknown extended resources."""
     total = node.view.allocatable
     pod_requests = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
     for name in sorted(
@@ -382,8 +382,8 @@ def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletReject
     ):
         capacity, free_amount = total.get(name, 0), node.left.get(name, 0)
         if pod_requests[name] > free_amount:
-            amounts = f"requested: {pod_requests[name]}, used: {capacity - free_amount}, capacity: {capacity}"
-            yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
+            amounts_text = f"requested: {pod_requests[name]}, used: {capacity - free_amount}, capacity: {capacity}"
+            yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts_text}")
 
 
 def _scheduling_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
@@ -403,7 +403,7 @@ def _predicate_rejection(rule: str, reason: str) -> KubeletRejection:
 
 
 class RunRequests:
-    """Builds the run requests of a node from its settings and GPUs; `token` issues ServiceAccount tokens."""
+    """Builds a node's requests (Run objects) for sandboxes and containers; `token` issues ServiceAccount tokens."""
 
     def __init__(self, node: str, settings: NodeSettings, token: TokenIssuer, gpus: Sequence[Gpu] = ()) -> None:
         self._node = Key(NODE, "", node)
@@ -412,7 +412,7 @@ class RunRequests:
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
     def check_admission(self, pod: Obj, other_pods: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
-        """Return why this node rejects a pod; None if it admits the pod or the node's status is not known yet."""
+        """Return why this node rejects a pod; None if it accepts the pod or the Node has no status yet."""
         node = reader.get(self._node)
         if node is None or "status" not in node:
             return None
@@ -420,7 +420,7 @@ class RunRequests:
         return allocation if isinstance(allocation, KubeletRejection) else find_rejection(pod, node, other_pods)
 
     def _allocate_gpus(self, pod: Obj, reader: Reader) -> Allocation | KubeletRejection:
-        """Allocate GPUs to a pod's containers; the sandbox runs record the allocations of all pods."""
+        """Assign GPUs to a pod's containers; the current assignments are read from the Run objects of all sandboxes."""
         if not any(GPU in amounts for amounts in _resource_lists(pod)):
             return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and runs.run_of(run).is_alive]
@@ -428,25 +428,25 @@ class RunRequests:
         return allocate_or_reject(pod, GPU, list(self._gpus), allocations)
 
     def sandbox(self, pod_state: PodState, reader: Reader) -> Obj:
-        """Return the run request for a pod's next sandbox; VolumeError if a volume cannot be created."""
+        """Return the Run object that requests a pod's next sandbox. VolumeError if a volume cannot be created."""
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
         plans = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
         try:
-            names = hostname_of(pod, domain)
+            hostname = hostname_of(pod, domain)
         except errors.InputError as error:
             raise errors.VolumeError("", str(error)) from error
         gpus = self._allocate_gpus(pod, reader) if self._gpus else {}
         if isinstance(gpus, KubeletRejection):
             raise errors.VolumeError("", gpus.message)
-        searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
+        search_domains = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
             "kind": "sandbox",
             "sandbox": pod_state.next_sandbox,
-            "hostname": names.name,
-            "names": names.names,
+            "hostname": hostname.name,
+            "names": hostname.names,
             "network": "node" if pod["spec"].get("hostNetwork") else "pod",
-            "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
+            "searches": search_domains if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],
             "tmpfs": memory_volumes(plans),
             "limited": limited_volumes(plans),
@@ -455,7 +455,7 @@ class RunRequests:
         return runs.sandbox_run_request(pod, spec, plans)
 
     def refresh_sandbox(self, pod_state: PodState, reader: Reader, now: Instant) -> Obj | None:
-        """Return a pod's sandbox run with current volume files; None if a source cannot be read now."""
+        """Return the Run object of a pod's sandbox with current volume files; None if a source cannot be read now."""
         assert pod_state.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
         try:
             plans = volume_plans(pod_state.pod, VolumeSources(reader, self._token, self._settings.host_paths))
@@ -465,7 +465,7 @@ class RunRequests:
         return runs.with_volume_files(pod_state.sandbox, files, now)
 
     def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
-        """Return the run request for a container or for its image pull, or the image that the container waits for."""
+        """Return the Run object that requests a container or its image pull; ImageWait if the container must wait."""
         pod, sandbox, settings = pod_state.pod, pod_state.sandbox, self._settings
         assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:
@@ -482,13 +482,13 @@ class RunRequests:
             run_spec = build_container_run(pod, start.container.spec, start.attempt, inputs, settings, reader)
         except errors.ContainerError as error:
             return ImageWait(StartProblem(error.reason, error.message))
-        spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
+        spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox_number}
         return runs.container_run_request(pod, spec, run_spec.mounts, plans)
 
     def _container_gpus(self, sandbox: runs.ObservedRun, container: str) -> ContainerDevices:
-        """Return the GPUs that a pod's sandbox run records for a container."""
-        numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
-        return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
+        """Return the devices for a container's GPUs, which the Run object of the pod's sandbox records."""
+        gpu_numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
+        return gpu_devices([self._gpus[number] for number in gpu_numbers if number in self._gpus])
 
 
 def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
@@ -501,7 +501,7 @@ def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
 def node_settings(
     settings: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
 ) -> NodeSettings:
-    """Return the node settings from `spec.local` of a Cluster; `engines` are the usable container engines.
+    """Return this machine's settings from `spec.local` of a Cluster; `engines` are the usable container engines.
 
     `profile_fault` returns why a seccomp profile of this machine cannot be loaded, or ''.
     """

@@ -1,4 +1,4 @@
-"""Runs (starts of containers, sandboxes and image pulls): their observed state and the requests to create them."""
+"""Run objects (starts of containers, sandboxes and image pulls): their observed state, and requests for new ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ STARTING: Final = "Starting"
 
 
 class StopRequest(NamedTuple):
-    """A request to stop a run: when, with which grace period, and why."""
+    """A request to stop a container or sandbox: the time, the grace period in seconds, and the reason."""
 
     at: Instant
     #: The grace period in seconds before SIGKILL.
@@ -29,7 +29,7 @@ class StopRequest(NamedTuple):
 
 
 class ObservedRun(NamedTuple):
-    """One run of a container, sandbox or image pull, as an object. Its phase is Running, or Ready for a sandbox."""
+    """One container start, sandbox or image pull, as observed. Its phase is Running, or Ready for a sandbox."""
 
     obj: Obj
     #: The container's name; empty for a sandbox or an image pull.
@@ -40,35 +40,35 @@ class ObservedRun(NamedTuple):
 
     @property
     def image_for(self) -> str:
-        """The name of the container for which an image is pulled; empty if the run is no image pull."""
+        """The container for which an image is pulled; empty if this is no image pull."""
         return str(self.obj["spec"].get("for", ""))
 
     @property
     def phase(self) -> str:
-        """The phase of the run."""
+        """The phase of the container, sandbox or image pull, such as Running, Ready or Exited."""
         phase: str = self.status.get("phase") or STARTING
         return phase
 
     @property
     def is_alive(self) -> bool:
-        """Whether the run has not ended."""
+        """Whether the container, sandbox or image pull has not ended."""
         return self.phase != EXITED
 
     @property
     def exit_code(self) -> int:
-        """The exit code of an ended run; KeyError for other runs."""
+        """The exit code of the ended container or image pull; KeyError before its end."""
         code: int = self.status["exitCode"]
         return code
 
     @property
     def ended_at(self) -> Instant:
-        """When the run ended; KeyError if it has not ended."""
+        """When the container, sandbox or image pull ended; KeyError before its end."""
         at: Instant = self.status["finishedAt"]
         return at
 
     @property
     def started_at(self) -> Instant:
-        """When the run started; 0 if it never started."""
+        """When the container, sandbox or image pull started; 0 if it never did."""
         at: Instant = self.status.get("startedAt") or 0
         return at
 
@@ -83,28 +83,28 @@ class ObservedRun(NamedTuple):
         return "probe" in (self.status.get("failed") or {})
 
     @property
-    def sandbox(self) -> int:
-        """The number of the run's sandbox; for a sandbox its own number."""
+    def sandbox_number(self) -> int:
+        """The number of the sandbox in which this container ran; for a sandbox its own number."""
         return int(self.obj["spec"].get("sandbox", 0))
 
     @property
     def files_written_at(self) -> Instant:
-        """When the files of the pod's volumes were last written; only for a ready sandbox."""
+        """When the files in the pod's volumes were last written; only for a ready sandbox."""
         return int(self.obj.get("filesFrom", self.started_at))
 
     @property
     def address(self) -> str:
-        """The pod's address if its sandbox has its own network; otherwise empty."""
+        """The pod's IP address if the sandbox has its own network; otherwise empty."""
         return str(self.obj["spec"].get("address") or "").partition("/")[0]
 
     @property
     def restarts_in_row(self) -> int:
-        """The number of consecutive early restarts before this run, which determines the restart backoff."""
+        """The number of consecutive early restarts before this container start, which determines the backoff."""
         return int(self.obj["spec"].get("restartsInRow", 0))
 
 
 def run_of(obj: Obj) -> ObservedRun:
-    """Return the observed run for a Run object."""
+    """Return the start of a container or sandbox, or the image pull, that a Run object describes."""
     stop = obj.get("stop")
     return ObservedRun(
         obj,
@@ -116,7 +116,7 @@ def run_of(obj: Obj) -> ObservedRun:
 
 
 def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
-    """Group the image pulls among runs by container, the oldest first."""
+    """Group those of the runs that are image pulls by container, the oldest first."""
     groups: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda pull_run: int(pull_run.obj["spec"].get("number", 0))):
         if run.image_for:
@@ -125,7 +125,7 @@ def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequen
 
 
 def group_runs_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
-    """Group the container runs by container, the oldest first."""
+    """Group those of the runs that are container starts by container, the oldest first."""
     groups: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda observed_run: observed_run.attempt):
         if run.container:
@@ -136,38 +136,38 @@ def group_runs_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequenc
 def container_run_request(
     pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, VolumePlan]
 ) -> Obj:
-    """Return the Run object that requests a container start; the runtime resolves the sources of its mounts."""
+    """Return the Run object that requests a container start; the runtime makes its mount sources absolute."""
     return {**_new_run(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 
 def image_run_request(pod: Obj, spec: Mapping[str, Any]) -> Obj:
-    """Return the Run object that requests the pull of a container's image."""
+    """Return the Run object that requests the pull of an image for a container."""
     return _new_run(pod, f"{IMAGE_PULLS}/{spec['for']}/{spec['number']}", spec)
 
 
 def sandbox_run_request(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, VolumePlan]) -> Obj:
-    """Return the Run object that requests a pod's sandbox, with the volume plans."""
+    """Return the Run object that requests a pod's sandbox, with the contents of the pod's volumes."""
     return {**_new_run(pod, SANDBOX, spec), "volumes": plans}
 
 
 def with_stop_request(run: ObservedRun, stop: StopRequest) -> Obj:
-    """Return the Run object with a stop request."""
+    """Return the Run object of a container or sandbox, with a stop request added."""
     return {**run.obj, "stop": stop._asdict()}
 
 
 def with_volume_files(run: ObservedRun, plans: Mapping[str, VolumePlan], now: Instant) -> Obj:
-    """Return a sandbox's Run object with new volume files."""
+    """Return the Run object of a sandbox with new contents of volume files, written at `now`."""
     return {**run.obj, "volumes": plans, "filesFrom": now}
 
 
 def pod_of(run: Obj) -> Mapping[str, str]:
-    """Return the uid, namespace and name of a run's pod."""
+    """Return the uid, namespace and name of the pod to which a Run object belongs."""
     pod: Mapping[str, str] = run["spec"]["pod"]
     return pod
 
 
 def key_of_run(run: ObservedRun) -> Key:
-    """Return the key of a run's Run object."""
+    """Return the key (kind, namespace, name) of the Run object of a container start, sandbox or image pull."""
     return key_of(run.obj)
 
 

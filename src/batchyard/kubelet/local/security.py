@@ -1,4 +1,4 @@
-"""Security contexts: the user and seccomp profile of a container, and the rejection of unsupported settings.
+"""Security contexts: the user and seccomp profile of a container; unsupported settings are rejected.
 
 Containers run without capabilities and new privileges, in their own namespaces. Settings that require more are rejected
 instead of ignored. Sources: pkg/kubelet/kuberuntime/security_context_others.go; pkg/securitycontext
@@ -17,7 +17,7 @@ from batchyard.kubelet.local.names import pod_name
 #: RuntimeClass handlers that this node can replace: they require no stronger isolation.
 _SUPPORTED_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
 _APPARMOR_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
 class ContainerUser(NamedTuple):
@@ -31,13 +31,13 @@ ROOT: Final = ContainerUser(0, 0)
 
 
 def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
-    """Return the containers of a pod in start order."""
+    """Return all containers of a pod in start order, init containers first."""
     spec = pod["spec"]
     return [*(spec.get("initContainers") or ()), *spec["containers"]]
 
 
 def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> dict[str, int] | None:
-    """Return a container's user, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
+    """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
 
     ContainerError if the user would be root despite runAsNonRoot. Volume files always belong to the container's user,
     so membership in the fsGroup is not needed.
@@ -52,7 +52,7 @@ def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> d
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
-    """Return the user of a container as `uid` or `user:gid`; None for the user in the image's metadata, `image_user`.
+    """Return the user of an engine's container as `uid` or `user:gid`; None for `image_user`, the image's own.
 
     ContainerError if runAsNonRoot is set and the user is root or cannot be verified.
     """
@@ -71,19 +71,19 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> st
 
 
 def fs_group(pod: Obj) -> int | None:
-    """Return the fsGroup of a pod; None if it has none."""
-    group: int | None = (pod["spec"].get("securityContext") or _NOTHING).get("fsGroup")
+    """Return the fsGroup of a pod's security context; None if it has none."""
+    group: int | None = (pod["spec"].get("securityContext") or _EMPTY).get("fsGroup")
     return group
 
 
 def fs_user(pod: Obj) -> int | None:
-    """Return the runAsUser that all containers of a pod share; None if they have none or differ."""
+    """Return the runAsUser that all containers of a pod have in common; None if unset or different."""
     users = {_effective_setting(pod, container, "runAsUser") for container in containers_of(pod)}
     return users.pop() if len(users) == 1 else None
 
 
 def shared_group(pod: Obj) -> int | None:
-    """Return the group that owns non-public volume files for an engine's containers; None if the pod has none.
+    """Return the group id for a pod's non-public volume files in podman containers; None if the pod has none.
 
     This is the fsGroup, or else the pod's common runAsUser as a group id. In Kubernetes that user owns the token file;
     here all files belong to the user that runs the node.
@@ -101,9 +101,9 @@ def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, defaul
 
 
 def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
-    """Return a field of the container's security context, or else of the pod's security context."""
-    container_value = (container.get("securityContext") or _NOTHING).get(field)
-    return (pod["spec"].get("securityContext") or _NOTHING).get(field) if container_value is None else container_value
+    """Return a security context field of the container, or else of its pod."""
+    container_value = (container.get("securityContext") or _EMPTY).get(field)
+    return (pod["spec"].get("securityContext") or _EMPTY).get(field) if container_value is None else container_value
 
 
 def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
@@ -149,36 +149,36 @@ def _unsupported_in_pod(spec: Mapping[str, Any]) -> Iterator[str]:
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             yield field
-    context: Mapping[str, Any] = spec.get("securityContext") or _NOTHING
-    lists = {
-        "sysctls": [sysctl["name"] for sysctl in context.get("sysctls") or ()],
-        "supplementalGroups": [str(group) for group in context.get("supplementalGroups") or ()],
+    security_context: Mapping[str, Any] = spec.get("securityContext") or _EMPTY
+    lists_by_field = {
+        "sysctls": [sysctl["name"] for sysctl in security_context.get("sysctls") or ()],
+        "supplementalGroups": [str(group) for group in security_context.get("supplementalGroups") or ()],
     }
-    for field, names in lists.items():
+    for field, names in lists_by_field.items():
         if names:
             yield f"{field} {', '.join(names)}"
 
 
 def _unsupported_app_armor(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
-    profile = _effective_setting(pod, container, "appArmorProfile") or _NOTHING
+    profile = _effective_setting(pod, container, "appArmorProfile") or _EMPTY
     if profile.get("type", "RuntimeDefault") not in _APPARMOR_PROFILES:
         yield f"appArmorProfile of type {profile['type']}"
 
 
 def _unsupported_in_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
-    context: Mapping[str, Any] = container.get("securityContext") or _NOTHING
-    added: Sequence[str] = (context.get("capabilities") or _NOTHING).get("add") or ()
-    if context.get("privileged"):
+    security_context: Mapping[str, Any] = container.get("securityContext") or _EMPTY
+    added_capabilities: Sequence[str] = (security_context.get("capabilities") or _EMPTY).get("add") or ()
+    if security_context.get("privileged"):
         yield "privileged"
-    if added:
-        yield f"capabilities {', '.join(added)}"
-    if context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
+    if added_capabilities:
+        yield f"capabilities {', '.join(added_capabilities)}"
+    if security_context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
         yield "procMount Unmasked without hostUsers: false"
     if container.get("volumeDevices"):
         yield f"volumeDevices {', '.join(device['name'] for device in container['volumeDevices'])}"
-    if (container.get("resources") or _NOTHING).get("claims"):
+    if (container.get("resources") or _EMPTY).get("claims"):
         yield "resources.claims"
-    if (container.get("lifecycle") or _NOTHING).get("stopSignal", "SIGTERM") != "SIGTERM":
+    if (container.get("lifecycle") or _EMPTY).get("stopSignal", "SIGTERM") != "SIGTERM":
         yield f"stopSignal {container['lifecycle']['stopSignal']}"
     ports = [] if spec.get("hostNetwork") else container.get("ports") or ()
     host_ports = [p["hostPort"] for p in ports if p.get("hostPort")]

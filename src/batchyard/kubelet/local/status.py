@@ -1,4 +1,4 @@
-"""Pod status of the local kubelet, computed from a pod's runs.
+"""Pod status of the local kubelet, computed from the observed starts of the pod's containers.
 
 Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, getPhase), pkg/kubelet/status (status_manager.go:
 mergePodStatus, TerminatePod).
@@ -22,7 +22,7 @@ from batchyard.kubelet.simulated.pod_status import qos_class
 # UpdatePodStatus), pkg/kubelet/kuberuntime (doBackOff).
 
 
-UNKNOWN: Final = "ContainerStatusUnknown"
+LOST_REASON: Final = "ContainerStatusUnknown"
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
 _DELETED_TEXT: Final = "The container could not be located when the pod was deleted.  The container used to be Running"
 _KILLED_CODE: Final = 137
@@ -31,13 +31,13 @@ Statuses = Sequence[Mapping[str, Any]]
 
 
 class StartProblem(NamedTuple):
-    """The reason and message of the `waiting` state of a container that cannot start now."""
+    """Why a container cannot start now: the reason and message of its `waiting` state."""
 
     reason: str
     message: str
 
     def state(self) -> Mapping[str, Any]:
-        """Return the `waiting` state with this reason and message."""
+        """Return the container's `waiting` state with this reason and message."""
         return {"waiting": {field: text for field, text in self._asdict().items() if text}}
 
 
@@ -49,11 +49,11 @@ def container_status(
     *,
     is_starting: bool = False,
 ) -> dict[str, Any]:
-    """Return the status of a container; `problem` is why it cannot start, `backoff` its current restart delay.
+    """Return a container's status; `problem` is why it cannot start, `backoff` the current restart delay.
 
     The previous status is kept while the container is starting.
     """
-    run, reported_status = container.last_run, container.reported
+    run, reported_status = container.last_run, container.status
     waiting_problem = problem if backoff is None else crash_loop_problem(pod, container.name, backoff)
     if run is None:
         return _status_without_runs(container, pod, waiting_problem)
@@ -81,20 +81,20 @@ def container_status(
 
 
 def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
-    """Return the `terminated` state of a container whose exit code is unknown."""
-    return {"terminated": {"exitCode": _KILLED_CODE, "reason": UNKNOWN, "message": message}}
+    """Return a container's `terminated` state with an unknown exit code (137, ContainerStatusUnknown)."""
+    return {"terminated": {"exitCode": _KILLED_CODE, "reason": LOST_REASON, "message": message}}
 
 
-def crash_loop_problem(pod: Obj, container: str, wait: Duration) -> StartProblem:
-    """Return the CrashLoopBackOff problem of a container whose restart is delayed by `wait`."""
-    minutes, seconds = divmod(wait // SECOND, 60)
+def crash_loop_problem(pod: Obj, container: str, restart_delay: Duration) -> StartProblem:
+    """Return the reason CrashLoopBackOff, with its message, of a container whose restart is delayed."""
+    minutes, seconds = divmod(restart_delay // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
     message = f"back-off {text} restarting failed container={container} pod={full_name(pod)}"
     return StartProblem("CrashLoopBackOff", message)
 
 
 def full_name(pod: Obj) -> str:
-    """Format a pod's name, namespace and uid as in messages of the kubelet."""
+    """Format a pod's name, namespace and uid as `name_namespace(uid)`, as messages of the kubelet do."""
     metadata = pod["metadata"]
     return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
 
@@ -108,8 +108,8 @@ def _container_state(run: ObservedRun, waiting_problem: StartProblem | None, pod
 
 
 def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
-    """Return the status of a container without runs, based on its reported status."""
-    reported_status = container.reported
+    """Return the status of a container that has no starts on this node, based on its reported status."""
+    reported_status = container.status
     if reported_status and "terminated" in reported_status["state"]:
         return {**reported_status}
     last_state = reported_status.get("lastState") or {}
@@ -137,7 +137,7 @@ def _base_status(container: PodContainer) -> dict[str, Any]:
 
 
 def _image_fields(run: ObservedRun) -> Mapping[str, str]:
-    """Return the image and imageID fields as the engine resolved them; empty for an image mapped to this machine."""
+    """Return the image and imageID of a container's status; empty if files of this machine replace the image."""
     image: Mapping[str, str] = run.obj["spec"].get("image") or {}
     return {"image": image["resolved"], "imageID": image["digest"]} if "engine" in image else {}
 
@@ -149,8 +149,8 @@ def _mount_status(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
-    """Return the `terminated` state of an ended run."""
-    if run.status.get("reason") == UNKNOWN:
+    """Return the `terminated` state for an ended container start."""
+    if run.status.get("reason") == LOST_REASON:
         return unknown_state()
     reason = run.status.get("reason") or _termination_reason(run.exit_code)
     state: dict[str, Any] = {"exitCode": run.exit_code, "reason": reason}
@@ -158,12 +158,12 @@ def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
         state["signal"] = run.status["signal"]
     if run.status.get("message"):
         state["message"] = run.status["message"]
-    times = {"startedAt": format_time(run.started_at), "finishedAt": format_time(run.ended_at)}
-    return {"terminated": {**state, **times, "containerID": _container_id(run)}}
+    time_fields = {"startedAt": format_time(run.started_at), "finishedAt": format_time(run.ended_at)}
+    return {"terminated": {**state, **time_fields, "containerID": _container_id(run)}}
 
 
-def _termination_reason(code: int) -> str:
-    return "Error" if code else "Completed"
+def _termination_reason(exit_code: int) -> str:
+    return "Error" if exit_code else "Completed"
 
 
 def _container_id(run: ObservedRun) -> str:
@@ -180,21 +180,21 @@ _KUBELET_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready
 
 
 class PodConditionStatus(NamedTuple):
-    """The status of a pod condition, with reason and message."""
+    """The status, reason and message of a pod condition, without type and times."""
 
     is_true: bool
     reason: str = ""
     message: str = ""
 
     def to_condition(self, kind: str, old: Mapping[str, Any] | None, now: Instant) -> Mapping[str, Any]:
-        """Return the pod condition of type `kind`; the transition time of `old` is kept if the status is unchanged."""
+        """Return the pod condition of type `kind`; it keeps the transition time of `old` if its status is the same."""
         return pod_condition(kind, self.is_true, (self.reason, self.message), old, now)
 
 
 def conditions_of(
     pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
 ) -> list[Mapping[str, Any]]:
-    """Return a pod's conditions: those of other controllers, then the kubelet's; `statuses` are of all containers."""
+    """Return a pod's conditions: those of other controllers, then the kubelet's (`statuses`: of all containers)."""
     pod = pod_state.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready = _containers_ready_condition(pod_state, statuses, phase)
@@ -215,7 +215,7 @@ def conditions_of(
 
 
 def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
-    """Return the conditions of a rejected pod."""
+    """Return the conditions of a pod that the kubelet rejects: Ready and ContainersReady are False."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     failed_condition = PodConditionStatus(False, "PodFailed")
     unready = [failed_condition.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")]
@@ -230,24 +230,24 @@ def _containers_ready_condition(pod_state: PodState, statuses: Statuses, phase: 
     if phase in {SUCCEEDED, FAILED}:
         return PodConditionStatus(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
     is_ready = {status["name"]: status["ready"] for status in statuses}
-    unready = [
+    unready_names = [
         container.name
         for container in pod_state.containers
         if container.role is not ContainerRole.INIT and not is_ready[container.name]
     ]
-    if unready:
-        message = f"containers with unready status: {_format_names(unready)}"
+    if unready_names:
+        message = f"containers with unready status: {_format_names(unready_names)}"
         return PodConditionStatus(False, "ContainersNotReady", message)
     return PodConditionStatus(True)
 
 
 def _ready_condition(pod: Obj, containers_ready: PodConditionStatus) -> PodConditionStatus:
     """Return the Ready condition: true if the containers are ready and all readiness gates are true."""
-    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-    if not containers_ready.is_true or not gates:
+    gate_types = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
+    if not containers_ready.is_true or not gate_types:
         return containers_ready
     messages: list[str] = []
-    for gate in gates:
+    for gate in gate_types:
         gate_condition = find_condition(pod, gate)
         if gate_condition is None:
             messages.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
@@ -264,24 +264,24 @@ def _initialized_condition(pod_state: PodState, statuses: Statuses, phase: str) 
         return PodConditionStatus(True)
     status_fields = {ContainerRole.INIT: "ready", ContainerRole.SIDECAR: "started"}
     init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
-    incomplete = [
+    incomplete_names = [
         container.name
         for container in init_containers
         if not statuses_by_name[container.name].get(status_fields[container.role])
     ]
-    if incomplete:
-        message = f"containers with incomplete status: {_format_names(incomplete)}"
+    if incomplete_names:
+        message = f"containers with incomplete status: {_format_names(incomplete_names)}"
         return PodConditionStatus(False, "ContainersNotInitialized", message)
     return PodConditionStatus(True)
 
 
 def _format_names(names: Iterable[str]) -> str:
-    """Format names as Go prints a list."""
+    """Format names as Go prints a list, such as `[a b]`."""
     return f"[{' '.join(names)}]"
 
 
 class StatusInputs(NamedTuple):
-    """The inputs from which a pod's status is computed."""
+    """What a pod's status is computed from: observed state, due actions, start problems and the node's address."""
 
     pod_state: PodState
     actions: PodActions
@@ -323,8 +323,8 @@ def status_of(inputs: StatusInputs, now: Instant) -> dict[str, Any]:
 def rejected_pod_status(pod: Obj, rejection: Mapping[str, Any], now: Instant) -> dict[str, Any]:
     """Return the status of a pod that the kubelet rejects. Source: rejectPod in pkg/kubelet."""
     old = pod.get("status") or {}
-    times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
-    return {**old, **rejection, **times, "conditions": conditions_of_rejected(pod, now)}
+    start_fields = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
+    return {**old, **rejection, **start_fields, "conditions": conditions_of_rejected(pod, now)}
 
 
 def _container_statuses(inputs: StatusInputs, roles: Sequence[ContainerRole]) -> list[dict[str, Any]]:
@@ -357,7 +357,7 @@ def _pod_addresses(inputs: StatusInputs, old: Mapping[str, Any]) -> Mapping[str,
 def _phase_and_reason(
     inputs: StatusInputs, init_statuses: Statuses, main_statuses: Statuses, now: Instant
 ) -> tuple[str, Mapping[str, str]]:
-    """Return the phase of a pod, and the status fields `reason` and `message` if a termination sets them."""
+    """Return a pod's phase, and the status fields `reason` and `message` that a deadline or eviction sets."""
     pod = inputs.pod_state.pod
     if is_terminal(pod):
         return pod["status"]["phase"], {}
@@ -391,14 +391,14 @@ def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses:
 
 
 def _exit_code(status: Mapping[str, Any]) -> int | None:
-    """Return the exit code in a container status; None if the container runs or has never ended."""
+    """Return the exit code of a container's last end; None if it runs now or has never ended."""
     state = status["state"]
     termination = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
     return termination["exitCode"] if termination else None
 
 
 def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> tuple[Statuses, Statuses]:
-    """Return the final container statuses: each container that may have started becomes terminated."""
+    """Return an ended pod's container statuses: each container that may have started becomes `terminated`."""
     if not init_statuses or _has_initialized(pod_state, init_statuses, main_statuses):
         main_statuses = [_as_terminated(status) for status in main_statuses]
     last_started = max((number for number, status in enumerate(init_statuses) if _has_started(status)), default=0)

@@ -42,7 +42,7 @@ from batchyard.kubelet.local.security import containers_of, fs_group, shared_gro
 
 
 class VolumeFile(NamedTuple):
-    """The content and mode of a file in a volume."""
+    """The content and permission bits of a file in a volume."""
 
     content: bytes
     mode: int
@@ -50,7 +50,7 @@ class VolumeFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VolumeFiles:
-    """The plan of a volume with files, which are read-only for containers and refreshed when their sources change."""
+    """A configMap, secret, downwardAPI or projected volume to create: read-only files, updated when sources change."""
 
     files: Mapping[str, VolumeFile]
     #: Directories in the volume where containers mount other volumes.
@@ -61,7 +61,7 @@ class VolumeFiles:
 
 @dataclass(frozen=True, slots=True)
 class EmptyDirPlan:
-    """The plan of an emptyDir volume, which exists as long as its pod."""
+    """An emptyDir volume to create; it exists as long as its pod."""
 
     #: Whether the volume is in memory (tmpfs).
     is_memory: bool = False
@@ -72,7 +72,7 @@ class EmptyDirPlan:
 
 @dataclass(frozen=True, slots=True)
 class HostPathPlan:
-    """The plan of a hostPath volume: a file or directory of the machine."""
+    """A hostPath volume to create: a file or directory of the machine."""
 
     path: str
     #: The hostPath type; '' for anything.
@@ -85,7 +85,7 @@ VolumePlan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
 
 
 class Mount(NamedTuple):
-    """The mount of a volume, or of a subPath of it, in a container. Mount propagation is not supported.
+    """A volume, or a subPath of it, that is mounted in a container. Mount propagation is not supported.
 
     Source: pkg/kubelet/kubelet_pods.go (makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
     """
@@ -101,16 +101,16 @@ class Mount(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The path of the mounted file or directory, relative to the pod's directory or absolute."""
+        """The path of the mounted file or directory: absolute on the machine, or relative to the pod's directory."""
         return posixpath.join(self.folder, self.sub_path) if self.sub_path else self.folder
 
     def row(self, source: str | None = None) -> dict[str, Any]:
-        """Return the mount in the format of a run's spec, optionally with a resolved source."""
+        """Return the mount in the format of a container's Run spec; `source` replaces the mount's own source."""
         return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
 
 
 def mounts_of(container: Mapping[str, Any], env: Mapping[str, str], plans: Mapping[str, VolumePlan]) -> list[Mount]:
-    """Return the volume mounts of a container, outer ones first; ContainerError if one is invalid.
+    """Return a container's volume mounts, outer ones first. ContainerError if one is invalid.
 
     `env` are the container's environment variables, `plans` the pod's volumes.
     """
@@ -142,7 +142,7 @@ def _resolve_mount(
 
 
 def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Return the normalized subPath of a mount; InputError if it is absolute or contains '..'."""
+    """Return the subPath of a volume mount in normal form. InputError if it is absolute or contains '..'."""
     path: str = mount.get("subPath") or ""
     if mount.get("subPathExpr"):
         path, missing_names = expand_path(mount["subPathExpr"], variables)
@@ -172,7 +172,7 @@ _SUPPORTED_TYPES: Final = "emptyDir, configMap, secret, downwardAPI, projected a
 
 
 class VolumeSources(NamedTuple):
-    """The inputs of volume contents: the object reader, the token issuer, and the allowed hostPath directories."""
+    """What volume contents are made from: an object reader, a token issuer, and the allowed hostPath directories."""
 
     reader: Reader
     token: TokenIssuer
@@ -181,12 +181,12 @@ class VolumeSources(NamedTuple):
 
 
 def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
-    """Return the plan of each volume of a pod, by name; VolumeError for the first one that cannot be created."""
+    """Return what to create for each volume of a pod, by name. VolumeError if one cannot be created."""
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
 def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[str, VolumePlan]:
-    """Return the volume plans without contents, for a pod whose sandbox already has its volumes.
+    """Return a pod's volumes by name, without file contents, since the pod's sandbox has created them.
 
     `host_paths` are the machine's directories that pods may mount as hostPath volumes.
     """
@@ -201,7 +201,7 @@ def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str])
 
 
 def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
-    """Return the plan of one volume; VolumeError if it cannot be created or its type is not supported."""
+    """Return what to create for one volume. VolumeError if it cannot be created or its type is not supported."""
     name: str = volume["name"]
     try:
         return _build_plan(pod, volume, sources)
@@ -234,13 +234,13 @@ def _volume_type(volume: Mapping[str, Any]) -> str:
 
 
 def memory_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
-    """Return the emptyDir volumes in memory with their sizes, in the format of a sandbox's spec."""
+    """Return the emptyDir volumes with medium Memory and their sizes, in the format of a sandbox's spec."""
     empty_dirs = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items()]
 
 
 def limited_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
-    """Return the emptyDir volumes on disk that have a size limit, in the format of a sandbox's spec."""
+    """Return the emptyDir volumes on disk that have a size limit, with the limit, in the format of a sandbox's spec."""
     empty_dirs = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and not plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items() if plan.size_bytes]
 
@@ -248,15 +248,15 @@ def limited_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
 def _projected_files(
     projected_sources: Iterable[Mapping[str, Any]], pod: Obj, sources: VolumeSources, mode: int
 ) -> dict[str, VolumeFile]:
-    """Return the files of a projected volume; one InputError reports the errors of all sources."""
+    """Return a projected volume's files by path. One InputError reports the errors of all its sources."""
     files: dict[str, VolumeFile] = {}
-    failures: list[str] = []
+    error_messages: list[str] = []
     for projected_source in projected_sources:
         try:
             files.update(_projected_source_files(projected_source, pod, sources, mode))
         except InputError as error:
-            failures.append(str(error))
-    _raise_errors(failures)
+            error_messages.append(str(error))
+    _raise_errors(error_messages)
     return files
 
 
@@ -271,9 +271,9 @@ def _projected_source_files(
     return _FILE_SOURCES[kind](projected_source[kind], pod, sources, mode)
 
 
-def _raise_errors(failures: Sequence[str]) -> None:
-    """Raise InputError with all error messages, in the format of Go's aggregate errors; do nothing without errors."""
-    messages = list(dict.fromkeys(failures))
+def _raise_errors(error_messages: Sequence[str]) -> None:
+    """Raise one InputError for several messages, formatted as a Go error list; do nothing without messages."""
+    messages = list(dict.fromkeys(error_messages))
     if messages:
         raise InputError(messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]")
 
@@ -287,7 +287,7 @@ def _config_map_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSource
 
 
 def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return the files of a Secret, named by `secretName` in a volume and by `name` in a projected source."""
+    """Return the files of a Secret by path; volumes name the Secret by `secretName`, projected sources by `name`."""
     name = source.get("secretName") or source.get("name") or ""
     config = find_secret(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
@@ -296,8 +296,8 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
 
 
 def _entry_files(source: Mapping[str, Any], config: ConfigData | None, mode: int, error: str) -> dict[str, VolumeFile]:
-    """Return the entries of a ConfigMap or Secret as files: those in `items`, or all; InputError for a missing key."""
-    contents: Mapping[str, bytes] = config.contents if config is not None else {}
+    """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError for a missing key."""
+    contents: Mapping[str, bytes] = config.file_contents if config is not None else {}
     if not source.get("items"):
         return {key: VolumeFile(content, mode) for key, content in sorted(contents.items())}
     files: dict[str, VolumeFile] = {}
@@ -310,19 +310,19 @@ def _entry_files(source: Mapping[str, Any], config: ConfigData | None, mode: int
 
 
 def _downward_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return the files of a downwardAPI volume; one InputError reports the errors of all items."""
+    """Return a downwardAPI volume's files by path. One InputError reports the errors of all its items."""
     pod_fields = pod_fields_of(pod, (), sources.reader)
     files: dict[str, VolumeFile] = {}
-    failures: list[str] = []
+    error_messages: list[str] = []
     for item in source.get("items") or ():
         try:
             lines = _downward_api_value(pod_fields, item).split("\n")
         except InputError as error:
-            failures.append(str(error))
+            error_messages.append(str(error))
         else:
             content = "\n".join(sorted(lines)).encode()
             files[posixpath.normpath(item["path"])] = VolumeFile(content, _value_or_default(item.get("mode"), mode))
-    _raise_errors(failures)
+    _raise_errors(error_messages)
     return files
 
 
@@ -333,10 +333,10 @@ def _downward_api_value(pod_fields: PodFields, item: Mapping[str, Any]) -> str:
 
 
 def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return the file with a ServiceAccount token; it is not world-readable if the pod's user or group is known."""
+    """Return a ServiceAccount token as a file; it is not world-readable if the pod's user or group is known."""
     account = pod["spec"].get("serviceAccountName") or "default"
-    seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_SECONDS)
-    token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
+    expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_SECONDS)
+    token = sources.token(_namespace(pod), account, source.get("audience") or "", expiration_seconds)
     is_private = shared_group(pod) is not None
     return {source["path"]: VolumeFile(token.encode(), 0o640 if is_private else mode)}
 
@@ -351,7 +351,7 @@ _PROJECTED_TYPES: Final = "configMap, secret, downwardAPI and serviceAccountToke
 
 
 def _validate_path(path: str) -> str:
-    """Validate and normalize the path of a file in a volume; InputError if it is invalid."""
+    """Return the path of a volume's file in normal form. InputError if the path is invalid."""
     components = path.split("/")
     if not path:
         raise InputError('invalid path: must not be empty: ""')
@@ -369,7 +369,7 @@ def _validate_path(path: str) -> str:
 
 
 def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
-    """Yield the outermost directories of a volume where containers mount other volumes."""
+    """Yield the outermost directories of a volume in which containers mount other volumes."""
     for container in containers_of(pod):
         mounts = [(m["name"], posixpath.normpath(m["mountPath"])) for m in container.get("volumeMounts") or ()]
         targets = sorted(target for _, target in mounts)
@@ -388,8 +388,8 @@ def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empt
     limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
-        sizes = [size for size in (limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
-        return EmptyDirPlan(True, min(sizes, default=None), mode)
+        size_limits = [size for size in (limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
+        return EmptyDirPlan(True, min(size_limits, default=None), mode)
     return EmptyDirPlan(False, limit, mode)
 
 

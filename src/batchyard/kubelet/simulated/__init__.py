@@ -1,1 +1,1 @@
-"""Simulated kubelets: controllers that advance pods, nodes and bare Workloads without real processes."""
+"""Simulated kubelets: controllers that advance pods, nodes and Workloads without owner, without real processes."""

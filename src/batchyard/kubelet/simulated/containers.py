@@ -28,29 +28,29 @@ _SIGNAL_EXIT_CODES: Final = (137, 143)
 
 
 class SimulatedRun(NamedTuple):
-    """One run of a simulated container: its start time, and its end if it has ended."""
+    """One start of a simulated container: its start time, and its `terminated` state if it has ended."""
 
-    started: Instant
+    start_time: Instant
     #: The `terminated` state of the container; None while it runs.
-    ended: Mapping[str, Any] | None
+    end_state: Mapping[str, Any] | None
 
 
 def find_run(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
-    """Return the last run of a container, or the one before it if `previous`; None if there is no such run."""
+    """Return a container's last start, or the one before it if `previous`; None if there is none."""
     status = status_of(pod, container)
     states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
     return next(filter(None, map(_parse_run, states)), None)
 
 
 def find_run_started_at(pod: Obj, container: str, start_time: Instant) -> SimulatedRun | None:
-    """Return the run of a container that started at `start_time`; None if the pod's status has no such run."""
+    """Return the start of a container at `start_time`; None if the pod's status does not show it."""
     status = status_of(pod, container)
     runs = (_parse_run(status.get(field)) for field in ("state", "lastState"))
-    return next((run for run in runs if run is not None and run.started == start_time), None)
+    return next((run for run in runs if run is not None and run.start_time == start_time), None)
 
 
 def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
-    """Return the status of a container from its pod's status; empty if there is none."""
+    """Return a container's entry in its pod's status; empty if there is none."""
     status = pod.get("status") or {}
     statuses = [container_status for field in _STATUS_FIELDS for container_status in status.get(field) or ()]
     return next((container_status for container_status in statuses if container_status["name"] == container), {})
@@ -60,9 +60,11 @@ _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemera
 
 
 def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
-    """Return the first lines of a run's log: the planned run time, and the checkpoint from which the run resumes."""
-    time = "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
-    lines = [f"started: a simulated container, which works {time} and runs no process"]
+    """Return the first log lines of a simulated container: its run time, and the checkpoint from which it resumes."""
+    run_time = (
+        "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
+    )
+    lines = [f"started: a simulated container, which works {run_time} and runs no process"]
     resumed_from = None if previous else resumption(pod)
     if resumed_from is not None:
         lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.place}")
@@ -72,7 +74,7 @@ def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool)
 def checkpoint_lines(
     start_time: Instant, interval: Duration | None, last_time: Instant, end_time: Instant
 ) -> Iterator[containers.LogLine]:
-    """Yield the checkpoint lines of a run after `last_time` and up to `end_time`, one per checkpoint `interval`."""
+    """Yield the log lines of checkpoints, one per `interval`, after `last_time` and up to `end_time`."""
     if interval is None:
         return
     last_number = (end_time - start_time) // interval
@@ -83,19 +85,19 @@ def checkpoint_lines(
 
 
 def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
-    """Return the last line of an ended run's log: its exit code, and why it was stopped."""
-    code = terminated_state["exitCode"]
+    """Return the last log line of an ended container: its exit code, and why it was stopped."""
+    exit_code = terminated_state["exitCode"]
     cause = "" if previous else _why_stopped(pod)
-    if code in _SIGNAL_EXIT_CODES and (cause or code != plan.exit_code):
-        verb = "killed" if code == _SIGNAL_EXIT_CODES[0] else "stopped"
-        text = f"{verb}: {cause}, exit code {code}" if cause else f"{verb}: exit code {code}"
+    if exit_code in _SIGNAL_EXIT_CODES and (cause or exit_code != plan.exit_code):
+        verb = "killed" if exit_code == _SIGNAL_EXIT_CODES[0] else "stopped"
+        text = f"{verb}: {cause}, exit code {exit_code}" if cause else f"{verb}: exit code {exit_code}"
     else:
-        text = f"finished: exit code {code}" if code == 0 else f"failed: exit code {code}"
+        text = f"finished: exit code {exit_code}" if exit_code == 0 else f"failed: exit code {exit_code}"
     return _format_line(parse_time(terminated_state["finishedAt"]), text)
 
 
 def lost_line(now: Instant) -> containers.LogLine:
-    """Return the last log line of a run whose outcome is unknown."""
+    """Return the last log line of a simulated container whose outcome is unknown."""
     return _format_line(now, "lost: the outcome of the container is unknown")
 
 
@@ -125,7 +127,7 @@ _NO_PROCESS: Final = "is simulated: it has no process"
 
 
 class SimulatedContainers:
-    """The container access of all simulated pods for the API server, with the open log streams by pod."""
+    """Serves the API server's container requests (logs, exec, usage) for simulated pods; keeps open log streams."""
 
     def __init__(self, reader: Reader, kernel: Kernel, runtime: Duration | None = None) -> None:
         self._reader = reader
@@ -137,7 +139,7 @@ class SimulatedContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
-        """Open the log of a container's last run, or of the run before it if `previous`."""
+        """Open the log of a container's last start, or of the start before it if `previous`."""
         run = find_run(pod, container, previous=previous)
         assert run is not None, f"container {container} has no run: the caller must check run_in() first"
         plan = _INIT_PLAN if _is_plain_init_container(pod, container) else plan_of(pod, self._reader, self._runtime)
@@ -147,7 +149,7 @@ class SimulatedContainers:
         return log
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage:
-        """Return the resource usage of each container of a pod, which is simulated as its requests."""
+        """Return the resource usage of each container of a pod: simulated containers use what they request."""
         spec = pod["spec"]
         sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
         return containers.MeasuredUsage(
@@ -155,10 +157,10 @@ class SimulatedContainers:
         )
 
     def node_usage(self, node: str) -> None:
-        """Return None: the usage of a simulated node is the sum over its pods."""
+        """Return None, meaning that a simulated node uses the sum of its pods' usage."""
 
     def why_no_process(self, pod: Obj) -> str:
-        """Return the error message for requests that need a process in the pod."""
+        """Return the error message for exec, attach and port-forward requests to a simulated pod."""
         return f"pod {pod['metadata']['name']} {_NO_PROCESS}"
 
     def execute(
@@ -169,28 +171,28 @@ class SimulatedContainers:
         streams: containers.Streams,
         session_client: containers.SessionClient,
     ) -> containers.ProcessSession:
-        """Raise AssertionError: a simulated pod has no process."""
+        """Raise AssertionError, since a simulated pod has no process in which a command could run."""
         raise AssertionError(self.why_no_process(pod))
 
     def attach(
         self, pod: Obj, container: str, streams: containers.Streams, session_client: containers.SessionClient
     ) -> containers.ProcessSession:
-        """Raise AssertionError: a simulated pod has no process."""
+        """Raise AssertionError, since a simulated pod has no process to attach to."""
         raise AssertionError(self.why_no_process(pod))
 
     def connect(self, pod: Obj, port: int, session_client: containers.SessionClient) -> containers.ByteStream:
-        """Raise AssertionError: a simulated pod has no process."""
+        """Raise AssertionError, since a simulated pod has no process that listens on a port."""
         raise AssertionError(self.why_no_process(pod))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Forward changes of pods to the open log streams."""
+        """Pass changes of pods, already durable, to the open log streams of these pods."""
         for change in changes:
             if change.key.kind == scheme.POD:
                 for log in list(self._open_logs.get(change.key, ())):
                     log.observe(change)
 
     def end(self) -> None:
-        """Close all log streams, and close later ones as soon as they are opened."""
+        """Close all open log streams; streams opened later are closed at once."""
         self._is_ending = True
         for logs in list(self._open_logs.values()):
             for log in list(logs):
@@ -210,19 +212,19 @@ class SimulatedContainers:
 
 
 class SimulatedLog:
-    """The log stream of one run: its pending lines, and the time up to which checkpoints were reported."""
+    """The log stream of one simulated container start: unread lines, and the time up to which they are complete."""
 
     def __init__(
         self, pod: Obj, container: str, run: SimulatedRun, plan: RunPlan, kernel: Kernel, *, previous: bool
     ) -> None:
         self._pod = pod
         self._container = container
-        self._started = run.started
+        self._start_time = run.start_time
         self._plan = plan
         self._kernel = kernel
         self._previous = previous
-        self._reported_until: Instant = run.started
-        self._lines: list[containers.LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
+        self._reported_until: Instant = run.start_time
+        self._lines: list[containers.LogLine] = list(first_lines(pod, run.start_time, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
         self.on_new_data: Callable[[], None] = _do_nothing
@@ -232,12 +234,12 @@ class SimulatedLog:
 
     @property
     def is_over(self) -> bool:
-        """Whether the log has ended."""
+        """Whether the log stream is closed: no further lines will be added."""
         return self._is_over
 
     @property
     def is_behind(self) -> bool:
-        """Whether the reader is too slow: never for a simulated log, which is short."""
+        """Whether the client reads too slowly: always False, because a simulated log is short."""
         return False
 
     def skip_to_last(self, lines: int) -> None:
@@ -252,7 +254,7 @@ class SimulatedLog:
         return lines
 
     def close(self) -> None:
-        """End the log stream and notify its owner and its reader."""
+        """Close the log stream, and notify its owner and its reader."""
         self._is_over = True
         if self._ticket is not None:
             self._kernel.cancel(self._ticket)
@@ -261,35 +263,37 @@ class SimulatedLog:
         self.on_new_data()
 
     def observe(self, change: WatchEvent) -> None:
-        """Update the log for a change of its pod; close it if the run has ended or is lost."""
+        """Update the log after a change of its pod; close the log if the container has ended or was lost."""
         self._pod = change.obj
-        run = find_run_started_at(change.obj, self._container, self._started)
-        if run is None or (change.type is EventType.DELETED and run.ended is None):
+        run = find_run_started_at(change.obj, self._container, self._start_time)
+        if run is None or (change.type is EventType.DELETED and run.end_state is None):
             self._lines.append(lost_line(self._kernel.now()))
             self.close()
         else:
             self._finish_if_ended(run)
 
     def _finish_if_ended(self, run: SimulatedRun) -> None:
-        """Add the last lines and close the log if the run has ended."""
-        if run.ended is None:
+        """If the container has ended, add the last log lines and close the log."""
+        if run.end_state is None:
             return
-        end_line = last_line(self._pod, run.ended, self._plan, previous=self._previous)
+        end_line = last_line(self._pod, run.end_state, self._plan, previous=self._previous)
         self._add_checkpoints(end_line.at)
         self._lines.append(end_line)
         self.close()
 
     def _add_checkpoints(self, end_time: Instant) -> None:
-        """Add the checkpoint lines up to `end_time` that were not reported yet."""
+        """Add the log lines of checkpoints up to `end_time` that the log does not have yet."""
         if end_time > self._reported_until:
-            self._lines += checkpoint_lines(self._started, self._plan.checkpoint_every, self._reported_until, end_time)
+            self._lines += checkpoint_lines(
+                self._start_time, self._plan.checkpoint_every, self._reported_until, end_time
+            )
             self._reported_until = end_time
 
     def _schedule_next_checkpoint(self) -> None:
         interval = self._plan.checkpoint_every
         if interval is not None and self._ticket is None:
-            checkpoints_done = (self._reported_until - self._started) // interval
-            self._ticket = self._kernel.call_at(self._started + (checkpoints_done + 1) * interval, self._wake)
+            checkpoints_done = (self._reported_until - self._start_time) // interval
+            self._ticket = self._kernel.call_at(self._start_time + (checkpoints_done + 1) * interval, self._wake)
 
     def _wake(self) -> None:
         self._ticket = None

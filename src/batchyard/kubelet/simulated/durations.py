@@ -1,4 +1,4 @@
-"""Run times, exit codes and checkpoints of simulated pods, and the run times of bare Workloads.
+"""Run times, exit codes and checkpoints of simulated pods, and the run times of Workloads without owner.
 
 The first source that gives a run time applies: the annotation of the pod, its Job or its JobSet; the sleep time of its
 first container; the run times of the Cluster (batchyard.cloud.catalog.pool_properties); one minute. If its Job was
@@ -42,7 +42,7 @@ _SLEEP_IMAGE: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
 
 
 class RunPlan(NamedTuple):
-    """The planned run time, exit code and checkpoint interval of a pod's containers."""
+    """How long a simulated pod's containers run, with which code they exit, and how often they save checkpoints."""
 
     runtime: Duration
     exit_code: int
@@ -51,7 +51,7 @@ class RunPlan(NamedTuple):
 
 
 def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
-    """Return the planned run time, exit code and checkpoint interval of a pod.
+    """Return how long a simulated pod's containers run, their exit code, and how often they save checkpoints.
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
@@ -70,7 +70,7 @@ def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> R
 
 
 def _cluster_runtime(objects: Sequence[meta.Obj], reader: Reader, default: Duration | None) -> Duration:
-    """Return the run time that the Cluster gives for a pod, its Job or its JobSet, or else the default."""
+    """Return the run time in the Cluster object for a pod, its Job or its JobSet; otherwise the default."""
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
     runtime = named_runtime(cluster, [_namespaced_name(obj) for obj in objects])
     if runtime is None:
@@ -84,12 +84,12 @@ def _namespaced_name(obj: meta.Obj) -> str:
 
 
 def annotated_runtime(obj: meta.Obj) -> Duration | None:
-    """Return the run time in an object's annotation; None if the annotation is missing or invalid."""
+    """Return the run time in an object's annotation `batchyard.dev/runtime`; None if it is missing or invalid."""
     return meta.annotated_duration(obj, well_known.RUNTIME)
 
 
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
-    """Return how long a container's command sleeps; None if it does not only sleep or the time is uncertain."""
+    """Return how long a container sleeps if it only sleeps; None if it does something else or this is uncertain."""
     size = len(image) + sum(map(len, command)) + sum(map(len, args))
     return (_sleeping_time if size <= CACHED_ARGUMENT_LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
 
@@ -107,11 +107,11 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
 
 
 def _exit_codes(obj: meta.Obj) -> Iterable[int]:
-    """Yield the exit code in an object's annotation; nothing if the annotation is missing or invalid."""
+    """Yield the exit code in an object's annotation, or nothing if the annotation is missing or invalid."""
     text = meta.annotation(obj, well_known.EXIT_CODE)
-    code = None if text is None else meta.parse_integer(text)
-    if code is not None and 0 <= code <= 255:
-        yield code
+    exit_code = None if text is None else meta.parse_integer(text)
+    if exit_code is not None and 0 <= exit_code <= 255:
+        yield exit_code
 
 
 def _go_duration(text: str) -> Duration | None:
@@ -122,7 +122,7 @@ def _go_duration(text: str) -> Duration | None:
 
 
 def _sleep_duration(args: Sequence[str]) -> Duration | None:
-    """Return the duration of `sleep` with these arguments, parsed and added as in GNU sleep; None if invalid."""
+    """Return the total duration of GNU sleep's arguments, such as `1m 30`; None if one is invalid."""
     total = 0
     for arg in args:
         if arg in {"inf", "infinity"}:
@@ -136,7 +136,7 @@ def _sleep_duration(args: Sequence[str]) -> Duration | None:
 
 
 def _find_script(args: Sequence[str]) -> str | None:
-    """Return the script in a shell's arguments: the argument after `-c` or an option such as `-ec`; None if none."""
+    """Return the script in a shell's arguments (after `-c` or an option such as `-ec`), or None."""
     for index, arg in enumerate(args):
         if not arg.startswith("-"):
             return None
@@ -154,22 +154,22 @@ def _script_duration(script: str) -> Duration | None:
     for previous_operator, command, next_operator in _split_commands(words):
         is_last = command[0] in {"exec", "exit"}
         if any("sleep" in word for word in command):
-            slept = _command_duration(command[1:] if is_last else command)
-            if slept is None or previous_operator not in _SEPARATORS or next_operator not in _SEPARATORS:
+            sleep_time = _command_duration(command[1:] if is_last else command)
+            if sleep_time is None or previous_operator not in _SEPARATORS or next_operator not in _SEPARATORS:
                 return None
-            total = slept + (total or 0)
+            total = sleep_time + (total or 0)
         if is_last:
             break
     return total
 
 
 def _command_duration(command: Sequence[str]) -> Duration | None:
-    """Return the duration of a `sleep` command; None for any other command."""
+    """Return the duration of a simple command if it is `sleep`; None for any other command."""
     return _sleep_duration(command[1:]) if command[0] == "sleep" else None
 
 
 def _split_script(script: str) -> list[str] | None:
-    """Split a shell script into words and operators without comments; None if quotes are unbalanced or `<<` occurs."""
+    """Split a shell script into words and operators; None if quotes are unbalanced or it has a here-document."""
     lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -181,7 +181,7 @@ def _split_script(script: str) -> list[str] | None:
 
 
 def _without_comments(words: Sequence[str]) -> list[str] | None:
-    """Drop comments from words; None if a comment contains `sleep`, since the `#` may have been quoted."""
+    """Return a script's words without comments; None if one contains `sleep`, since its `#` may have been quoted."""
     words_kept: list[str] = []
     is_comment = False
     for word in words:
@@ -194,7 +194,7 @@ def _without_comments(words: Sequence[str]) -> list[str] | None:
 
 
 def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
-    """Yield each command with the operators before and after it; both ends of the script count as newlines."""
+    """Yield each command of a script with the operators before and after it; the script's ends count as newlines."""
     previous_operator: str = "\n"
     command: list[str] = []
     for word in (*words, "\n"):
@@ -219,7 +219,7 @@ def _is_operator(word: str, characters: str = "") -> bool:
 
 
 def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
-    """Return a pod to create, with the checkpoint finalizer if it saves work at checkpoints."""
+    """Return a new pod, with a finalizer if it saves checkpoints: it is kept until its work is recorded."""
     owners = list(meta.controlling_jobs(pod, reader.get))
     if not owners or pods.checkpoint_interval([pod, *owners]) is None:
         return pod
@@ -227,17 +227,17 @@ def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
 
 
 def is_kept_by_finalizer(pod: meta.Obj) -> bool:
-    """Report whether the checkpoint finalizer keeps a deleted pod until its work is recorded."""
+    """Report whether a deleted pod still exists because its checkpointed work must be recorded first."""
     return pods.is_terminating(pod) and well_known.WORK_FINALIZER in meta.finalizers_of(pod)
 
 
 def remove_work_finalizer(pod: meta.Obj) -> list[Write]:
-    """Return the write that removes the checkpoint finalizer of a deleted pod; empty if it has none."""
+    """Return the write that lets a deleted pod go by removing its checkpoint finalizer; empty if it has none."""
     return [Update(meta.without_finalizer(pod, well_known.WORK_FINALIZER))] if is_kept_by_finalizer(pod) else []
 
 
 def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader) -> list[Write]:
-    """Return the write that records an ended pod's work on its Job or JobSet; `new_pod` has its final state."""
+    """Return the write that records checkpointed work on the pod's Job or JobSet if the pod has ended as `new_pod`."""
     job = _work_owner(pod, reader) if pods.is_terminal(new_pod) else None
     if job is None:
         return []
@@ -249,29 +249,29 @@ def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, rea
 
 
 def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
-    """Return the write that records the checkpointed work of a pod whose machine was lost at `lost_at`."""
+    """Return the write that records the checkpointed work of a pod whose machine was lost, or nothing."""
     job, start_time = _work_owner(pod, reader), pods.running_since(pod)
     if job is None or start_time is None:
         return []
-    work = pods.resumed_work(pod) + pods.kept_work(start_time, interval, lost_at)
-    return _record_work(job, pods.saved_work_key(pod), work)
+    work_done = pods.resumed_work(pod) + pods.kept_work(start_time, interval, lost_at)
+    return _record_work(job, pods.saved_work_key(pod), work_done)
 
 
 def resume_from_checkpoint(
     pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader, now: Instant
 ) -> meta.Obj:
-    """Return the changed pod `new_pod` with the checkpoint from which its containers resume."""
+    """Return `new_pod`, the pod after a change, with the checkpoint from which its containers resume."""
     if pods.is_terminal(new_pod):
         return new_pod
-    work = _work_after(pod, new_pod, interval)
-    resumption = pods.Resumption(pods.saved_work_key(pod), work) if work else None
+    work_done = _work_after(pod, new_pod, interval)
+    resumption = pods.Resumption(pods.saved_work_key(pod), work_done) if work_done else None
     if pods.running_since(new_pod) is not None and pods.running_since(new_pod) != pods.running_since(pod):
         resumption = _larger_resumption(pod, resumption, reader)
     return pods.with_resumption(new_pod, resumption, now)
 
 
 def _work_after(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duration:
-    """Return a pod's saved work after a change; 0 if its containers have succeeded and restart."""
+    """Return the checkpointed work of `pod` after its change to `new_pod`; 0 if it succeeded and starts again."""
     start_time, earlier_work = pods.running_since(pod), pods.resumed_work(pod)
     if start_time is None or pods.running_since(new_pod) == start_time:
         return earlier_work
@@ -285,7 +285,7 @@ def _work_after(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duratio
 
 
 def _larger_resumption(pod: meta.Obj, own_resumption: pods.Resumption | None, reader: Reader) -> pods.Resumption | None:
-    """Return where starting containers resume: the larger of the pod's own work and the work recorded on its Job."""
+    """Return the checkpoint from which a pod resumes: its own, or the one recorded on its Job if that is larger."""
     job, slot = _work_owner(pod, reader), pods.saved_work_key(pod)
     if job is None:
         return own_resumption
@@ -304,7 +304,7 @@ def _larger_resumption(pod: meta.Obj, own_resumption: pods.Resumption | None, re
 
 
 def _used_slots(pod: meta.Obj, reader: Reader) -> dict[str, None]:
-    """Return the checkpoint slots of the other pods of the pod's Job that have not failed."""
+    """Return the names under which other live or succeeded pods of the same Job record their checkpoints."""
     owner = meta.controller_of(pod)
     objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
     return {
@@ -315,7 +315,7 @@ def _used_slots(pod: meta.Obj, reader: Reader) -> dict[str, None]:
 
 
 def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
-    """Return the Job or JobSet that records a pod's work; None if the pod has no Job or it was deleted."""
+    """Return the topmost Job or JobSet above a pod, where its checkpointed work is recorded; None if it is gone."""
     owners = list(meta.controlling_jobs(pod, reader.get))
     owner = meta.controller_of(pod)
     if owner is None or not owners or owners[0]["metadata"]["uid"] != owner["uid"]:
@@ -324,7 +324,7 @@ def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
 
 
 def _record_work(job: meta.Obj, slot: str, work: Duration) -> list[Write]:
-    """Return the write that raises the work recorded for a checkpoint slot to `work`; empty if it is not less."""
+    """Return the write that raises the work recorded under `slot` on a Job or JobSet; empty if it is as large."""
     return _update_if_changed(job, pods.with_saved_work(job, slot, work)) if pods.saved_work(job, slot) < work else []
 
 
@@ -339,20 +339,20 @@ def _update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
 
 
 class BareWorkloads:
-    """The controller that finishes bare Workloads after their run time and releases the quota of evicted ones."""
+    """The controller that finishes Workloads without owner after their run time, and releases evicted ones' quota."""
 
     name = "bare-workloads"
     rank = 0
     kinds = (scheme.WORKLOAD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of a Workload that has no owner and holds quota."""
+        """Return the key of a changed Workload if it holds quota and no Job owns it."""
         obj = event.obj
         holds_quota = "admission" in (obj.get("status") or ()) and meta.controller_of(obj) is None
         return (event.key,) if holds_quota and not lifecycle.is_finished(obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Release the quota of an evicted bare Workload, or finish an admitted one after its run time."""
+        """Release the quota of an evicted Workload without owner, or finish an admitted one after its run time."""
         workload = reader.get(key)
         if workload is None or lifecycle.is_finished(workload) or meta.controller_of(workload) is not None:
             return ReconcileResult()
@@ -370,15 +370,15 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the first run time in the Cluster that matches one of the names (`namespace/name`); None if none does."""
+    """Return the run time in the Cluster's first row that matches one of the names (`namespace/name`), or None."""
     for entry in _runtimes(cluster).get("jobs") or ():
-        if _matches(entry["names"], names):
+        if _matches_pattern(entry["names"], names):
             return parse_duration(entry["runtime"])
     return None
 
 
 def default_runtime(cluster: meta.Obj | None) -> Duration | None:
-    """Return the Cluster's run time for pods that match no row of its run times; None if it has none."""
+    """Return the Cluster's default run time for pods that match none of its rows; None if it has no default."""
     text = _runtimes(cluster).get("default")
     return None if text is None else parse_duration(text)
 
@@ -388,5 +388,5 @@ def _runtimes(cluster: meta.Obj | None) -> Mapping[str, Any]:
     return runtimes
 
 
-def _matches(patterns: Iterable[str], names: Sequence[str]) -> bool:
+def _matches_pattern(patterns: Iterable[str], names: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

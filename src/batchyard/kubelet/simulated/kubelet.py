@@ -1,4 +1,4 @@
-"""Simulated kubelets: the controller that advances the pods of simulated nodes, or all pods without nodes.
+"""Simulated kubelets: the controller that advances the pods of simulated nodes, or all pods if there are no nodes.
 
 One controller acts for the kubelets of all nodes. The complete state of a pod is in its status, so the controller
 resumes correctly after a restart. While a machine is off, its pods are not updated.
@@ -40,7 +40,7 @@ from batchyard.nodes.pods import PodsByNode
 #     accepted -> containers created -> running -> exited -> pod ended, or containers restarted after the crash backoff
 #
 # A pod also ends when it is deleted, when its machine shuts down, or at its deadline. Events occur in order of time.
-# All events are computed from the pod and its machine, so a restart of the platform does not change them. Sources:
+# All events are computed from the pod and its machine, so a restart of batchyard does not change them. Sources:
 # pkg/kubelet (syncPod, getPhase, active_deadline.go), pkg/kubelet/nodeshutdown, client-go flowcontrol.Backoff.
 
 
@@ -63,7 +63,7 @@ _RESTART_TEXT: Final = "The container could not be located when the pod was dele
 
 
 class PodEventKind(StrEnum):
-    """The kinds of events of a simulated pod."""
+    """What can happen to a simulated pod next, such as the start of its containers or its deadline."""
 
     TAKE_UP = "TakeUp"
     START = "Start"
@@ -76,20 +76,20 @@ class PodEventKind(StrEnum):
 
 
 class PodEvent(NamedTuple):
-    """An event of a simulated pod, and when it is due."""
+    """What happens to a simulated pod next, and when."""
 
     at: Instant
     event_kind: PodEventKind
 
 
 def no_start_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay per pod
-    """Return a start delay of 0 for any pod."""
+    """Return 0, the delay with which the containers of any pod start by default."""
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerDelays:
-    """The start and stop delays of simulated containers."""
+    """How long simulated containers take to start and to stop."""
 
     #: Returns the time from the acceptance of a pod until its containers run; the same value for each call.
     start_delay: Callable[[Obj], Duration] = no_start_delay
@@ -98,7 +98,7 @@ class ContainerDelays:
 
 
 class SimulatedPod(NamedTuple):
-    """A simulated pod with its machine, its planned run and its delays."""
+    """A simulated pod, with its machine, its run time and exit code, and its start and stop delays."""
 
     pod: Obj
     machine: pod_status.NodeMachine
@@ -107,7 +107,7 @@ class SimulatedPod(NamedTuple):
 
 
 def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
-    """Return the next event of a live pod on a machine that is on; None if no event is foreseeable."""
+    """Return what happens next to a live pod on a running machine, and when; None if nothing is foreseeable."""
     run = pod_status.run_of(sim_pod.pod)
     events = _arrival_events(sim_pod, now) if run is None else [*_run_events(sim_pod, run), *_end_events(sim_pod, run)]
     # The first of several due at the same time.
@@ -115,14 +115,14 @@ def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
 
 
 def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a pod after an event."""
+    """Return the status of a simulated pod after something happened to it, such as the exit of its containers."""
     run = pod_status.run_of(sim_pod.pod) or pod_status.SimulatedRunState(pod_status.creating_state(sim_pod.pod))
     match pod_event.event_kind:
         case PodEventKind.TAKE_UP:
             runs_at_once = sim_pod.delays.start_delay(sim_pod.pod) == 0
             return _running_status(sim_pod, run, now) if runs_at_once else _status(sim_pod, PENDING, run, now)
         case PodEventKind.START:
-            return _running_status(sim_pod, run._replace(restarts=run.restarts + bool(run.last)), now)
+            return _running_status(sim_pod, run._replace(restart_count=run.restart_count + bool(run.last_state)), now)
         case PodEventKind.EXIT:
             return _status_after_exit(sim_pod, run, pod_event.at, now)
         case PodEventKind.LOSE:
@@ -139,7 +139,7 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
 
 
 def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
-    """Return the possible events of a pod that its kubelet has not accepted yet."""
+    """Return what happens next to a bound pod that its kubelet has not accepted: acceptance, rejection or deletion."""
     pod, machine = sim_pod.pod, sim_pod.machine
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
@@ -150,7 +150,7 @@ def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
 
 
 def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return the next event that a pod's containers cause: they start, exit, or turn out to be lost."""
+    """Return what happens next to a pod's containers by themselves: they start, exit, or turn out to be lost."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < sim_pod.machine.booted_at:
@@ -158,20 +158,21 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
         remaining_runtime = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
         is_limited = sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
         return [PodEvent(started_at + remaining_runtime, PodEventKind.EXIT)] if is_limited else []
-    if run.last:
-        return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _restart_delay(run), PodEventKind.START)]
+    if run.last_state:
+        exited_at = parse_time(run.last_state["terminated"]["finishedAt"])
+        return [PodEvent(exited_at + _restart_delay(run), PodEventKind.START)]
     delay_start = max(parse_time(sim_pod.pod["status"]["startTime"]), sim_pod.machine.booted_at)
     return [PodEvent(delay_start + sim_pod.delays.start_delay(sim_pod.pod), PodEventKind.START)]
 
 
 def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return the events that end a pod from outside; running containers need the stop time, up to the grace period."""
+    """Return how and when a pod will be ended from outside; containers take the stop time, at most the grace period."""
     exit_delay = sim_pod.delays.stop_time if "running" in run.state else 0
     return [PodEvent(at + min(exit_delay, grace), kind) for at, grace, kind in _end_requests(sim_pod)]
 
 
 def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKind]]:
-    """Yield the requests to end a pod: the time of the request, the grace period, and the kind of event."""
+    """Yield the reasons to end a pod (deletion, shutdown, deadline), with the request's time and the grace period."""
     pod, deleted_at = sim_pod.pod, pods.deleted_at(sim_pod.pod)
     if deleted_at is not None:
         yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, PodEventKind.DELETE
@@ -188,11 +189,11 @@ def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, Po
 
 def _restart_delay(run: pod_status.SimulatedRunState) -> Duration:
     """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
-    terminated_state = run.last["terminated"]
+    terminated_state = run.last_state["terminated"]
     run_time = parse_time(terminated_state["finishedAt"]) - parse_time(terminated_state["startedAt"])
-    if not run.restarts or run_time > _BACKOFF_RESET_TIME:
+    if not run.restart_count or run_time > _BACKOFF_RESET_TIME:
         return 0
-    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
+    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restart_count)
 
 
 def _status(sim_pod: SimulatedPod, phase: str, run: pod_status.SimulatedRunState, now: Instant) -> dict[str, Any]:
@@ -206,17 +207,17 @@ def _running_status(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, no
 def _status_after_exit(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, at: Instant, now: Instant
 ) -> Mapping[str, Any]:
-    """Return a pod's status after its containers exited: restarted, in backoff, or the final status."""
-    code = sim_pod.plan.exit_code
-    terminated_state = pod_status.exited_state(code, run.state["running"]["startedAt"], at)
+    """Return a pod's status after its containers exited: restarted, in CrashLoopBackOff, or the final status."""
+    exit_code = sim_pod.plan.exit_code
+    terminated_state = pod_status.exited_state(exit_code, run.state["running"]["startedAt"], at)
     policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
-    is_done = policy == "Never" or (policy == "OnFailure" and code == 0)
+    is_done = policy == "Never" or (policy == "OnFailure" and exit_code == 0)
     if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
-        return _status(sim_pod, FAILED if code else SUCCEEDED, run._replace(state=terminated_state), now)
-    run_in_backoff = run._replace(last=terminated_state)
+        return _status(sim_pod, FAILED if exit_code else SUCCEEDED, run._replace(state=terminated_state), now)
+    run_in_backoff = run._replace(last_state=terminated_state)
     backoff = _restart_delay(run_in_backoff)
     if backoff == 0:
-        return _running_status(sim_pod, run_in_backoff._replace(restarts=run_in_backoff.restarts + 1), now)
+        return _running_status(sim_pod, run_in_backoff._replace(restart_count=run_in_backoff.restart_count + 1), now)
     return _status(sim_pod, RUNNING, run_in_backoff._replace(state=_backoff_state(sim_pod.pod, backoff)), now)
 
 
@@ -234,15 +235,15 @@ def _format_go_duration(duration: Duration) -> str:
 
 
 def _status_after_loss(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, now: Instant) -> Mapping[str, Any]:
-    """Return a pod's status after its machine was lost and returned without the pod's containers."""
+    """Return a pod's status after its machine crashed and came back without the pod's containers."""
     if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
         return _status(sim_pod, FAILED, run._replace(state=pod_status.lost_state(_LOST_MESSAGE)), now)
-    restarted_run = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restarts + 1)
+    restarted_run = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restart_count + 1)
     return _running_status(sim_pod, restarted_run, now)
 
 
 def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a pod that is rejected because its node is shutting down."""
+    """Return the status of a pod that the kubelet rejects because its node is shutting down."""
     return {
         **(sim_pod.pod.get("status") or {}),
         "phase": FAILED,
@@ -256,7 +257,7 @@ def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
 def _shutdown_status(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent, now: Instant
 ) -> Mapping[str, Any]:
-    """Return the status of a pod that a node shutdown ended, with the condition DisruptionTarget."""
+    """Return the status of a pod that was ended by its node's shutdown, with the condition DisruptionTarget."""
     stopped_pod = with_status(sim_pod.pod, _stopped_status(sim_pod, run, pod_event, now))
     status: Mapping[str, Any] = pods.with_disruption(stopped_pod, pods.DISRUPTION_BY_KUBELET, now)["status"]
     return {**status, "reason": "Terminated", "message": pods.DISRUPTION_BY_KUBELET.message}
@@ -265,7 +266,7 @@ def _shutdown_status(
 def _stopped_status(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent, now: Instant
 ) -> Mapping[str, Any]:
-    """Return the status of a failed pod whose containers were stopped, or killed after the grace period."""
+    """Return the Failed status of a pod whose containers were stopped, or killed after the grace period."""
     return _status(sim_pod, FAILED, run._replace(state=_final_container_state(sim_pod, run, pod_event)), now)
 
 
@@ -273,17 +274,17 @@ def _final_container_state(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent
 ) -> Mapping[str, Mapping[str, Any]]:
     if "running" not in run.state:
-        return run.last or pod_status.lost_state(_LOST_MESSAGE)
+        return run.last_state or pod_status.lost_state(_LOST_MESSAGE)
     grace = next(grace for _, grace, event_kind in _end_requests(sim_pod) if event_kind is pod_event.event_kind)
-    code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
-    return pod_status.exited_state(code, run.state["running"]["startedAt"], pod_event.at)
+    exit_code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
+    return pod_status.exited_state(exit_code, run.state["running"]["startedAt"], pod_event.at)
 
 
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class SimulatedKubelets:
-    """The controller of pods on simulated nodes or, in a cluster without nodes, of all ungated pods."""
+    """The controller of the pods on simulated nodes or, in a cluster without nodes, of all ungated pods."""
 
     name = "kubelets"
     rank = 0
@@ -306,7 +307,7 @@ class SimulatedKubelets:
         self._pods = PodsByNode()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of a changed pod or of a changed node's pods; the kubelet's own updates are skipped."""
+        """Return the keys of a changed pod or of a changed node's pods; ignore status updates of this controller."""
         key = event.key
         if key.kind != scheme.POD:
             is_simulated = key.name != self._local
@@ -316,7 +317,10 @@ class SimulatedKubelets:
         return (key,) if self._is_simulated(event.obj) and _is_relevant_pod_change(event) else ()
 
     def _is_simulated(self, pod: Obj) -> bool:
-        """Report whether a pod is on a simulated node, ungated in a cluster without nodes, or kept by the finalizer."""
+        """Report whether this controller advances a pod: on a simulated node, or ungated in a cluster without nodes.
+
+        It also releases deleted pods that a checkpoint finalizer keeps.
+        """
         node = bound_node(pod)
         if node and node == self._local:
             return False
@@ -324,7 +328,7 @@ class SimulatedKubelets:
         return is_bound_or_ungated or durations.is_kept_by_finalizer(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Apply the next event of a pod if it is due; otherwise requeue the pod for the event's time."""
+        """Update a pod's status if something is due to happen to it; otherwise requeue the pod for that time."""
         pod = reader.get(key)
         if pod is None:
             return ReconcileResult()
@@ -358,7 +362,7 @@ class SimulatedKubelets:
 
 
 def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
-    """Return the write that records the checkpointed work of a pod whose machine has crashed."""
+    """Return the write that records the checkpointed work of a pod whose machine has crashed, or nothing."""
     instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
@@ -367,7 +371,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Report whether a pod was created or ended, or changed in more than its status."""
+    """Report whether a pod is new, is to be deleted, or changed in more than its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -378,7 +382,7 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
 
 
 def _is_relevant_machine_change(event: WatchEvent) -> bool:
-    """Report whether a node or machine was created, a node changed its readiness, or a machine its phase."""
+    """Report whether a Node or Instance is new, a Node changed its readiness, or an Instance its phase."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:
@@ -387,13 +391,13 @@ def _is_relevant_machine_change(event: WatchEvent) -> bool:
 
 
 def _machine_state(instance: Obj) -> tuple[Any, Any, bool]:
-    """Return the fields of a machine that affect its pods."""
+    """Return the fields of a machine's Instance that affect its pods: phase, stop time and deletion."""
     status: Mapping[str, Any] = instance.get("status") or {}
     return status.get("phase"), status.get("stopAt"), "deletionTimestamp" in instance["metadata"]
 
 
 def _problem_events(key: Key, event_kind: PodEventKind, new_pod: Obj) -> list[EventRecord]:
-    """Return the Events for a problem of a pod; empty for ordinary events."""
+    """Return the Kubernetes Events about a problem of a pod, such as its deadline; empty without a problem."""
     if event_kind is PodEventKind.EXPIRE:
         return [EventRecord(key, "Normal", "DeadlineExceeded", DEADLINE_MESSAGE)]
     if event_kind is PodEventKind.REJECT:
@@ -409,7 +413,7 @@ def _problem_events(key: Key, event_kind: PodEventKind, new_pod: Obj) -> list[Ev
 
 
 def _full_container_name(pod: Obj) -> str:
-    """Format a pod's first container and the pod as in messages of the kubelet."""
+    """Format the name of a pod's first container with the pod's name and uid, as messages of the kubelet do."""
     metadata = pod["metadata"]
     container = pod["spec"]["containers"][0]["name"]
     return f"{container} in pod {metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"
@@ -421,7 +425,7 @@ def _full_container_name(pod: Obj) -> str:
 
 
 def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
-    """Return the container delays that a Cluster configures; without a Cluster, containers start immediately."""
+    """Return the container start and stop delays that a Cluster object configures; None: start immediately."""
     return ContainerDelays() if cluster is None else ContainerDelays(_start_delay(cluster, seed))
 
 

@@ -25,7 +25,7 @@ from batchyard.nodes import conditions, health
 
 
 class NodeMachine(NamedTuple):
-    """The power state, Node, boot time and shutdown notice of a machine at an instant."""
+    """The machine of a node at one instant: its power state, Node object, boot time and shutdown notice."""
 
     is_on: bool
     #: None in a cluster without nodes.
@@ -36,7 +36,7 @@ class NodeMachine(NamedTuple):
     notice_at: Instant | None = None
 
     def is_ready(self) -> bool:
-        """Report whether the machine is on and its node is Ready, so that the kubelet accepts pods."""
+        """Report whether the machine is on and its Node is Ready, so that the kubelet accepts pods."""
         return self.is_on and (self.node is None or is_true(self.node, "Ready"))
 
     def host_ip(self) -> str:
@@ -54,7 +54,7 @@ MACHINE_WITHOUT_NODE: Final = NodeMachine(is_on=True)
 
 
 def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMachine:
-    """Return the state of a node's machine at `now`."""
+    """Return the state at `now` of the machine on which a node runs."""
     if node is None:
         return MACHINE_OFF
     if instance is None:
@@ -69,7 +69,7 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMach
 
 
 def shutdown_notice_time(instance: Obj) -> Instant | None:
-    """Return when a machine got its shutdown notice (it stops, or its Instance was deleted); None if it has none."""
+    """Return when a machine was told to shut down (it stops, or its Instance was deleted); None if it was not."""
     status: Mapping[str, Any] = instance.get("status") or {}
     if status.get("phase") == "Stopping":
         return parse_time(status["since"])
@@ -78,16 +78,16 @@ def shutdown_notice_time(instance: Obj) -> Instant | None:
 
 
 def pod_address(uid: str) -> str:
-    """Return an address for a pod in 10.4.0.0/14, derived from its uid; two pods may have the same address."""
-    number = zlib.crc32(uid.encode())
-    return f"10.{4 + (number >> 16 & 3)}.{number >> 8 & 255}.{number & 255}"
+    """Return an IP address in 10.4.0.0/14 for a pod, derived from its uid; two pods may have the same address."""
+    uid_hash = zlib.crc32(uid.encode())
+    return f"10.{4 + (uid_hash >> 16 & 3)}.{uid_hash >> 8 & 255}.{uid_hash & 255}"
 
 
 @lru_cache(maxsize=16384)
 def _host_address(name: str) -> str:
-    """Return an address for a node in 10.128.0.0/20, derived from its name; two nodes may have the same address."""
-    number = zlib.crc32(name.encode())
-    return f"10.128.{number >> 8 & 15}.{number & 255}"
+    """Return an IP address in 10.128.0.0/20 for a node, derived from its name; two nodes may have the same one."""
+    name_hash = zlib.crc32(name.encode())
+    return f"10.128.{name_hash >> 8 & 15}.{name_hash & 255}"
 
 
 def _is_on(status: Mapping[str, Any], now: Instant) -> bool:
@@ -107,17 +107,17 @@ _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
 class SimulatedRunState(NamedTuple):
-    """The state that all containers of a simulated pod share."""
+    """The state that all containers of a simulated pod share, their last `terminated` state and restart count."""
 
     #: The container state: `waiting`, `running` or `terminated`, with its fields.
     state: SharedContainerState
     #: The state before the last restart; empty if there was no restart.
-    last: SharedContainerState = _NO_STATE
-    restarts: int = 0
+    last_state: SharedContainerState = _NO_STATE
+    restart_count: int = 0
 
 
 def creating_state(pod: Obj) -> SharedContainerState:
-    """Return the `waiting` state of containers that are being created."""
+    """Return the `waiting` state of containers that are being created (ContainerCreating or PodInitializing)."""
     reason = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
     return {"waiting": {"reason": reason}}
 
@@ -127,19 +127,19 @@ def running_state(start_time: Instant) -> SharedContainerState:
     return {"running": {"startedAt": format_time(start_time)}}
 
 
-def exited_state(code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
+def exited_state(exit_code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
     """Return the `terminated` state of containers that exited or were stopped."""
-    times = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
-    return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **times}}
+    time_fields = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
+    return {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", **time_fields}}
 
 
 def lost_state(message: str) -> SharedContainerState:
-    """Return the `terminated` state of containers whose exit code is unknown."""
+    """Return the `terminated` state of containers that were lost, so that their exit code is unknown."""
     return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}
 
 
 def run_of(pod: Obj) -> SimulatedRunState | None:
-    """Return the shared container state from a pod's status; None if no kubelet has accepted the pod."""
+    """Return the state that all containers of a simulated pod share; None if no kubelet has accepted the pod."""
     statuses = (pod.get("status") or {}).get("containerStatuses")
     if not statuses:
         return None
@@ -148,7 +148,7 @@ def run_of(pod: Obj) -> SimulatedRunState | None:
 
 
 def pod_status(pod: Obj, phase: str, run: SimulatedRunState, machine: NodeMachine, now: Instant) -> dict[str, Any]:
-    """Return a pod's status with a phase and container state; fields written by other controllers are kept."""
+    """Return a simulated pod's status with this phase and container state; other controllers' fields are kept."""
     old = pod.get("status") or {}
     status = {**old, "phase": phase, "conditions": _conditions(pod, phase, run, now)}
     if "startTime" not in status:
@@ -178,16 +178,16 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 
 def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
-    """Return a pod's conditions: those of other controllers, then the kubelet's."""
+    """Return a simulated pod's conditions: those of other controllers, then the kubelet's own."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    is_creating = "waiting" in run.state and not run.last
+    is_creating = "waiting" in run.state and not run.last_state
     is_running, not_ready = "running" in run.state, _unready_reason(pod, phase, run)
     is_initialized, initialized_reason = _initialized_condition(pod, phase, is_creating)
     return [
         *[c for kind, c in old.items() if kind not in _KUBELET_CONDITIONS],
         pod_condition(
             _SANDBOX_CONDITION,
-            is_running or bool(run.last and "waiting" in run.state),
+            is_running or bool(run.last_state and "waiting" in run.state),
             _NO_REASON,
             old.get(_SANDBOX_CONDITION),
             now,
@@ -218,7 +218,7 @@ def _initialized_condition(pod: Obj, phase: str, is_creating: bool) -> tuple[boo
 
 
 def _format_names(containers: Iterable[Mapping[str, Any]]) -> str:
-    """Format names as Go prints a list."""
+    """Format the containers' names as Go prints a list, such as `[a b]`."""
     return f"[{' '.join(c['name'] for c in containers)}]"
 
 
@@ -227,17 +227,17 @@ def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> d
     return {
         "name": container["name"],
         "state": run.state,
-        "lastState": run.last,
+        "lastState": run.last_state,
         "ready": is_running,
         "started": is_running,
-        "restartCount": run.restarts,
+        "restartCount": run.restart_count,
         "image": container.get("image") or "",
         "imageID": "",
     }
 
 
 def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
-    """Return the statuses of init containers, which succeed at once, and sidecars, which run like main containers."""
+    """Return the statuses of init containers, which end at once, and of sidecars, which run like main containers."""
     old = {s["name"]: s for s in (pod.get("status") or {}).get("initContainerStatuses") or ()}
     exited_run = SimulatedRunState(exited_state(0, format_time(now), now))
     return [_init_container_status(c, run, exited_run, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
@@ -246,7 +246,7 @@ def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> 
 def _init_container_status(
     container: Mapping[str, Any], run: SimulatedRunState, exited_run: SimulatedRunState, old: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    if _is_sidecar(container) or ("waiting" in run.state and not run.last):
+    if _is_sidecar(container) or ("waiting" in run.state and not run.last_state):
         return _container_status(container, run)
     if old is not None and "terminated" in old["state"]:
         return old
@@ -264,12 +264,12 @@ def _pod_ip(pod: Obj, machine: NodeMachine) -> str:
 
 
 def _parse_amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
-    """Return the CPU and memory requests or limits that determine the QoS class."""
+    """Return a container's CPU and memory requests or limits (`kind`), which determine the pod's QoS class."""
     quantities: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    parsed: Sequence[tuple[str, int]] = [
+    parsed_amounts: Sequence[tuple[str, int]] = [
         (name, meta.parse_quantity(quantities[name])) for name in _QOS_RESOURCES if name in quantities
     ]
-    return {name: nano for name, nano in parsed if nano > 0}
+    return {name: nano for name, nano in parsed_amounts if nano > 0}
 
 
 # Leases and readiness of simulated nodes.
@@ -284,7 +284,7 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class NodeAgents:
-    """The controller that writes the Leases and the readiness of simulated nodes."""
+    """The controller that acts for simulated nodes: it writes their Leases and Ready conditions."""
 
     name = "node-agents"
     rank = 0
@@ -296,7 +296,7 @@ class NodeAgents:
         self._local = local_node
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of the node that a changed object belongs to, or all nodes' keys for a new Lease namespace."""
+        """Return the node that a Node, Instance or deleted Lease belongs to; all nodes for a new Lease namespace."""
         key = event.key
         if self._local and key.name == self._local:
             return ()
@@ -317,7 +317,7 @@ class NodeAgents:
             self._nodes[event.key] = None
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the Lease and the readiness of a node according to the state of its machine."""
+        """Update the Lease and the Ready condition of a node according to the state of its machine."""
         node, instance = reader.get(key), reader.get(Key(scheme.INSTANCE, "", key.name))
         if node is None:
             return ReconcileResult()
@@ -335,12 +335,12 @@ class NodeAgents:
 
 
 def _is_readiness_change(event: WatchEvent) -> bool:
-    """Report whether a node is new or its readiness has changed."""
+    """Report whether a Node is new or its readiness has changed."""
     return event.old is None or conditions.readiness(event.obj) != conditions.readiness(event.old)
 
 
 def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
-    """Return a node's Lease: stopped if its machine has crashed, renewed again if it runs, otherwise unchanged."""
+    """Return a node's Lease: its renewal stops if the machine has crashed and resumes when the machine runs."""
     old_lease = health.new_lease(node, now) if lease is None else lease
     phase, has_heartbeats = _machine_phase(instance), health.has_heartbeats(old_lease)
     if instance is not None and phase == "Crashed" and has_heartbeats:
@@ -349,7 +349,7 @@ def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Inst
 
 
 def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
-    """Return the node with the readiness that its kubelet reports; the same object if it is unchanged."""
+    """Return the Node with the Ready condition that its kubelet reports; the same object if it is unchanged."""
     readiness = conditions.readiness(node)
     if instance is not None and shutdown_notice_time(instance) is not None:
         return conditions.with_shutdown(node, now) if readiness == "True" else node

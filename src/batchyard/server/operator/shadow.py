@@ -74,7 +74,7 @@ class ShadowPage:
         start_time = divergence.at if divergence.since is None else divergence.since
         identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.recent_divergences.appendleft(
-            SchedulerDivergence(divergence.at, start_time, *identity, divergence.why(), divergence.look)
+            SchedulerDivergence(divergence.at, start_time, *identity, divergence.why(), divergence.hints)
         )
         self._hub.touch()
 

@@ -1,1 +1,1 @@
-"""Images of containers: container engines, image pulls, unpacking, and the store of unpacked root filesystems."""
+"""Container images: container engines, image pulls, unpacking, and the store of unpacked root filesystems."""

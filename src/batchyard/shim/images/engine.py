@@ -28,7 +28,7 @@ _NO_CONTAINER = "No such container"
 
 
 class ContainerEngine(NamedTuple):
-    """A usable container engine of this machine, and how its command is invoked."""
+    """A usable container engine (podman or docker) of this machine, and how its command is invoked."""
 
     #: `podman` or `docker`.
     kind: str
@@ -38,55 +38,57 @@ class ContainerEngine(NamedTuple):
     options: tuple[str, ...]
     environment: Mapping[str, str]
     #: The id of the node directory, with which this node's containers are labeled.
-    identity: str
+    node_id: str
     #: Whether the engine runs containers in pod sandboxes; otherwise it only provides images.
     runs_containers: bool
 
     def run_command(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> CommandResult:
-        """Run a command of the engine, such as `ps --all`, for at most `seconds`."""
+        """Run an engine command such as `ps --all`, given as arguments, for at most `seconds`; return the result."""
         return commands.run_command([self.program, *self.options, *arguments], self.environment, seconds)
 
     def label_options(self, path: str) -> list[str]:
-        """Return the options that label a container with its node and its run; `path` is the run's path."""
-        return ["--label", f"{_NODE_LABEL}={self.identity}", "--label", f"{RUN_LABEL}={path}"]
+        """Return the options that label a container with the node's id and `path`, its path in the node directory."""
+        return ["--label", f"{_NODE_LABEL}={self.node_id}", "--label", f"{RUN_LABEL}={path}"]
 
     def container_name(self, path: str) -> str:
-        """Return the engine's container name for a run, given by its path."""
+        """Return the engine's name for a container, derived from `path`, its path in the node directory."""
         _, uid, kind, container, attempt = path.split("/")
         infix = "" if kind == "runs" else "image-"
-        return f"batchyard-{self.identity}-{uid}-{infix}{container}-{attempt}"
+        return f"batchyard-{self.node_id}-{uid}-{infix}{container}-{attempt}"
 
     def remove_containers(self, *names: str) -> None:
-        """Kill and remove containers by name; retry if that fails."""
+        """Kill and remove containers of the engine by name; retry if that fails."""
         options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVAL_ATTEMPTS if names else 0):
             result = self.run_command("rm", "--force", *options, "--volumes", *names)
-            if result.code == 0 or (result.code and all(_NO_CONTAINER in line for line in result.errors.splitlines())):
+            if result.exit_code == 0 or (
+                result.exit_code and all(_NO_CONTAINER in line for line in result.errors.splitlines())
+            ):
                 return
 
     def list_containers(self) -> dict[str, str]:
-        """Return the ids of this node's containers in the engine, by the paths of their runs."""
+        """Return the engine's ids of this node's containers, by their paths in the node directory."""
         label_template = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
         fields = f"{{{{{label_template}}}}} {{{{.ID}}}}"
-        result = self.run_command("ps", "--all", "--filter", f"label={_NODE_LABEL}={self.identity}", "--format", fields)
-        entries = (line.split() for line in result.output.splitlines())
-        return {entry[0]: entry[1] for entry in entries if len(entry) == 2 and entry[0].count("/") == 4}
+        result = self.run_command("ps", "--all", "--filter", f"label={_NODE_LABEL}={self.node_id}", "--format", fields)
+        id_and_path_pairs = (line.split() for line in result.output.splitlines())
+        return {entry[0]: entry[1] for entry in id_and_path_pairs if len(entry) == 2 and entry[0].count("/") == 4}
 
     def inspect_image(self, reference: str) -> dict[str, Any] | None:
         """Return an image's metadata; None if the engine does not have the image. OSError if the engine fails."""
         result = self.run_command("image", "inspect", reference)
-        if result.code != 0:
-            if result.code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
+        if result.exit_code != 0:
+            if result.exit_code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
                 return None
             raise OSError(last_line(result.errors))
         return _parse_image(json.loads(result.output)[0])
 
-    def pull(self, reference: str, auth: Mapping[str, Any], config_folder: str) -> CommandResult:
-        """Pull an image with registry credentials; `config_folder` is a directory for docker's configuration."""
-        if not auth:
+    def pull(self, reference: str, credentials: Mapping[str, Any], config_folder: str) -> CommandResult:
+        """Pull an image with registry credentials; `config_folder` is a folder for docker's configuration."""
+        if not credentials:
             return self.run_command("pull", "--quiet", reference, seconds=_PULL_SECONDS)
         auth_fd = os.memfd_create("auth", 0)  # not visible to other users of the machine
-        os.write(auth_fd, json.dumps(auth).encode())
+        os.write(auth_fd, json.dumps(credentials).encode())
         os.lseek(auth_fd, 0, os.SEEK_SET)
         auth_path = f"/proc/self/fd/{auth_fd}"
         try:
@@ -100,13 +102,13 @@ class ContainerEngine(NamedTuple):
 
 
 def last_line(text: str) -> str:
-    """Return an engine's error message: the last line of its error output."""
+    """Return the last line of an engine's error output, which has the error message."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
     return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"
 
 
 def format_entrypoint(argv: list[str]) -> str:
-    """Format a command as JSON for the engine's option `--entrypoint`."""
+    """Format a command as JSON for the engine option `--entrypoint`."""
     return json.dumps(argv)
 
 
@@ -117,7 +119,7 @@ def find_program(name: str) -> str | None:
 
 
 def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the output of `image inspect`, which podman and docker share, to image metadata."""
+    """Return an image's id, names and configuration from the output of podman's or docker's `image inspect`."""
     config = image.get("Config") or {}
     tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
     hex_digest = image["Id"].removeprefix("sha256:")
@@ -154,7 +156,7 @@ _RUNTIME_SETUP_PREFIXES = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/s
 
 
 class EngineContainer(NamedTuple):
-    """A container that an engine runs for a shim, with the options of `podman run`."""
+    """A container that podman runs for a shim: its name, the arguments of `podman run`, and its control group."""
 
     engine: ContainerEngine
     name: str
@@ -169,25 +171,28 @@ class EngineContainer(NamedTuple):
 
 
 def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
-    """Run a container as its warden: start it, report its end on the pipe `status`, and clean up after it."""
+    """Start a podman container and watch it; report its start and end on the pipe `status`, and clean up.
+
+    This process is the warden: it adopts the container's processes, and ends with the shim.
+    """
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     oom_fd = cgroups.watch_for_oom(request.group)
-    engine = _start_engine(request)
-    signal.signal(signal.SIGTERM, lambda *_: _remove_after_shim_end(request, engine))
+    engine_pid = _start_engine(request)
+    signal.signal(signal.SIGTERM, lambda *_: _remove_after_shim_end(request, engine_pid))
     linux.die_with_parent(signal.SIGTERM)
     exit_codes: dict[int, int] = {}
-    pid = _wait_for_command(request, engine, exit_codes)
+    pid = _wait_for_command(request, engine_pid, exit_codes)
     if pid is None:
-        if engine in exit_codes:  # the engine is cleaning up: interrupting it would leave more to remove
+        if engine_pid in exit_codes:  # the engine is cleaning up: interrupting it would leave more to remove
             _reap_children(exit_codes)
         request.engine.remove_containers(request.name)
         _report_status(
             status,
             **(
                 {}
-                if exit_codes.get(engine)
+                if exit_codes.get(engine_pid)
                 else {"error": words.format_start_error("the container engine did not start the container")}
             ),
         )
@@ -196,15 +201,15 @@ def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
     with suppress(ProcessLookupError):
         _wait_for_process(os.pidfd_open(pid))
     _reap_children(exit_codes)
-    code, is_oom = _read_exit_status(request, exit_codes.get(pid))
+    exit_code, is_oom = _read_exit_status(request, exit_codes.get(pid))
     request.engine.remove_containers(request.name)
-    _report_status(status, **{"exit-code": code, "oom": is_oom or _was_oom_notified(oom_fd)})
+    _report_status(status, **{"exit-code": exit_code, "oom": is_oom or _was_oom_notified(oom_fd)})
     stop.kill_descendants()
     os._exit(0)
 
 
 def _start_engine(request: EngineContainer) -> int:
-    """Start the engine with the container's standard streams; return the engine's pid."""
+    """Fork `podman run` for a container, with this process's standard streams; return the pid of podman."""
     engine = request.engine
     child = os.fork()
     if child == 0:
@@ -219,13 +224,13 @@ def _start_engine(request: EngineContainer) -> int:
     return child
 
 
-def _wait_for_command(request: EngineContainer, engine: int, exit_codes: dict[int, int]) -> int | None:
-    """Wait until the container executes its command; return its first process, or None if the start fails."""
+def _wait_for_command(request: EngineContainer, engine_pid: int, exit_codes: dict[int, int]) -> int | None:
+    """Wait until a podman container executes its command; return the pid of its first process, or None on failure."""
     deadline = linux.monotonic() + _START_SECONDS
     while linux.monotonic() < deadline:
         _reap_once(exit_codes)
         pid = _read_container_pid(request.run)
-        code = exit_codes.get(engine)
+        code = exit_codes.get(engine_pid)
         if code is not None and (code in _NOT_STARTED_CODES or not (request.has_terminal or code == 0)):
             return None
         if (request.has_terminal or code == 0) and pid is not None and _is_command_executed(pid):
@@ -241,7 +246,7 @@ def _read_container_pid(run_fd: int) -> int | None:
 
 
 def _is_command_executed(pid: int) -> bool:
-    """Report whether a container's first process executes the command (or has ended), not the runtime's setup."""
+    """Report whether process `pid` executes the container's command (or has ended), not the OCI runtime's setup."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
@@ -251,20 +256,20 @@ def _is_command_executed(pid: int) -> bool:
 
 
 def _wait_for_process(process_fd: int) -> None:
-    """Wait until a process has ended."""
+    """Wait until the process of a pidfd has ended, and close the pidfd."""
     select.select([process_fd], [], [])
     os.close(process_fd)
 
 
 def _reap_children(exit_codes: dict[int, int]) -> None:
-    """Reap the child processes of an ended container, including the engine, for a limited time."""
+    """Reap this process's children after a container has ended, until none is left or a time limit is reached."""
     deadline = linux.monotonic() + _CLEANUP_SECONDS
     while _reap_once(exit_codes) and linux.monotonic() < deadline:
         select.select([], [], [], _POLL_SECONDS)
 
 
 def _reap_once(exit_codes: dict[int, int]) -> bool:
-    """Record the exit codes of ended child processes in `exit_codes`; return whether other children remain."""
+    """Record the exit codes of ended children in `exit_codes`, by pid; return whether other children still run."""
     try:
         while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
             exit_codes[reaped[0]] = os.waitstatus_to_exitcode(reaped[1])
@@ -274,7 +279,7 @@ def _reap_once(exit_codes: dict[int, int]) -> bool:
 
 
 def _read_exit_status(request: EngineContainer, reaped_code: int | None) -> tuple[int, bool]:
-    """Return a container's exit code, and whether it was OOM-killed; `reaped_code` is the code reaped by the warden."""
+    """Return a podman container's exit code, and whether it was OOM-killed; `reaped_code` is from waitpid, if known."""
     output_format = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     fields = request.engine.run_command("container", "inspect", "--format", output_format, request.name).output.split()
     is_oom = fields[-1:] == ["true"]
@@ -291,10 +296,10 @@ def _was_oom_notified(oom_fd: int | None) -> bool:
     return False
 
 
-def _remove_after_shim_end(request: EngineContainer, engine: int) -> NoReturn:
-    """After the end of the shim: kill the engine and all descendants, remove the container, and exit."""
+def _remove_after_shim_end(request: EngineContainer, engine_pid: int) -> NoReturn:
+    """After the shim was killed: kill podman and all descendants, remove the container, and exit."""
     with suppress(ProcessLookupError):
-        os.kill(engine, signal.SIGKILL)
+        os.kill(engine_pid, signal.SIGKILL)
     request.engine.remove_containers(request.name)
     stop.kill_descendants()
     os._exit(1)

@@ -18,23 +18,23 @@ from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths, Cgroups
 
 _TRIAL_SECONDS = 20.0
-#: Time limit in seconds for an engine's version: a remote engine may not answer, and the platform waits.
+#: Time limit in seconds for an engine's version: a remote engine may not answer, and the server waits.
 _ANSWER_SECONDS = 4.0
 #: The OCI runtimes to try, first the engine's default.
-_RUNTIMES = ("", "runc", "crun")
+_OCI_RUNTIMES = ("", "runc", "crun")
 #: Resource limits are inherited from the spawner, because the engine's defaults exceed the limits of many machines.
-_SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+_PODMAN_SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
 
 
 class EngineFailure(NamedTuple):
-    """An installed container engine that cannot be used, and the reason."""
+    """An installed container engine that cannot be used, with the reason."""
 
     engine: str
     reason: str
 
 
 class EngineSearchResult(NamedTuple):
-    """The usable container engines, the default first, and the failures of other installed engines."""
+    """The usable container engines of this machine, the default first, and why other installed ones are unusable."""
 
     engines: tuple[ContainerEngine, ...] = ()
     failures: tuple[EngineFailure, ...] = ()
@@ -42,7 +42,7 @@ class EngineSearchResult(NamedTuple):
     run_failure: str = ""
 
 
-def find(
+def find_engines(
     node: int,
     environment: Mapping[str, str],
     node_cgroups: Cgroups | None,
@@ -50,7 +50,7 @@ def find(
     *,
     may_run: bool,
 ) -> EngineSearchResult:
-    """Detect the container engines of this machine; `may_run`: podman may run containers in pod sandboxes."""
+    """Detect this machine's usable container engines; `may_run`: podman may run containers, not only pull images."""
     engines, failures, run_failure = [], [], ""
     for kind in (PODMAN, DOCKER):
         path = None if kind in disabled_names else find_program(kind)
@@ -70,74 +70,74 @@ def find(
 def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
     result = commands.run_command([path, "--version"], environment, _ANSWER_SECONDS)
     name_and_version = result.output.strip().replace(" version", "") or PODMAN
-    if result.code == 0:
+    if result.exit_code == 0:
         variables = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
         engine = ContainerEngine(
             PODMAN, path, name_and_version.split()[-1], (), variables, state_dir.node_id(node), runs_containers=False
         )
         result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
-    return engine if result.code == 0 else EngineFailure(name_and_version, last_line(result.errors))
+    return engine if result.exit_code == 0 else EngineFailure(name_and_version, last_line(result.errors))
 
 
 def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
-    """Return docker if its daemon answers at the endpoint of the user's docker context, else the failure."""
+    """Return docker if its daemon answers at the endpoint of the user's docker context; otherwise why it does not."""
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         argv = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
         result = commands.run_command(argv, variables, _ANSWER_SECONDS)
-        if result.code is None:
+        if result.exit_code is None:
             return EngineFailure(DOCKER, result.errors)
         docker_host = result.output.strip()
         variables |= {"DOCKER_HOST": docker_host} if docker_host else {}
     engine = ContainerEngine(DOCKER, path, "", (), variables, state_dir.node_id(node), runs_containers=False)
     result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
     version = result.output.strip()
-    if result.code == 0 and version:
+    if result.exit_code == 0 and version:
         return engine._replace(version=version)
     return EngineFailure(DOCKER, last_line(result.errors))
 
 
 def _write_podman_settings(node: int) -> str:
-    """Write podman's configuration file to the node directory; return its path."""
+    """Write a podman configuration file (containers.conf) to the node directory; return its path."""
     with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
-        file.write(_SETTINGS)
+        file.write(_PODMAN_SETTINGS)
     return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
 
 
 def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgroups | None) -> ContainerEngine | str:
-    """Return podman with the first OCI runtime that can run a trial container, or the reason if none can."""
-    if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base) is None:
+    """Return podman with the first OCI runtime that can run a trial container; otherwise the reason, as text."""
+    if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base_group) is None:
         return "the control group of this process has different names for different controllers (cgroup v1)"
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
-    for runtime in _RUNTIMES:
+    for runtime in _OCI_RUNTIMES:
         candidate = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
         options = _trial_options(node_path, node_cgroups)
         result = candidate.run_command("run", "--rm", *options, "true", seconds=_TRIAL_SECONDS)
-        if result.code == 0:
+        if result.exit_code == 0:
             return candidate
         first_failure = first_failure or last_line(result.errors)
     return first_failure
 
 
 def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
-    """Return the podman options of a trial container with the machine's own programs."""
+    """Return the `podman run` options of a trial container, whose root filesystem is the machine's own programs."""
     root = f"{node_path}/trial"
     os.makedirs(root, exist_ok=True)
     for link, target in store.program_links().items():
         if not os.path.islink(root + link):
             os.symlink(target, root + link)
-    folders = [folder for folder in store.PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
+    folders = [folder for folder in store.PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
     options = ["--network", f"ns:/proc/{os.getpid()}/ns/net", "--cap-drop", "all", "--log-driver", "none", "--no-hosts"]
     options += [
         "--security-opt",
         "no-new-privileges",
-        *cgroup_options(f"{cgroups.engine_group_name(node_cgroups.base)}/trial" if node_cgroups else None),
+        *cgroup_options(f"{cgroups.engine_group_name(node_cgroups.base_group)}/trial" if node_cgroups else None),
     ]
     return [*options, *(option for path in folders for option in ("--volume", f"{path}:{path}:ro")), "--rootfs", root]
 
 
 def cgroup_options(group: str | None) -> list[str]:
-    """Return podman's options that create a container's control group below a parent group, without one for conmon."""
+    """Return podman's options that put a container below the control group `group`, without one for conmon."""
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 
 
@@ -150,7 +150,7 @@ _LINE_BYTES = 32 * 1024
 
 
 class EngineContainerPaths(NamedTuple):
-    """The directories of a container's sandbox and run, and the pid of the sandbox's process."""
+    """The directories of a podman container's sandbox and run, and the pid of the sandbox's process."""
 
     sandbox: str
     run: str
@@ -166,10 +166,7 @@ def options(
     group: CgroupPaths,
     variables: tuple[int, Sequence[str]],
 ) -> list[str]:
-    """Return the arguments of `podman run`. The sources of the spec's mounts are absolute.
-
-    `variables` are the result of the function `variables`.
-    """
+    """Return the arguments of `podman run` for a container's spec; `variables` come from the function `variables`."""
     environment_fd, other_variables = variables
     return [
         *("--pull", "never", "--name", engine.container_name(paths.path), *engine.label_options(paths.path)),
@@ -190,7 +187,7 @@ def options(
 
 
 def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Write a container's variables to a file in memory; return its descriptor and the variables that do not fit."""
+    """Write environment variables to an env-file in memory; return its descriptor, and those unfit for the file."""
     fd = os.memfd_create("environment", 0)
     other_variables = []
     for name, value in environment.items():
@@ -204,7 +201,7 @@ def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
 
 
 def _stream_options(spec: Mapping[str, Any]) -> list[str]:
-    """Return the options for the standard streams: passed to the container, or a terminal that the engine forwards."""
+    """Return podman's options for stdin, stdout and stderr: those of the shim, or a terminal that podman forwards."""
     stdin_options = ["--interactive"] if spec["stdin"] else []
     if spec["tty"]:
         return ["--tty", "--log-driver", "none", *stdin_options]
@@ -212,13 +209,13 @@ def _stream_options(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _namespace_options(spec: Mapping[str, Any], sandbox_pid: int) -> list[str]:
-    """Return the options that join the namespaces of the pod's sandbox."""
+    """Return podman's options that let a container join the namespaces of its pod's sandbox."""
     options = [option for name in ("ipc", "uts") for option in (f"--{name}", f"ns:/proc/{sandbox_pid}/ns/{name}")]
     return [*options, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
 
 
 def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
-    """Return the options for resource limits: a parent control group that has the limits, or else the limits."""
+    """Return podman's options for resource limits: the parent control group that has the limits, or else the limits."""
     if group:
         return [*cgroup_options(cgroups.engine_group_name(group)), "--pids-limit", "-1"]
     limits = spec["limits"]
@@ -228,13 +225,13 @@ def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
 
 
 def _user_options(spec: Mapping[str, Any]) -> list[str]:
-    """Return the options for the user, if it differs from the image's user, and for additional groups."""
+    """Return podman's options for a container's user (if not the image's own) and supplementary groups."""
     groups = [option for group in spec.get("groups") or () for option in ("--group-add", str(group))]
     return [*(["--user", spec["user"]] if spec["user"] else []), *groups]
 
 
 def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list[str]:
-    """Return the options that mount volumes, the sandbox's files in /etc, and the termination-message file."""
+    """Return podman's options that mount volumes, the sandbox's /etc files, and the termination-message file."""
     termination_path = spec["terminationMessagePath"]
     mounts = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     targets = {target for _, target, _ in mounts}

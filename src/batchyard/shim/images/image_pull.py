@@ -1,4 +1,4 @@
-"""Image-pull shim: a process that pulls an image according to the pull policy, and reports the image's metadata.
+"""Image-pull shim: a process that pulls one image according to its pull policy, and reports the image's metadata.
 
 Pulls of the same image wait for each other, and the number of parallel pulls is limited. If the engine only provides
 images, the root filesystem is unpacked too. The module also contains the cleanup after killed shims, and the image
@@ -34,14 +34,15 @@ _ERROR_BYTES = 1 << 16
 
 
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
-    """Export an image from an engine and unpack it into a directory. OSError if that fails.
+    """Export an image from a container engine and unpack it into the directory `target`. OSError if that fails.
 
-    If this process is killed, the spawner removes the created container, which is labeled with the run `path`.
+    Exporting needs a container. It is labeled with `path`, the image pull's path, so that the spawner can remove it if
+    this process is killed.
     """
     name = engine.container_name(path)
     options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
     result = engine.run_command("create", *options, image, _PLACEHOLDER_COMMAND)
-    if result.code != 0:
+    if result.exit_code != 0:
         raise OSError(last_line(result.errors))
     try:
         return _export_container(engine, name, target)
@@ -50,7 +51,7 @@ def export_image(engine: ContainerEngine, image: str, path: str, target: str) ->
 
 
 def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[str, Any]:
-    """Export a container from an engine and unpack the archive; return the size and account files."""
+    """Export a container's files and unpack them into `target`; return the size, /etc/passwd and /etc/group."""
     archive, archive_writer = os.pipe2(os.O_CLOEXEC)
     error_fd = os.memfd_create("errors")
     child = os.fork()
@@ -65,18 +66,18 @@ def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[s
         failure = unpack_error
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     error_text = os.pread(error_fd, _ERROR_BYTES, 0).decode(errors="replace")
     os.close(error_fd)
-    if code != 0 and error_text.strip():  # the export failed, which is why the archive ended
+    if exit_code != 0 and error_text.strip():  # the export failed, which is why the archive ended
         raise OSError(last_line(error_text))
-    if failure is not None or code != 0:
-        raise failure or OSError(f"the image export of {engine.kind} failed with exit code {code}")
+    if failure is not None or exit_code != 0:
+        raise failure or OSError(f"the image export of {engine.kind} failed with exit code {exit_code}")
     return metadata
 
 
 def _execute_export(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
-    """In a child process: execute the engine's export command."""
+    """In a forked child: execute the engine's command that exports container `name` as a tar archive to `stdout`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         os.setsid()
@@ -97,7 +98,7 @@ _NEVER, _ALWAYS = "Never", "Always"
 
 
 def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
-    """Supervise a claimed image-pull run: pull the image if needed, and report the metadata or the failure."""
+    """Run an image pull as its shim: pull the image if needed, and report its metadata or the failure."""
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
@@ -119,17 +120,17 @@ def _apply_pull_policy(run: ShimRun, engine: ContainerEngine) -> None:
         _report_success(run, engine, image, f'Container image "{name}" already present on machine')
     elif policy == _NEVER:
         message = f'Container image "{name}" is not present with pull policy of Never'
-        _warn(run, "Warning", "ErrImageNeverPull", message)
+        _report_event(run, "Warning", "ErrImageNeverPull", message)
         _report_failure(run, "ErrImageNeverPull", message)
     else:
         _pull_if_needed(run, engine)
 
 
 def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
-    """Pull a run's image, unless another shim pulled it while this one waited for the lock."""
+    """Pull an image, unless another shim has pulled the same image while this one waited for the lock."""
     name, started_at = run.spec["image"], linux.monotonic()
     requested_at = linux.now()
-    _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
+    _report_event(run, "Normal", "Pulling", f'Pulling image "{name}"')
     lock_name = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_hash_credentials(run.spec)}"
     with _FileLock(run, [lock_name]) as lock_fd:
         pulled_at = os.pread(lock_fd, 32, 0)
@@ -139,7 +140,7 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
             with _FileLock(run, _SLOT_LOCKS):
                 pull_started_at = linux.monotonic()
                 result = _run_pull(run, engine)
-            if result.code != 0:
+            if result.exit_code != 0:
                 _report_failure(run, "ErrImagePull", last_line(result.errors))
                 return
             os.pwrite(lock_fd, str(linux.now()).encode(), 0)
@@ -148,18 +149,18 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
         raise ValueError(f"image {name} was not found after the pull")
     _unpack_if_needed(run, engine, image)
     now = linux.monotonic()
-    times = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
+    durations_text = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
     size = f"Image size: {image['size']} bytes."
-    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {times}. {size}')
+    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size}')
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
-    """Run the engine's pull command for a run's image; return its result."""
+    """Run the engine's pull command for the image in a pull request; return the command's result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack an image into the store if the engine only provides images; other shims wait for the same image."""
+    """Unpack an image into the store, once, if its engine cannot run containers; return its name in the store."""
     if engine.runs_containers:
         return {}
     name = rootfs_store.store_name(image["id"])
@@ -174,7 +175,7 @@ def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str,
 
 
 def _hash_credentials(spec: Mapping[str, Any]) -> str:
-    """Return a hash of the registry credentials, so that pulls with different credentials do not share results."""
+    """Return a hash of a pull's registry credentials: a pull reuses only results of pulls with the same hash."""
     return sha256(json.dumps(spec.get("auth") or {}, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -187,7 +188,7 @@ class _PullCancelled(BaseException):
 
 
 class _FileLock:
-    """A context manager that acquires one of several file locks and returns the descriptor of the locked file."""
+    """A context manager that locks the first free one of several files, and returns the descriptor of that file."""
 
     def __init__(self, run: ShimRun, lock_names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULL_LOCKS_FOLDER}"
@@ -214,14 +215,14 @@ def _format_seconds(seconds: float) -> str:
 
 
 def _cancel_if_stopped(run: ShimRun) -> None:
-    """Cancel the pull if a stop was requested or the run's directory was removed."""
+    """Raise _PullCancelled if the kubelet has requested to stop the image pull or has removed its directory."""
     if run.is_gone() or run.stop_request():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
         raise _PullCancelled
 
 
-def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
-    """Report a warning or message that the kubelet records as an Event."""
+def _report_event(run: ShimRun, kind: str, reason: str, message: str) -> None:
+    """Add a message of type `kind` (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
     previous_warnings = run.state.get("warnings") or []
     warning = {"n": len(previous_warnings) + 1, "type": kind, "reason": reason, "message": message}
     _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*previous_warnings, warning])
@@ -229,7 +230,7 @@ def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
 
 def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
     unpacking_fields = _unpack_if_needed(run, engine, engine_image)
-    _warn(run, "Normal", "Pulled", message)
+    _report_event(run, "Normal", "Pulled", message)
     image = {
         **engine_image,
         **unpacking_fields,
@@ -239,11 +240,11 @@ def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping
 
 
 def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> bool:
-    """Report whether an image lacks the working directory, which its engine does not create."""
+    """Report whether the directory `path` is missing in an image, in which case the engine would not create it."""
     if path in {"", "/"} or not engine.runs_containers:
         return False
     result = engine.run_command("image", "mount", image)
-    is_missing = result.code == 0 and not os.path.lexists(result.output.strip() + path)
+    is_missing = result.exit_code == 0 and not os.path.lexists(result.output.strip() + path)
     engine.run_command("image", "unmount", image)
     return is_missing
 
@@ -252,43 +253,43 @@ def _report_failure(run: ShimRun, reason: str, message: str) -> None:
     _report_state(run, phase="Exited", finishedAt=linux.now(), exitCode=1, reason=reason, message=message)
 
 
-def _report_state(run: ShimRun, **changes: object) -> None:
-    run.write(**changes)
+def _report_state(run: ShimRun, **changed_fields: object) -> None:
+    run.write(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
 def pod_group_prefix(node: int) -> str:
-    """Return the name prefix of the control groups of this node's pods; it is unique on the machine."""
+    """Return the machine-wide unique prefix of the control group names of this node's pods."""
     return f"batchyard-{state_dir.node_id(node)}-"
 
 
 def remove_groups_of_run(node: int, features: Features, path: str) -> None:
-    """Remove the control groups of a run that has ended, unless another shim still supervises the run."""
+    """Remove the control groups of an ended container and its pod, unless a shim still supervises processes in them."""
     if features.cgroups is None:
         return
-    _, uid, *parts = path.split("/")
-    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base.items()}
-    has_namesakes = features.runner is not None
-    if parts[0] == "runs" and not _is_supervised(node, path):
-        run_group = {name: f"{base}/{parts[1]}-{parts[2]}" for name, base in pod_group.items()}
+    _, uid, *path_parts = path.split("/")
+    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base_group.items()}
+    has_namesakes = features.container_engine is not None
+    if path_parts[0] == "runs" and not _is_supervised(node, path):
+        run_group = {name: f"{base}/{path_parts[1]}-{path_parts[2]}" for name, base in pod_group.items()}
         cgroups.remove_group(run_group, has_namesakes=has_namesakes)
     _remove_if_unsupervised(node, uid, pod_group, has_namesakes=has_namesakes)
 
 
 def remove_leftover_groups(node: int, features: Features) -> None:
-    """Remove the control groups of pods that earlier spawners left behind."""
+    """Remove the control groups of pods that ended while no spawner ran."""
     if features.cgroups is not None:
-        for uid, group in cgroups.find_leftover_groups(features.cgroups.base, pod_group_prefix(node)).items():
-            _remove_if_unsupervised(node, uid, group, has_namesakes=features.runner is not None)
+        for uid, group in cgroups.find_leftover_groups(features.cgroups.base_group, pod_group_prefix(node)).items():
+            _remove_if_unsupervised(node, uid, group, has_namesakes=features.container_engine is not None)
 
 
 def is_image_pull(path: str) -> bool:
-    """Report whether a run is an image pull, according to its path."""
+    """Report whether the path in a shim request is that of an image pull, not of a container or sandbox."""
     return path.split("/")[2:3] == ["images"]
 
 
 def may_leave_container(node: int, path: str) -> bool:
-    """Report whether the shim of a run has ended and may have left a container in the engine."""
+    """Report whether the container start at `path` may have left a podman container because its shim was killed."""
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
@@ -299,14 +300,18 @@ def may_leave_container(node: int, path: str) -> bool:
 
 
 def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
-    """Remove those containers of this node from an engine that no shim supervises."""
+    """Remove an engine's containers that belong to this node and that no shim supervises."""
     run_containers = engine.list_containers()
     engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node, path)))
 
 
 def supervised_runs(pod_fd: int) -> list[str]:
-    """Return the container runs of a pod that a shim supervises, as paths relative to the pod's directory."""
-    paths = [f"runs/{name}/{attempt}" for name in _list(pod_fd, "runs") for attempt in _list(pod_fd, f"runs/{name}")]
+    """Return a pod's container starts that have a live shim, as paths relative to the pod's directory."""
+    paths = [
+        f"runs/{name}/{attempt}"
+        for name in _list_folder(pod_fd, "runs")
+        for attempt in _list_folder(pod_fd, f"runs/{name}")
+    ]
     return [path for path in paths if _is_supervised(pod_fd, path)]
 
 
@@ -323,9 +328,9 @@ def _remove_if_unsupervised(node: int, uid: str, group: CgroupPaths, *, has_name
     os.close(pod_fd)
 
 
-def _is_supervised(base: int, path: str) -> bool:
+def _is_supervised(base_fd: int, path: str) -> bool:
     with suppress(OSError):
-        run_fd = state_dir.open_folder(path, base)
+        run_fd = state_dir.open_folder(path, base_fd)
         try:
             return state_dir.is_locked(run_fd)
         finally:
@@ -333,9 +338,9 @@ def _is_supervised(base: int, path: str) -> bool:
     return False
 
 
-def _list(base: int, path: str) -> list[str]:
+def _list_folder(base_fd: int, path: str) -> list[str]:
     with suppress(OSError):
-        folder_fd = state_dir.open_folder(path, base)
+        folder_fd = state_dir.open_folder(path, base_fd)
         try:
             return os.listdir(folder_fd)
         finally:
@@ -359,7 +364,7 @@ _DETECTION_SECONDS = 60.0
 def start_image_helper(
     node: int, disabled_names: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
-    """Fork the image helper; return the socket for paths of runs, and the engines that the helper detected."""
+    """Fork a process that pulls images; return a socket for the paths of pull requests, and the engines it detected."""
     own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with helper_socket:
         if os.fork() == 0:
@@ -367,7 +372,10 @@ def start_image_helper(
                 node,
                 "outside",
                 partial(
-                    _serve_requests, node, helper_socket, partial(engines.find, node, environment, None, disabled_names)
+                    _serve_requests,
+                    node,
+                    helper_socket,
+                    partial(engines.find_engines, node, environment, None, disabled_names),
                 ),
             )
     own_socket.settimeout(_DETECTION_SECONDS)
@@ -381,12 +389,12 @@ def start_image_helper(
     )
 
 
-def _serve_requests(node: int, connection: socket.socket, detect: Callable[..., EngineSearchResult]) -> None:
-    """In the helper: detect engines, then fork a shim for each received path of a run, until the spawner has ended."""
+def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
+    """In the image-pulling process: detect engines, then fork a shim per pull request until the spawner ends."""
     kept_fds = sorted({node, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)
-    search_result = detect(may_run=False)
+    search_result = detect_engines(may_run=False)
     engine_documents = [engine._replace(environment={})._asdict() for engine in search_result.engines]
     connection.send(json.dumps({"engines": engine_documents, "failures": search_result.failures}).encode())
     for engine in search_result.engines:

@@ -1,8 +1,8 @@
 """Store of unpacked images: root filesystems in the node directory, one directory per image.
 
-`roots/ID/root` is the root filesystem, read-only once complete. `roots/ID/image.json` is the image's metadata. Runs
-that use the image hold the file lock `roots/ID/lock`. Garbage collection removes the least recently used images while
-the store is over its size limit. It skips images in use and images used within two minutes (the kubelet's
+`roots/ID/root` is the root filesystem, read-only once complete. `roots/ID/image.json` is the image's metadata.
+Containers that use the image hold the file lock `roots/ID/lock`. Garbage collection removes the least recently used
+images while the store is over its size limit. It skips images in use and images used within two minutes (the kubelet's
 imageMinimumGCAge). A process that unpacks an image holds the image's lock in `pulls`, so each image is unpacked once.
 Incomplete directories have the suffix `.new`.
 """
@@ -23,17 +23,17 @@ _NEW_SUFFIX, _REMOVED_SUFFIX = ".new", ".gone"
 
 
 def store_name(image: str) -> str:
-    """Return the name of an image's directory in the store, given the image id."""
+    """Return the name of an unpacked image's directory in the store, derived from the image id."""
     return image.removeprefix("sha256:")
 
 
 def root_path(node: str, name: str) -> str:
-    """Return the path of an unpacked image's root filesystem; `node` is the path of the node directory."""
+    """Return the path of the unpacked root filesystem of image `name`; `node` is the path of the node directory."""
     return f"{node}/{STORE_FOLDER}/{name}/root"
 
 
 def has_image(node: int, name: str) -> bool:
-    """Report whether the store has an image, and record this as a use of the image."""
+    """Report whether the store has an unpacked image, and count this as a use of the image for garbage collection."""
     try:
         os.utime(f"{STORE_FOLDER}/{name}/lock", dir_fd=node)
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def has_image(node: int, name: str) -> bool:
 
 
 def add_image(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra: Mapping[str, Any]) -> None:
-    """Add an image to the store with the function `unpack`; the caller holds the image's lock. OSError on failure."""
+    """Add an image to the store with the function `unpack`; the caller has locked the image. OSError on failure."""
     roots_fd = _open_store(node)
     new_name = f"{name}{_NEW_SUFFIX}"
     try:
@@ -61,7 +61,7 @@ def add_image(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], 
 
 
 def lock_image(node: int, name: str) -> int:
-    """Lock an image against removal while the returned descriptor is open. OSError if the image was removed."""
+    """Lock an unpacked image against removal until the returned descriptor is closed. OSError if it was removed."""
     with suppress(FileNotFoundError):
         lock_fd = os.open(f"{STORE_FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
         fcntl.flock(lock_fd, fcntl.LOCK_SH)
@@ -73,7 +73,7 @@ def lock_image(node: int, name: str) -> int:
 
 
 def image_metadata(node: int, name: str) -> dict[str, Any]:
-    """Return the metadata of an unpacked image: `bytes`, `passwd`, `group`, `environment`; empty if unreadable."""
+    """Return an unpacked image's metadata (`bytes`, `passwd`, `group`, `environment`); empty if it is unreadable."""
     with suppress(OSError):
         image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node)
         try:
@@ -84,12 +84,12 @@ def image_metadata(node: int, name: str) -> dict[str, Any]:
 
 
 def pull_lock_name(name: str) -> str:
-    """Return the name of the lock file, in the directory `pulls`, for unpacking an image."""
+    """Return the name of the file in the directory `pulls` that is locked while an image is unpacked."""
     return f"root-{name}"
 
 
 def collect_garbage(node: int, maximum: float) -> None:
-    """Remove incomplete directories, and the least recently used images while the total exceeds `maximum` bytes."""
+    """Remove incomplete images, and the least recently used ones while the store exceeds `maximum` bytes."""
     roots_fd = _open_store(node)
     images: list[tuple[float, str, int]] = []
     for name in os.listdir(roots_fd):
@@ -108,7 +108,7 @@ def collect_garbage(node: int, maximum: float) -> None:
 
 
 def _remove_if_unused(roots_fd: int, name: str) -> bool:
-    """Remove an image from the store; return False if the image is in use."""
+    """Remove an unpacked image from the store; return False if a container uses it."""
     with suppress(FileNotFoundError):
         lock_fd = os.open(f"{name}/lock", os.O_RDWR, dir_fd=roots_fd)
         try:

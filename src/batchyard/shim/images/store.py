@@ -17,16 +17,16 @@ from batchyard.shim.images import rootfs_store
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: Directories of the machine with programs. Symbolic links into /usr are also links in containers.
-PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+PROGRAM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 def is_run_by_engine(image: Mapping[str, Any]) -> bool:
-    """Report whether a container engine runs the containers of an image."""
+    """Report whether podman, instead of bubblewrap, runs the containers of an image."""
     return "engine" in image and "unpacked" not in image
 
 
 def root_filesystem(image: Mapping[str, Any], node: str) -> str:
-    """Return the path of an image's root filesystem, or ''; `node` is the path of the node directory."""
+    """Return the path of an image's root filesystem, or '' if it has none; `node` is the path of the node directory."""
     return rootfs_store.root_path(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
@@ -37,25 +37,25 @@ def environment(image: Mapping[str, Any]) -> dict[str, str]:
 
 
 def visible_folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
-    """Return the machine's directories that a container of an image sees read-only, as source paths by mount point."""
-    programs = [folder for folder in PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
-    paths = [*programs, *_environment_folders(image.get("environment"))]
+    """Return the machine's directories that an image's containers see read-only: the source path by mount point."""
+    program_folders = [folder for folder in PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
+    paths = [*program_folders, *_environment_folders(image.get("environment"))]
     return {"/etc": f"{node}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}
 
 
 def program_links() -> dict[str, str]:
-    """Return the program directories of the machine that are symbolic links, with their targets."""
-    return {folder: os.readlink(folder) for folder in PROGRAMS if os.path.islink(folder)}
+    """Return those of the machine's program directories that are symbolic links, such as /bin: the target by path."""
+    return {folder: os.readlink(folder) for folder in PROGRAM_FOLDERS if os.path.islink(folder)}
 
 
 def _environment_folders(venv: str | None) -> list[str]:
-    """Return the directories of a virtual environment and its base interpreter that containers do not see otherwise."""
+    """Return the directories that containers need for a Python virtual environment and do not see anyway."""
     if not venv:
         return []
     folders = [venv]
     for bin_folder in (_read_interpreter_home(venv), os.path.dirname(os.path.realpath(f"{venv}/bin/python"))):
         prefix = os.path.dirname(bin_folder) if bin_folder else ""
-        if len(prefix) > 1 and not any(is_within(prefix, folder) for folder in (*PROGRAMS, *folders)):
+        if len(prefix) > 1 and not any(is_within(prefix, folder) for folder in (*PROGRAM_FOLDERS, *folders)):
             folders.append(prefix)
     return folders
 
@@ -74,5 +74,5 @@ def _read_interpreter_home(venv: str) -> str:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Report whether a path is a directory itself or lies in it."""
+    """Report whether `path` is the directory `folder` or lies in it."""
     return path == folder or path.startswith(f"{folder}/")

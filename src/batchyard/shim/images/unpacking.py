@@ -1,4 +1,4 @@
-"""Unpacking of image archives into root filesystems, and overlays on directories that a container sees.
+"""Unpacking of image archives into root filesystems, and overlay mounts for directories that a container sees.
 
 A process that is chrooted into the target writes the files, so no link in the archive leads out of the target. All
 files belong to the user that runs the node, which containers see as their own user. The owner can always read files and
@@ -22,8 +22,8 @@ _ACCOUNT_FILE_BYTES_MAX = 1 << 20
 _FOLDER_MODE, _FILE_MODE, _STICKY_MODE = 0o700, 0o400, 0o1777
 
 
-def unpack(archive: int, target: str) -> dict[str, Any]:
-    """Unpack a tar archive (a descriptor) into an empty directory; return the total size and the account files.
+def unpack(archive_fd: int, target: str) -> dict[str, Any]:
+    """Unpack a tar archive into an empty directory; return its size in bytes and its /etc/passwd and /etc/group.
 
     The result is `{"bytes": 123, "passwd": "...", "group": "..."}`. OSError if the archive is invalid or a write fails.
     """
@@ -31,9 +31,9 @@ def unpack(archive: int, target: str) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         os.close(result_reader)
-        _unpack_in_child(archive, target, result_writer)
+        _unpack_in_child(archive_fd, target, result_writer)
     os.close(result_writer)
-    os.close(archive)
+    os.close(archive_fd)
     with open(result_reader, "rb") as file:
         message = file.read()
     status = os.waitpid(child, 0)[1]
@@ -44,8 +44,8 @@ def unpack(archive: int, target: str) -> dict[str, Any]:
     return result
 
 
-def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
-    """In a child process: unpack the archive, and write the result to the pipe `result_writer`."""
+def _unpack_in_child(archive_fd: int, target: str, result_writer: int) -> None:
+    """In a forked child: unpack the archive into `target`, and write the result to the pipe `result_writer`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         if os.geteuid() != 0:
@@ -53,7 +53,7 @@ def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
         os.chroot(target)
         os.chdir("/")
         os.umask(0)
-        result: dict[str, Any] = {"bytes": _write_members(archive)}
+        result: dict[str, Any] = {"bytes": _write_members(archive_fd)}
         result |= {name: _read_text(f"/etc/{name}") for name in ("passwd", "group")}
     except (OSError, ValueError, tarfile.TarError) as failure:
         result = {"error": str(failure)}
@@ -62,24 +62,24 @@ def _unpack_in_child(archive: int, target: str, result_writer: int) -> None:
     os._exit(0)
 
 
-def _write_members(archive: int) -> int:
-    """Write all members of an archive to the filesystem; return the total size of its files in bytes."""
-    total, folders = 0, []
-    with open(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
+def _write_members(archive_fd: int) -> int:
+    """Write all members of a tar archive below /; return the total size of the written files in bytes."""
+    total_bytes, folder_times = 0, []
+    with open(archive_fd, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
         for member in _iterate_members(tar):
             path = os.path.normpath(f"/{member.name}")
             if member.isdir():
                 _make_folder(path, member)
-                folders.append((path, member.mtime))
+                folder_times.append((path, member.mtime))
                 continue
             os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
             with suppress(FileNotFoundError):
                 os.unlink(path)
             _write_member(tar, member, path)
-            total += member.size if member.isreg() else 0
-    for path, modified_at in reversed(folders):  # writing into them has changed it
+            total_bytes += member.size if member.isreg() else 0
+    for path, modified_at in reversed(folder_times):  # writing into them has changed it
         os.utime(path, (modified_at, modified_at))
-    return total
+    return total_bytes
 
 
 def _iterate_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -95,7 +95,7 @@ def _make_folder(path: str, member: tarfile.TarInfo) -> None:
 
 
 def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    """Write an archive member that is a file, a link or a FIFO."""
+    """Write one member of a tar archive (a file, a link or a FIFO) to `path`."""
     if member.issym():
         os.symlink(member.linkname, path)
     elif member.islnk():
@@ -112,7 +112,7 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) 
 
 
 def _read_text(path: str) -> str:
-    """Return the text of a file, limited to 1 MiB; empty if it cannot be read."""
+    """Return at most 1 MiB of a file's text; empty if the file cannot be read."""
     with suppress(OSError), open(path, "rb") as file:
         return file.read(_ACCOUNT_FILE_BYTES_MAX).decode(errors="replace")
     return ""
@@ -127,42 +127,43 @@ def _read_text(path: str) -> str:
 _LINKS_MAX = 40
 
 
-def add_mount_points(folders: Mapping[str, str], targets: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
-    """Return the source directory of each mount point, replaced by an overlay if it lacks mount points in `targets`.
+def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
+    """Add missing mount points to read-only directories, by overlay mounts; return the source path by mount point.
 
-    A target is a path and whether it is a directory. This process enters a new mount namespace, so that no other
-    process sees the overlays.
+    A needed path is a path in the container, and whether it is a directory. This process enters a new mount namespace,
+    so that no other process sees the overlays.
     """
     sources = dict(folders)
-    missing: dict[str, list[tuple[str, bool]]] = {}
-    for target, is_folder in targets:
+    missing_by_folder: dict[str, list[tuple[str, bool]]] = {}
+    for target, is_folder in needed_paths:
         path = _resolve_first_component(target)
         mount_point = next((mount_point for mount_point in folders if store.is_within(path, mount_point)), None)
         if mount_point is not None and not os.path.lexists(folders[mount_point] + path.removeprefix(mount_point)):
-            missing.setdefault(mount_point, []).append((path.removeprefix(mount_point), is_folder))
-    if missing:
+            missing_by_folder.setdefault(mount_point, []).append((path.removeprefix(mount_point), is_folder))
+    if missing_by_folder:
         unshare_mounts()
-    for number, (mount_point, missing_paths) in enumerate(missing.items()):
+    for number, (mount_point, missing_paths) in enumerate(missing_by_folder.items()):
         added_folder, overlay = f"{run}/added-{number}", f"{run}/seen-{number}"
         os.mkdir(overlay)
         for path, is_folder in missing_paths:
             make_mount_point(f"{added_folder}{path}", is_folder)
-        linux.mount("overlay", overlay, "overlay", f"lowerdir={_escape(added_folder)}:{_escape(folders[mount_point])}")
+        layers = f"lowerdir={_escape_path(added_folder)}:{_escape_path(folders[mount_point])}"
+        linux.mount("overlay", overlay, "overlay", layers)
         sources[mount_point] = overlay
     return sources
 
 
 def mount_writable_overlay(folder: str, run_folder: str) -> str:
-    """Mount a writable overlay of a directory, with its upper layer in the directory `run_folder`; return its path."""
+    """Mount a writable overlay of a directory and return its path; changes are stored in `run_folder`."""
     for name in ("written", "work", "image"):
         os.mkdir(f"{run_folder}/{name}", 0o755)
     unshare_mounts()
-    upper = _escape(run_folder)
-    layers = f"lowerdir={_escape(folder)},upperdir={upper}/written,workdir={upper}/work"
+    upper = _escape_path(run_folder)
+    layer_options = f"lowerdir={_escape_path(folder)},upperdir={upper}/written,workdir={upper}/work"
     try:
-        linux.mount("overlay", f"{run_folder}/image", "overlay", f"{layers},userxattr")
+        linux.mount("overlay", f"{run_folder}/image", "overlay", f"{layer_options},userxattr")
     except OSError:
-        linux.mount("overlay", f"{run_folder}/image", "overlay", layers)
+        linux.mount("overlay", f"{run_folder}/image", "overlay", layer_options)
     return f"{run_folder}/image"
 
 
@@ -174,13 +175,13 @@ def resolve_in_root(root: str, path: str) -> str:
     return _resolve_links(path, lambda link_path: _read_link(f"{root}{link_path}"))
 
 
-def resolve_in_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
-    """Resolve the symbolic links of a path in a container that sees directories and links of the machine."""
+def resolve_in_folders(folders: Mapping[str, str], link_targets: Mapping[str, str], path: str) -> str:
+    """Resolve a path's symbolic links as a container does that sees these directories (by mount point) and links."""
 
     def read_link_at(link_path: str) -> str | None:
         mount_point = next((mount_point for mount_point in folders if store.is_within(link_path, mount_point)), None)
         if mount_point is None:
-            return links.get(link_path)
+            return link_targets.get(link_path)
         return _read_link(folders[mount_point] + link_path.removeprefix(mount_point))
 
     return _resolve_links(path, read_link_at)
@@ -212,18 +213,18 @@ def _resolve_links(path: str, read_link_at: Callable[[str], str | None]) -> str:
 
 
 def unshare_mounts() -> None:
-    """Enter a new mount namespace, so that other processes do not see later mounts."""
+    """Move this process into a new mount namespace, so that other processes do not see its later mounts."""
     linux.unshare(linux.NEWNS)
     linux.make_mounts_private()
 
 
-def _escape(path: str) -> str:
-    """Escape a path for the mount options of overlayfs."""
+def _escape_path(path: str) -> str:
+    """Escape the special characters of a path in overlayfs mount options."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
 def _resolve_first_component(path: str) -> str:
-    """Resolve the first component of a path if it is a symbolic link such as /bin."""
+    """Replace the first component of an absolute path by its target if it is a symbolic link, such as /bin."""
     component, separator, remainder = path[1:].partition("/")
     return f"{os.path.realpath(f'/{component}')}{separator}{remainder}" if os.path.islink(f"/{component}") else path
 

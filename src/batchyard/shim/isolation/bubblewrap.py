@@ -1,4 +1,4 @@
-"""bubblewrap options of a container: its root filesystem, masked paths, devices and mounts."""
+"""bubblewrap options that set up a container: its root filesystem, masked paths, devices and mounts."""
 
 import glob
 import os
@@ -38,41 +38,41 @@ READ_ONLY_PATHS: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/p
 
 
 def create_masks(node: str) -> None:
-    """Create the empty directory and the empty file that hide masked paths, in a node directory."""
+    """Create, in a node directory, the empty directory and the empty file that are mounted over masked paths."""
     os.makedirs(f"{node}/{MASKS_FOLDER}/folder", exist_ok=True)
     os.close(os.open(f"{node}/{MASKS_FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
-def proc_mask_options(masks: str) -> Iterator[str]:
-    """Yield bubblewrap's options that mask paths of a container's /proc; `masks` is the directory of the masks."""
+def proc_mask_options(masks_folder: str) -> Iterator[str]:
+    """Yield bubblewrap's options that hide paths of /proc; `masks_folder` has the empty mounts."""
     for path in READ_ONLY_PATHS:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
     for path in MASKED_PATHS:
         if os.path.exists(path):
-            yield from ("--ro-bind", _mask_path(masks, path), path)
+            yield from ("--ro-bind", _mask_path(masks_folder, path), path)
 
 
-def mask_sys_paths(masks: str) -> None:
-    """Mask paths of /sys in this process's mount namespace. A path that cannot be masked stays visible, read-only."""
+def mask_sys_paths(masks_folder: str) -> None:
+    """Hide paths of /sys in this mount namespace, where possible; `masks_folder` has the empty mounts."""
     for pattern in _MASKED_PATHS:
         for path in glob.glob(pattern):
             with suppress(OSError):
-                linux.bind_mount(_mask_path(masks, path), path)
+                linux.bind_mount(_mask_path(masks_folder, path), path)
 
 
-def _mask_path(masks: str, path: str) -> str:
-    return f"{masks}/folder" if os.path.isdir(path) else f"{masks}/file"
+def _mask_path(masks_folder: str, path: str) -> str:
+    return f"{masks_folder}/folder" if os.path.isdir(path) else f"{masks_folder}/file"
 
 
 class ContainerPaths(NamedTuple):
-    """Absolute paths of the directories of a node, a pod, its sandbox, a run, and the masks for paths of /proc."""
+    """Absolute paths of the directories of a container, its pod, sandbox and node, and of the mounts over /proc."""
 
     node: str
     pod: str
     sandbox: str
     run: str
-    masks: str
+    masks_folder: str
 
 
 #: The option that gives a container its own user namespace.
@@ -86,9 +86,12 @@ WRITABLE_FOLDERS = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
 class ContainerView(NamedTuple):
-    """The machine's directories that a container sees, by mount point (only `/` for a root filesystem), and links."""
+    """What a container sees of the machine: source directories by mount point, and symbolic links.
 
-    folders: Mapping[str, str]
+    The only mount point is `/` if the image has a root filesystem.
+    """
+
+    folder_sources: Mapping[str, str]
     links: Mapping[str, str]
     #: Whether the working directory is missing in these directories and in the container's own files.
     lacks_folder: bool
@@ -99,7 +102,7 @@ class ContainerView(NamedTuple):
 def options(
     spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return bubblewrap's options for a run's spec with absolute mount sources, without options for descriptors."""
+    """Return bubblewrap's options for a container's spec (absolute mount sources), except those with descriptors."""
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),
@@ -110,7 +113,7 @@ def options(
         *_user_options(spec["user"]),
         *_root_options(view, paths),
         *_device_options(spec["devices"]),
-        *([] if spec.get("procMount") == "Unmasked" else proc_mask_options(paths.masks)),
+        *([] if spec.get("procMount") == "Unmasked" else proc_mask_options(paths.masks_folder)),
         *_etc_options(paths, view),
         *_working_directory_options(spec, paths, view),
         *_mount_options(spec["mounts"], view),
@@ -121,25 +124,25 @@ def options(
 
 
 def _user_options(user: Mapping[str, int] | None) -> list[str]:
-    """Return the options that run the container as `user`, mapped to the user that starts bubblewrap."""
+    """Return bubblewrap's options that run the container as `user`; None: as the user that starts bubblewrap."""
     return [*USER_NAMESPACE_OPTIONS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
 def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the mount points and the working directory that must exist, each with whether it is a directory."""
+    """Return the paths that must exist in a container, each with whether it is a directory."""
     mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
     working_directory = [(spec["workingDir"], True)] if spec["workingDir"] else []
     termination_log = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
     return [*mounts, *working_directory, *termination_log]
 
 
-def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
-    """Report whether the working directory is missing in the visible directories and in the container's own files."""
+def lacks_folder(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> bool:
+    """Report whether a container's working directory is missing in the visible directories and in its own mounts."""
     working_directory = spec["workingDir"] or "/"
     own_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
     candidates = [
         source + working_directory.removeprefix(mount_point)
-        for mount_point, source in folders.items()
+        for mount_point, source in folder_sources.items()
         if store.is_within(working_directory, mount_point)
     ]
     is_visible = any(os.path.isdir(path) for path in candidates)
@@ -151,30 +154,30 @@ def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
 
 
 def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
-    """Return the options for the root filesystem: an unpacked image, or the machine's directories, read-only."""
-    if "/" in view.folders:
-        return ["--bind", view.folders["/"], "/"]
+    """Return bubblewrap's options for the root filesystem: an unpacked image, or the machine's directories."""
+    if "/" in view.folder_sources:
+        return ["--bind", view.folder_sources["/"], "/"]
     run_root = f"{paths.run}/root"
     root_options = ["--dir", "/run", "--dir", "/var", "--symlink", CONTAINER_LINKS["/var/tmp"], "/var/tmp"]
     root_options += ["--bind", f"{run_root}/tmp", "/tmp", "--bind", f"{run_root}/home", "/root"]
-    root_options += [option for path, source in view.folders.items() for option in ("--ro-bind", source, path)]
+    root_options += [option for path, source in view.folder_sources.items() for option in ("--ro-bind", source, path)]
     return root_options + [option for path, target in view.links.items() for option in ("--symlink", target, path)]
 
 
 def _device_options(devices: Sequence[str]) -> list[str]:
-    """Return the options for /proc, /sys, the standard devices, and the devices assigned to the container."""
+    """Return bubblewrap's options for /proc, /sys, the standard devices, and the container's assigned devices."""
     device_options = [option for device in devices for option in ("--dev-bind", device, device)]
     return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *device_options]
 
 
 def _etc_options(paths: ContainerPaths, view: ContainerView) -> list[str]:
-    """Return the options that mount the sandbox's files hosts, hostname and resolv.conf in /etc."""
+    """Return bubblewrap's options that mount the pod's hosts, hostname and resolv.conf in /etc."""
     files = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.SANDBOX_FILES}
     return [option for file, target in files.items() for option in ("--bind", file, target)]
 
 
 def _mount_options(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> list[str]:
-    """Return the options that mount the volumes, outer mounts first."""
+    """Return bubblewrap's options that mount the container's volumes, outer mount points first."""
     mount_options: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
         target = view.resolve_path(mount["target"])
@@ -187,7 +190,7 @@ def _termination_log_options(path: str, paths: ContainerPaths, view: ContainerVi
 
 
 def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView) -> list[str]:
-    """Return the options that create the working directory, if it is missing, and change to it."""
+    """Return bubblewrap's options that create the working directory, if it is missing, and change to it."""
     working_directory = spec["workingDir"] or "/"
     if view.lacks_folder:
         create_options = ["--bind", f"{paths.run}/root/folder", view.resolve_path(working_directory)]
@@ -199,6 +202,6 @@ def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, v
 
 
 def _is_in_mount(path: str, spec: Mapping[str, Any]) -> bool:
-    """Report whether a path lies in a mount, where bubblewrap must not follow or create anything."""
+    """Report whether a container path lies in a mount, in which bubblewrap must not create directories."""
     mount_points = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
     return any(store.is_within(path, mount_point) for mount_point in mount_points)

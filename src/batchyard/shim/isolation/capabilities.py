@@ -1,4 +1,4 @@
-"""Detection of the node's capabilities (namespaces, bubblewrap, cgroups, engines), and remedies for missing ones."""
+"""Detection of a node's capabilities (namespaces, bubblewrap, cgroups, engines), and advice for missing ones."""
 
 import os
 import signal
@@ -56,13 +56,13 @@ EngineDetector: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, E
 
 
 class Features(NamedTuple):
-    """The detected capabilities of a node, which its spawner and shims use."""
+    """The detected isolation capabilities of a node, which its spawner and shims use."""
 
     is_root: bool
     #: Whether namespaces can be created: as root, or in the spawner's own user namespace.
-    namespaces: bool
+    has_namespaces: bool
     #: Whether the spawner has created its own user namespace.
-    user_namespace: bool
+    has_user_namespace: bool
     #: The connection to the network switch process, which ends when all connections are closed.
     switch: socket.socket | None
     #: A descriptor of the network namespace that pods are connected to; None if pods have no network of their own.
@@ -75,7 +75,7 @@ class Features(NamedTuple):
     #: Whether the node runs as root and containers run with the ids of their pods.
     maps_users: bool
     #: Whether seccomp can filter the system calls of containers.
-    filters: bool
+    has_seccomp: bool
     cgroups: Cgroups | None
     #: The usable container engines, the default first.
     engines: tuple[ContainerEngine, ...]
@@ -87,13 +87,13 @@ class Features(NamedTuple):
     image_helper: socket.socket | None
 
     @property
-    def runner(self) -> ContainerEngine | None:
+    def container_engine(self) -> ContainerEngine | None:
         """The container engine that runs containers; None if engines only provide images."""
         return next((engine for engine in self.engines if engine.runs_containers), None)
 
 
 def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> Features:
-    """Detect the node's capabilities; enter a user namespace if needed, and start the network switch.
+    """Detect a node's isolation capabilities; enter a user namespace if needed, and start the pod network.
 
     `detect_engines` detects container engines that must be used from outside of that user namespace.
     """
@@ -122,19 +122,19 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     if has_engines and may_run:
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
-        engine_search = engines.find(node, dict(os.environ), groups, disabled_names, may_run=not maps_users)
+        engine_search = engines.find_engines(node, dict(os.environ), groups, disabled_names, may_run=not maps_users)
     engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,
-        namespaces=namespaces,
-        user_namespace=user_namespace,
+        has_namespaces=namespaces,
+        has_user_namespace=user_namespace,
         switch=switch_connection.connection if switch_connection else None,
         network=network,
         network_failure=network_failure_reason,
         bubblewrap=bwrap if version else None,
         bubblewrap_version=version,
         maps_users=maps_users,
-        filters=filters,
+        has_seccomp=filters,
         cgroups=groups,
         engines=engine_search.engines,
         engine_failures=engine_search.failures,
@@ -148,14 +148,14 @@ def features_document(features: Features) -> dict[str, object]:
     return {
         "spawner": os.getpid(),
         "isRoot": features.is_root,
-        "userNamespaces": features.user_namespace,
+        "userNamespaces": features.has_user_namespace,
         "bubblewrap": features.bubblewrap_version,
         "isolated": is_isolated(features),
         "usersOfPods": features.maps_users,
-        "seccomp": features.filters,
+        "seccomp": features.has_seccomp,
         "podNetwork": features.network is not None,
         "cgroups": features.cgroups
-        and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base)},
+        and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base_group)},
         "engines": [
             {"name": each.kind, "version": each.version, "runs": each.runs_containers} for each in features.engines
         ],
@@ -165,40 +165,40 @@ def features_document(features: Features) -> dict[str, object]:
 
 
 def is_isolated(features: Features) -> bool:
-    """Report whether containers are isolated from the machine's files, network and users.
+    """Report whether containers cannot reach the machine's files, network and users.
 
     Without this isolation, only the owner of the node may run containers.
     """
     is_separated = features.bubblewrap is not None and features.network is not None
-    return is_separated and features.filters and (features.maps_users or not features.is_root)
+    return is_separated and features.has_seccomp and (features.maps_users or not features.is_root)
 
 
 def missing_capabilities(features: Features) -> list[dict[str, str]]:
-    """Return the missing capabilities, each with its effect and its remedy."""
-    available = {
-        "user namespaces": features.namespaces or features.is_root,
+    """Return the missing capabilities of a node, each with the consequence and the advice for users."""
+    is_available = {
+        "user namespaces": features.has_namespaces or features.is_root,
         "bubblewrap": features.bubblewrap is not None,
         "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
-        "seccomp": features.filters,
+        "seccomp": features.has_seccomp,
         "pod network": features.network is not None,
         "cgroups": features.cgroups is not None,
         "container engine": bool(features.engines) or not features.engine_failures,
     }
     engines = "; ".join(f"{failure.engine}: {failure.reason}" for failure in features.engine_failures or ())
-    details = {"pod network": features.network_failure, "container engine": engines}
+    detail_texts = {"pod network": features.network_failure, "container engine": engines}
     return [
         {
             "what": capability,
-            "means": effect + (f" ({details[capability]})" if details.get(capability) else ""),
+            "means": effect + (f" ({detail_texts[capability]})" if detail_texts.get(capability) else ""),
             "remedy": remedy,
         }
         for capability, (effect, remedy) in _EFFECTS_AND_REMEDIES.items()
-        if not available[capability]
+        if not is_available[capability]
     ]
 
 
 def _drop_unusable_engines(node: int, search: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
-    """Drop engines that only provide images if bubblewrap cannot run containers of these images."""
+    """Return the search result without engines that only provide images, if bubblewrap cannot run these images."""
     image_providers = [engine for engine in search.engines if not engine.runs_containers]
     if not image_providers or (has_bubblewrap and _can_mount_overlay(node)):
         return search
@@ -212,7 +212,7 @@ def _drop_unusable_engines(node: int, search: EngineSearchResult, *, has_bubblew
 
 
 def _can_mount_overlay(node: int) -> bool:
-    """Report whether a writable overlay can be mounted over an image directory."""
+    """Report whether a writable overlay can be mounted over a directory, as containers of images need."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
@@ -222,23 +222,23 @@ def _can_mount_overlay(node: int) -> bool:
 
 
 def disabled_capabilities(environment: str) -> list[str]:
-    """Return the names of the capabilities that an environment variable disables."""
+    """Return the capabilities that the user disables, given the value of an environment variable."""
     return os.environ.get(environment, "").replace(",", " ").split()
 
 
 def succeeds_in_child(trial: Callable[[], None]) -> bool:
-    """Run a function in a child process with a time limit; report whether it succeeded."""
+    """Run `trial` in a child process with a time limit of 10 seconds; return whether it succeeded."""
     child = os.fork()
     if child == 0:
-        code = 1
+        exit_code = 1
         try:
             signal.alarm(10)
             trial()
-            code = 0
+            exit_code = 0
         except OSError:
-            code = 1
+            exit_code = 1
         finally:
-            os._exit(code)
+            os._exit(exit_code)
     return os.waitpid(child, 0)[1] == 0
 
 
@@ -252,9 +252,9 @@ def _make_user_namespace() -> None:
     _make_namespaces()
 
 
-def _write_to_overlay(lower: str, run_folder: str) -> None:
-    """Mount a writable overlay of a directory in this process's mount namespace, and write a file to it."""
-    os.close(os.open(f"{unpacking.mount_writable_overlay(lower, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
+def _write_to_overlay(lower_folder: str, run_folder: str) -> None:
+    """Mount a writable overlay of the directory `lower_folder` in a new mount namespace, and write a file to it."""
+    os.close(os.open(f"{unpacking.mount_writable_overlay(lower_folder, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
 
 
 #: The bubblewrap options and command of a trial, with the features that containers need.
@@ -275,14 +275,14 @@ _TRIAL_COMMAND = (
 
 def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
     """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
-    trial = [bubblewrap, "--die-with-parent", *_TRIAL_COMMAND]
-    if not is_tried and run.run_command(trial, os.environ, _TRIAL_SECONDS).code != 0:
+    trial_command = [bubblewrap, "--die-with-parent", *_TRIAL_COMMAND]
+    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_SECONDS).exit_code != 0:
         return None
     return run.run_command([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
 
 
 def _can_map_users(node: int, bubblewrap: str) -> bool:
-    """Report whether bubblewrap works as a pod's user, and that user can write to its pod's directory."""
+    """Report whether bubblewrap works as an id-mapped user of a pod, and that user can write to its pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
     can_map = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap))
     state_dir.remove_tree(node, _USERS_TRIAL)
@@ -290,11 +290,11 @@ def _can_map_users(node: int, bubblewrap: str) -> bool:
 
 
 def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
-    """In a child process: become a pod's user, write to its directory, and execute bubblewrap."""
+    """In a forked child: become the user of a trial pod, write to the pod's directory, and execute bubblewrap."""
     trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
     executable_fd, null_fd = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
     users = PodUsers("", create_pod_user_namespace(""), trial_folder)
-    copied_folder = users.copy(trial_folder)
+    copied_folder = users.copy_mount(trial_folder)
     users.enter()
     os.close(os.open(f"{copied_folder}/file", os.O_WRONLY | os.O_CREAT))
     for fd in (1, 2):
@@ -303,7 +303,7 @@ def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
 
 
 def _can_filter() -> bool:
-    """Report whether seccomp works. The default filter is compiled here once, so that forked shims inherit it."""
+    """Report whether a seccomp filter can be installed; compile the default one, which forked shims inherit."""
     try:
         rules = seccomp.default_filter()
     except ValueError:
@@ -312,6 +312,6 @@ def _can_filter() -> bool:
 
 
 def _filter_calls(rules: bytes) -> None:
-    """In a child process: drop all privileges and install a seccomp filter."""
+    """In a forked child: drop all privileges and install the seccomp filter `rules`, a BPF program."""
     linux.drop_privileges()
     linux.install_seccomp_filter(rules)

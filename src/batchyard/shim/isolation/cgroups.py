@@ -25,14 +25,14 @@ CgroupPaths: TypeAlias = Mapping[str, str]
 
 
 class Cgroups(NamedTuple):
-    """The control group version, and the base group in which groups of pods can be created."""
+    """The cgroup version, and the control group below which the groups of pods are created."""
 
     version: int
-    base: CgroupPaths
+    base_group: CgroupPaths
 
 
 def find_cgroups() -> Cgroups | None:
-    """Find a control group in which this process may create child groups; None if there is none."""
+    """Return the control group in which this process may create groups for pods; None if there is none."""
     own_groups = _read_own_groups()
     mounts = _read_mounts()
     controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]
@@ -47,19 +47,19 @@ def find_cgroups() -> Cgroups | None:
 
 
 def engine_group_name(group: CgroupPaths) -> str | None:
-    """Return a group's name as in the engines' `--cgroup-parent`; None if it differs between controllers."""
+    """Return a control group's name for podman's `--cgroup-parent`; None if it differs between v1 controllers."""
     mount_points = {name: mount_point for name, (_, mount_point) in _read_mounts().items()}
     names = {path.removeprefix(mount_points.get(name, mount_points.get("", ""))) for name, path in group.items()}
     return f"/{names.pop().strip('/')}" if len(names) == 1 else None
 
 
 def find_leaf_group(group: CgroupPaths) -> CgroupPaths:
-    """Return the child group that a container engine created for its container's processes, or the group itself."""
+    """Return the child group that podman created for a container in `group`; `group` itself if there is none."""
     return {name: next((f"{path}/{child}" for child in _list_folders(path)), path) for name, path in group.items()}
 
 
 def create_group(group: CgroupPaths, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Create a control group and write its control files, given by controller. OSError if that fails."""
+    """Create a control group and write its files: `settings` are contents by controller and file name."""
     for path in dict.fromkeys(group.values()):
         os.makedirs(path, exist_ok=True)
     for controller, contents in settings.items():
@@ -68,13 +68,13 @@ def create_group(group: CgroupPaths, settings: Mapping[str, Mapping[str, str]]) 
 
 
 def enable_controllers(version: int, group: CgroupPaths) -> None:
-    """Enable the group's controllers for its child groups, which only v2 requires."""
+    """Enable a control group's controllers for its child groups, which only cgroup v2 requires."""
     if version == 2:
         _write(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
 
 
 def join_group(group: CgroupPaths) -> None:
-    """Move this process into a control group."""
+    """Move this process into a control group, for v1 in the hierarchies of all controllers."""
     for path in dict.fromkeys(group.values()):
         _write(f"{path}/cgroup.procs", "0")
 
@@ -82,22 +82,22 @@ def join_group(group: CgroupPaths) -> None:
 def control_file_contents(
     version: int, limits: Mapping[str, Any], requests: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
-    """Return the control file contents for a container's limits and requests, by controller and file name.
+    """Return a control group's file contents for a container's limits and requests, by controller and file name.
 
     `cpu` is in millicores and `memory` in bytes (None for no limit); `pids` is the maximum number of processes.
     """
     shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
     quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
     memory = limits["memory"] and str(limits["memory"])
-    processes = {"pids.max": str(limits["pids"] + EXTRA_PROCESSES)}
+    pids_files = {"pids.max": str(limits["pids"] + EXTRA_PROCESSES)}
     if version == 1:
         cpu = {"cpu.shares": str(shares)} | ({"cpu.cfs_quota_us": str(quota)} if quota else {})
         memory_and_swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
-        return {"cpu": cpu, "memory": memory_and_swap, "pids": processes}
+        return {"cpu": cpu, "memory": memory_and_swap, "pids": pids_files}
     weight = 1 + (shares - _SHARES_MIN) * 9999 // (_SHARES_MAX - _SHARES_MIN)
     cpu = {"cpu.weight": str(weight)} | ({"cpu.max": f"{quota} {_PERIOD_MICROSECONDS}"} if quota else {})
     memory_limits = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
-    return {"cpu": cpu, "memory": memory_limits, "pids": processes}
+    return {"cpu": cpu, "memory": memory_limits, "pids": pids_files}
 
 
 def count_oom_kills(group: CgroupPaths) -> int:
@@ -111,24 +111,24 @@ def count_oom_kills(group: CgroupPaths) -> int:
 
 
 def watch_for_oom(group: CgroupPaths) -> int | None:
-    """Return an eventfd that becomes readable when a v1 group or one of its child groups runs out of memory.
+    """Return an eventfd that becomes readable when a cgroup v1 group or a child group runs out of memory.
 
     v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
     None for v2, where a group also counts the kills in its child groups.
     """
-    control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
-    if not control or not os.path.exists(control):
+    control_path = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
+    if not control_path or not os.path.exists(control_path):
         return None
     event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     oom_fd = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
-        _write(control, f"{event_fd} {oom_fd}")
+        _write(control_path, f"{event_fd} {oom_fd}")
     os.close(oom_fd)
     return event_fd
 
 
 def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:
-    """Kill all processes in a control group and its child groups, and remove the groups.
+    """Kill all processes in a control group and its child groups, and remove these groups.
 
     `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
     """
@@ -139,19 +139,19 @@ def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:
 
 
 def find_leftover_groups(base: CgroupPaths, prefix: str) -> dict[str, CgroupPaths]:
-    """Return the child groups whose names start with a prefix, by the rest of the name."""
+    """Return the child groups of `base` whose names start with `prefix`, by the rest of their names."""
     names = {name for path in base.values() for name in _list_folders(path) if name.startswith(prefix)}
     return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
 
 
 def _groups_of_all_controllers(group: CgroupPaths) -> CgroupPaths:
-    """Return the groups with a group's name for all mounted controllers."""
+    """Return the directories of a control group in all mounted v1 hierarchies, by controller."""
     name = engine_group_name(group)
     return {key: f"{mount_point}{name}" for key, (_, mount_point) in _read_mounts().items()} if name else group
 
 
 def _try_remove(path: str) -> bool:
-    """Kill the processes of a control group and try to remove it; report whether it is removed."""
+    """Kill the processes of a control group and remove its directory; return whether it is gone."""
     for name in _list_folders(path):
         _try_remove(f"{path}/{name}")
     for pid in _read_file(f"{path}/cgroup.procs").split():
@@ -167,13 +167,13 @@ def _try_remove(path: str) -> bool:
 
 
 def _read_own_groups() -> dict[str, str]:
-    """Return the names of this process's control groups, by controller; the key for v2 is empty."""
-    entries = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
-    return {name: path for _, names, path in entries for name in names.split(",")}
+    """Return the control group paths of this process by controller, from /proc; the key '' is cgroup v2."""
+    fields_by_line = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
+    return {name: path for _, names, path in fields_by_line for name in names.split(",")}
 
 
 def _read_mounts() -> dict[str, tuple[str, str]]:
-    """Return the mounted root group and the mount point of each controller; the key for v2 is empty."""
+    """Return each controller's cgroup mount as (root group, mount point), from /proc; the key '' is cgroup v2."""
     mounts: dict[str, tuple[str, str]] = {}
     for line in _read_file("/proc/self/mountinfo").splitlines():
         fields = line.split(" ")
@@ -184,46 +184,46 @@ def _read_mounts() -> dict[str, tuple[str, str]]:
 
 
 def _group_path(mount: tuple[str, str], group: str) -> str:
-    """Return the directory of a control group below a mount."""
+    """Return the directory of the control group `group` below a cgroup mount (root group, mount point)."""
     mount_root, mount_point = mount
     return f"{mount_point}/{group.removeprefix(mount_root).strip('/')}".rstrip("/")
 
 
-def _choose_deepest(group: str, memory: str) -> str:
-    """Return a controller's group, or the memory controller's group if that is a descendant, to have one name."""
-    return memory if memory.startswith(f"{group.rstrip('/')}/") else group
+def _choose_deepest(group: str, memory_group: str) -> str:
+    """Return the memory controller's group if it is below a controller's `group`, so that both have the same name."""
+    return memory_group if memory_group.startswith(f"{group.rstrip('/')}/") else group
 
 
 def _find_unified(mount_point: str, path: str) -> Cgroups | None:
-    """Return the nearest v2 group, the process's own or an ancestor, whose child groups can have controllers."""
+    """Return the nearest v2 group, this process's own or an ancestor, that can have child groups with controllers."""
     while True:
         if _can_create_children(path):
             _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
             controllers = _read_file(f"{path}/cgroup.subtree_control").split()
-            usable = {name: path for name in _CONTROLLERS if name in controllers}
-            if "memory" in usable:
-                return Cgroups(2, usable)
+            usable_controllers = {name: path for name in _CONTROLLERS if name in controllers}
+            if "memory" in usable_controllers:
+                return Cgroups(2, usable_controllers)
         if path == mount_point or not path.startswith(mount_point):
             return None
         path = os.path.dirname(path)
 
 
 def _can_create_children(path: str) -> bool:
-    """Report whether this process can create child groups in a control group and join them."""
-    trial = f"{path}/batchyard-trial-{os.getpid()}"
+    """Report whether this process can create a child group of a control group and join it."""
+    trial_path = f"{path}/batchyard-trial-{os.getpid()}"
     try:
-        os.makedirs(trial)
+        os.makedirs(trial_path)
     except OSError:
         return False
     child = os.fork()
     if child == 0:
         try:
-            join_group({"": trial})
+            join_group({"": trial_path})
             os._exit(0)
         finally:
             os._exit(1)
     has_joined = os.waitpid(child, 0)[1] == 0
-    remove_group({"": trial})
+    remove_group({"": trial_path})
     return has_joined
 
 
@@ -255,6 +255,6 @@ def _write_each(path: str, values: list[str]) -> None:
 
 
 def _write_if_exists(path: str, value: str) -> None:
-    """Write a control file if it exists: some kernels have no limit on swap."""
+    """Write a control file if the kernel has it: some kernels have no limit on swap."""
     with suppress(FileNotFoundError):
         _write(path, value)

@@ -1,4 +1,4 @@
-"""Volume mounts inside other volume mounts, which are attached before bubblewrap starts.
+"""Volume mounts with mount points inside other volumes, which are attached before bubblewrap starts.
 
 bubblewrap resolves mount points by path while all files of the machine are still visible. A symbolic link that a
 container created in the outer volume could redirect a mount outside of the container. Therefore mount points in a
@@ -26,17 +26,17 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 
 
 def open_path(top: str | int, path: str) -> int:
-    """Open a path below a directory with O_PATH. OSError if it does not exist, ELOOP if it contains a symbolic link."""
+    """Open `path` below the directory `top` with O_PATH; OSError if it is missing, ELOOP if it has a symbolic link."""
     return _open_components(top, path, None)
 
 
 def make_directories(top: str | int, path: str, mode: int) -> int:
-    """Open a directory below a directory as `open_path` does; create missing directories with `mode`."""
+    """Open the directory `path` below `top` without following links; create missing directories with `mode`."""
     return _open_components(top, path, mode)
 
 
 def create_file(top: str | int, path: str, mode: int) -> int:
-    """Open a file below a directory as `open_path` does; create it with `mode` if it is missing."""
+    """Open the file `path` below the directory `top` without following links; create it with `mode` if missing."""
     folder_fd = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)
     try:
@@ -92,7 +92,7 @@ _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
 
 class _VolumeMount(NamedTuple):
-    """A volume mount: its source, its mount point, and whether it is read-only."""
+    """A volume mount of a container: its source, its mount point, and whether it is read-only."""
 
     source: str
     target: str
@@ -100,7 +100,7 @@ class _VolumeMount(NamedTuple):
 
 
 class _MountTree:
-    """The mounts of a container, outer ones first, with descriptors of the mounts that contain others."""
+    """The volume mounts of a container, outer ones first, with descriptors of those that contain others."""
 
     def __init__(self, volume_mounts: list[_VolumeMount], run_root: str) -> None:
         self._mounts = volume_mounts
@@ -110,23 +110,23 @@ class _MountTree:
         self._stage_paths: dict[int, str] = {}
 
     def find_enclosing(self, target: str, limit: int | None = None) -> int | None:
-        """Return the index of the innermost mount that contains a path, among the first `limit` mounts, or None."""
+        """Return the index of the innermost of the first `limit` mounts (default: all) around a path, or None."""
         indexes = [index for index, mount in enumerate(self._mounts[:limit]) if store.is_within(target, mount.target)]
         return indexes[-1] if indexes else None
 
-    def attach(self) -> None:
-        """Attach each mount whose mount point lies in another mount."""
+    def attach_nested(self) -> None:
+        """Attach each volume mount whose mount point lies in another volume."""
         for index, outer_index in enumerate(self._outer_indexes):
             if outer_index is not None:
                 self._attach(index, outer_index)
 
     def make_folder(self, target: str, outer: int) -> None:
-        """Create the working directory in a mount; errors are ignored, since the container start reports them."""
+        """Create the working directory `target` in mount number `outer`; the container start reports any failure."""
         with suppress(OSError):
             os.close(make_directories(self._open_mount(outer), self._relative_path(target, outer), _FOLDER_MODE))
 
-    def outermost(self) -> list[dict[str, Any]]:
-        """Return the outermost mounts in the format of a run's spec; attached mounts are part of them."""
+    def outermost_mounts(self) -> list[dict[str, Any]]:
+        """Return the outermost volume mounts, which contain the attached ones, as rows of a container's spec."""
         return [
             {"source": self._stage_paths[index], "target": volume_mount.target, "readOnly": False}
             if index in self._stage_paths
@@ -139,15 +139,15 @@ class _MountTree:
         return target.removeprefix(self._mounts[outer_index].target)
 
     def _open_mount(self, index: int) -> int:
-        """Return the descriptor of a mount; an outermost mount is first attached in the run's directory."""
+        """Return a descriptor of mount number `index`; an outermost mount is first attached in the run's folder."""
         if index not in self._mount_fds:
             if not self._mount_fds:
                 unpacking.unshare_mounts()
-            volume_mount, stage = self._mounts[index], f"{self._run_root}/stage-{index}"
+            volume_mount, stage_path = self._mounts[index], f"{self._run_root}/stage-{index}"
             mount_fd = self._copy_mount(volume_mount)
-            unpacking.make_mount_point(stage, stat.S_ISDIR(os.fstat(mount_fd).st_mode))
-            linux.attach_mount(mount_fd, stage)
-            self._mount_fds[index], self._stage_paths[index] = mount_fd, stage
+            unpacking.make_mount_point(stage_path, stat.S_ISDIR(os.fstat(mount_fd).st_mode))
+            linux.attach_mount(mount_fd, stage_path)
+            self._mount_fds[index], self._stage_paths[index] = mount_fd, stage_path
         return self._mount_fds[index]
 
     def _copy_mount(self, volume_mount: _VolumeMount) -> int:
@@ -180,7 +180,7 @@ def normalize_path(path: str) -> str:
 
 
 def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], str], run: str) -> dict[str, Any]:
-    """Attach the nested mounts of a run's spec; return the spec with only the outermost mounts.
+    """Attach the mounts that lie in other mounts; return the container's spec with only the outermost ones.
 
     `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory. ValueError if a
     mount point is not allowed.
@@ -192,19 +192,24 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
     for volume_mount in mounts:
         _check_mount_point(volume_mount.target)
     mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
-    termination = resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    log_path = resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
     tree = _MountTree(mounts, f"{run}/root")
-    if termination:
-        _check_mount_point(termination)
-        if tree.find_enclosing(termination) is not None:
-            tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", termination, False)], f"{run}/root")
-            termination = ""
-    tree.attach()
+    if log_path:
+        _check_mount_point(log_path)
+        if tree.find_enclosing(log_path) is not None:
+            tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", log_path, False)], f"{run}/root")
+            log_path = ""
+    tree.attach_nested()
     working_directory = normalize_path(spec["workingDir"] or "/")
     outer_index = tree.find_enclosing(resolve_path(working_directory))
     if outer_index is not None:
         tree.make_folder(resolve_path(working_directory), outer_index)
-    return {**spec, "mounts": tree.outermost(), "terminationMessagePath": termination, "workingDir": working_directory}
+    return {
+        **spec,
+        "mounts": tree.outermost_mounts(),
+        "terminationMessagePath": log_path,
+        "workingDir": working_directory,
+    }
 
 
 def _check_mount_point(target: str) -> None:

@@ -26,22 +26,22 @@ _TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
 
 
 class Netlink:
-    """An rtnetlink socket, which configures the network namespace in which it was created."""
+    """An rtnetlink socket, which configures the network namespace in which the socket was created."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the netlink socket."""
         self._socket.close()
 
     def create_bridge(self, name: str) -> None:
-        """Create a bridge and bring it up."""
+        """Create a bridge interface and bring it up."""
         kind = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
         self._send_request(_NEWLINK, _CREATE | _EXCL, _link_header(up=True) + _text_attribute(_NAME, name) + kind)
 
     def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
-        """Create a veth pair whose peer is in another network namespace, given as a descriptor."""
+        """Create a veth pair: one end `name`, and the end `peer` in the network namespace of a descriptor."""
         peer_attributes = _link_header() + _text_attribute(_NAME, peer) + _number_attribute(_NAMESPACE, peer_namespace)
         veth = _encode_attribute(_KIND, b"veth") + _encode_attribute(_DATA, _encode_attribute(_PEER, peer_attributes))
         self._send_request(
@@ -51,20 +51,20 @@ class Netlink:
         )
 
     def attach_to_bridge(self, name: str, bridge: str) -> None:
-        """Attach a network link to a bridge, and bring it up."""
-        master = _number_attribute(_MASTER, self.interface_index(bridge))
-        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master)
+        """Attach a network interface to a bridge, and bring it up."""
+        master_attribute = _number_attribute(_MASTER, self.interface_index(bridge))
+        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master_attribute)
 
     def bring_up(self, name: str) -> None:
-        """Bring a network link up."""
+        """Bring a network interface up."""
         self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name))
 
     def remove(self, name: str) -> None:
-        """Delete a network link."""
+        """Delete a network interface."""
         self._send_request(_DELLINK, 0, _link_header() + _text_attribute(_NAME, name))
 
     def add_address(self, name: str, address: str) -> None:
-        """Add an address such as `10.77.0.5/16` to a network link. FileExistsError if the link already has it."""
+        """Add an address such as `10.77.0.5/16` to a network interface. FileExistsError if the interface has it."""
         host, _, prefix_length = address.partition("/")
         packed_address = socket.inet_aton(host)
         header = struct.pack("=BBBBI", socket.AF_INET, int(prefix_length), 0, 0, self.interface_index(name))
@@ -72,7 +72,7 @@ class Netlink:
         self._send_request(_NEWADDR, _CREATE | _EXCL, body)
 
     def add_default_route(self, gateway: str, name: str) -> None:
-        """Add a default route through a gateway."""
+        """Add a default route through a gateway and the network interface `name`."""
         header = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
         body = (
             header
@@ -82,12 +82,12 @@ class Netlink:
         self._send_request(_NEWROUTE, _CREATE | _EXCL, body)
 
     def interface_index(self, name: str) -> int:
-        """Return the interface index of a network link."""
+        """Return the index of a network interface."""
         response = self._send_request(_GETLINK, 0, _link_header() + _text_attribute(_NAME, name))
         return int(struct.unpack_from("=4xi", response)[0])
 
     def _send_request(self, kind: int, flags: int, body: bytes) -> bytes:
-        """Send a request to the kernel; return its response, empty for an acknowledgement. OSError if it fails."""
+        """Send an rtnetlink request; return the response, empty for an acknowledgement. OSError if it is refused."""
         ack_flag = 0 if kind == _GETLINK else _ACK
         self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | ack_flag | flags, 1, 0) + body)
         response = self._socket.recv(65536)
@@ -101,7 +101,7 @@ class Netlink:
 
 
 def _link_header(up: bool = False) -> bytes:
-    """Return the header (struct ifinfomsg) of a request for a link, which an attribute identifies by name."""
+    """Return the header (struct ifinfomsg) of an rtnetlink request about an interface that an attribute names."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _INTERFACE_UP if up else 0, _INTERFACE_UP if up else 0)
 
 
@@ -130,7 +130,10 @@ _SOCKET_TYPES = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
 
 
 class SwitchConnection(NamedTuple):
-    """A connection to the switch process, which runs while a connection is open, and the namespaces that it sent."""
+    """A connection to the process that holds the pods' bridge (the switch), and the namespaces received from it.
+
+    The switch process runs as long as a connection is open.
+    """
 
     connection: socket.socket
     user_namespace: int
@@ -140,22 +143,22 @@ class SwitchConnection(NamedTuple):
 
 
 def connect_to_switch(node: int) -> SwitchConnection | None:
-    """Connect to the running switch process of a node directory; None if no switch runs."""
+    """Connect to a node's running switch, the process that holds the pods' bridge; None if none runs."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.socket_address(node, "switch"))
-        hello, fds = state_dir.receive_fds(connection, 4096, 2)
+        greeting, fds = state_dir.receive_fds(connection, 4096, 2)
     except OSError:
-        hello, fds = b"", []
-    if not hello:
+        greeting, fds = b"", []
+    if not greeting:
         connection.close()
         return None
-    network = fds[1] if hello == b"ok" else None
-    return SwitchConnection(connection, fds[0], network, "" if hello == b"ok" else hello.decode())
+    network = fds[1] if greeting == b"ok" else None
+    return SwitchConnection(connection, fds[0], network, "" if greeting == b"ok" else greeting.decode())
 
 
 def start_switch(node: int) -> SwitchConnection | None:
-    """Start a switch process in this process's user namespace and connect to it; None if it does not answer."""
+    """Start a node's switch, the process that holds the pods' bridge; return a connection, or None if it failed."""
     state_dir.remove_file(node, "switch")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(state_dir.socket_address(node, "switch"))
@@ -167,7 +170,7 @@ def start_switch(node: int) -> SwitchConnection | None:
 
 
 def _run_switch(listener: socket.socket) -> NoReturn:
-    """In a child process: run the switch until its last client disconnects, then exit."""
+    """In a forked child: hold the pods' network and bridge until the last client disconnects, then exit."""
     try:
         os.setsid()
         os.closerange(3, listener.fileno())
@@ -202,7 +205,7 @@ class _Switch:
         self._loop.when_readable(connection.fileno(), partial(self._handle_request, connection))
 
     def _handle_request(self, connection: socket.socket) -> None:
-        """Handle a client's request for a socket in the pods' network, or the end of its connection."""
+        """Send a client that asks for one a socket in the pods' network; close the connection at its end."""
         try:
             request = connection.recv(16)
             if request in _SOCKET_TYPES:
@@ -219,12 +222,12 @@ class _Switch:
 
 
 def _make_network() -> bytes:
-    """Create the pods' network namespace and bridge; return the message for clients: `ok`, or the error."""
+    """Create the network namespace and bridge of all pods; return the message for clients: `ok`, or the error."""
     try:
         linux.unshare(linux.NEWNET)
-        network = Netlink()
-        network.bring_up("lo")
-        network.create_bridge(BRIDGE)
+        netlink = Netlink()
+        netlink.bring_up("lo")
+        netlink.create_bridge(BRIDGE)
         linux.allow_unprivileged_ports()
     except OSError as failure:
         return str(failure).encode()
@@ -234,29 +237,29 @@ def _make_network() -> bytes:
 _POD_INTERFACE = "eth0"
 
 
-def enter_pod_network(spec: dict[str, Any], network: int) -> None:
-    """Enter a new network namespace with the sandbox's address; connect it to the bridge in the namespace `network`."""
-    linux.enter_namespaces(network, linux.NEWNET)
-    outside = Netlink()
+def enter_pod_network(spec: dict[str, Any], network_fd: int) -> None:
+    """Enter a new network namespace with the sandbox's address, connected to the bridge in namespace `network_fd`."""
+    linux.enter_namespaces(network_fd, linux.NEWNET)
+    bridge_netlink = Netlink()
     linux.unshare(linux.NEWNET)
-    inside = Netlink()
+    pod_netlink = Netlink()
     address, gateway = spec["address"], spec["gateway"]
-    _connect_pod(inside, outside, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network)
+    _connect_pod(pod_netlink, bridge_netlink, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network_fd)
     with suppress(FileExistsError):
-        outside.add_address(BRIDGE, f"{gateway}/{address.partition('/')[2]}")
-    inside.bring_up("lo")
-    inside.add_address(_POD_INTERFACE, address)
-    inside.add_default_route(gateway, _POD_INTERFACE)
+        bridge_netlink.add_address(BRIDGE, f"{gateway}/{address.partition('/')[2]}")
+    pod_netlink.bring_up("lo")
+    pod_netlink.add_address(_POD_INTERFACE, address)
+    pod_netlink.add_default_route(gateway, _POD_INTERFACE)
     linux.allow_unprivileged_ports()
-    outside.close()
-    inside.close()
+    bridge_netlink.close()
+    pod_netlink.close()
 
 
-def _connect_pod(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
-    """Create a pod's veth pair; first remove the one of an earlier pod with the same address, if it still exists."""
+def _connect_pod(pod_netlink: Netlink, bridge_netlink: Netlink, peer_name: str, network_fd: int) -> None:
+    """Create a pod's veth pair; first remove one that an earlier pod with the same address has left."""
     try:
-        inside.create_veth_pair(_POD_INTERFACE, peer, network)
+        pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
     except FileExistsError:
-        outside.remove(peer)
-        inside.create_veth_pair(_POD_INTERFACE, peer, network)
-    outside.attach_to_bridge(peer, BRIDGE)
+        bridge_netlink.remove(peer_name)
+        pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
+    bridge_netlink.attach_to_bridge(peer_name, BRIDGE)

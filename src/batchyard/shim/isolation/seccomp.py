@@ -32,7 +32,7 @@ _INSTRUCTIONS_MAX: Final = 4096
 
 
 class ArgumentComparison(NamedTuple):
-    """A test of a system call's argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked` (arg & value == second)."""
+    """A condition on a syscall's argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked` (arg & value == second)."""
 
     argument: int
     operator: str
@@ -41,14 +41,14 @@ class ArgumentComparison(NamedTuple):
 
 
 class SyscallSpan(NamedTuple):
-    """A range of system call numbers with the same decisions; the first decision whose conditions all hold applies."""
+    """A range of system call numbers with the same rules; the first rule whose conditions all hold applies."""
 
     first_number: int
     decisions: Sequence[tuple[Sequence[ArgumentComparison], int]]
 
 
 class _Instruction(NamedTuple):
-    """A BPF instruction, with the numbers of instructions to skip if its test is true or false."""
+    """A BPF instruction, with the number of instructions to skip if its condition is true, and if it is false."""
 
     code: int
     value: int
@@ -57,7 +57,9 @@ class _Instruction(NamedTuple):
 
 
 def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
-    """Return the BPF program for ranges in ascending order; `foreign_action` is the action for calls of another ABI.
+    """Return the BPF program for ranges of system calls, in ascending order.
+
+    `foreign_action` is the action for calls of another ABI.
 
     ValueError if the program has too many instructions.
     """
@@ -76,7 +78,7 @@ def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: 
 
 
 def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
-    """Return instructions that find the range of the loaded call number by binary search and return its action."""
+    """Return BPF instructions that find the range of the system call by binary search, and return its action."""
     if len(spans) == 1:
         return _decision_steps(spans[0])
     middle = len(spans) // 2
@@ -90,23 +92,23 @@ def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
 
 
 def _decision_steps(span: SyscallSpan) -> list[_Instruction]:
-    steps: list[_Instruction] = []
+    instructions: list[_Instruction] = []
     for conditions, action in span.decisions:
-        tests = [step for condition in conditions for step in _comparison_steps(condition)]
-        steps += [*_resolve_jumps(tests), _Instruction(_RETURN, action)]
-    return steps
+        test_steps = [step for condition in conditions for step in _comparison_steps(condition)]
+        instructions += [*_resolve_jumps(test_steps), _Instruction(_RETURN, action)]
+    return instructions
 
 
 #: Placeholder jump targets of a test: the next decision, and the next test.
 _JUMP_FAIL, _JUMP_PASS = 300, 301
 
 
-def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
-    """Return instructions that compare a 64-bit argument: first its high half, then its low half."""
-    low, high = test.value & _WORD_MASK, test.value >> 32 & _WORD_MASK
-    offset = _ARGUMENTS_OFFSET + 8 * test.argument
+def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
+    """Return BPF instructions that compare a 64-bit argument: first its high half, then its low half."""
+    low, high = comparison.value & _WORD_MASK, comparison.value >> 32 & _WORD_MASK
+    offset = _ARGUMENTS_OFFSET + 8 * comparison.argument
     load_high, load_low = _Instruction(_LOAD, offset + 4), _Instruction(_LOAD, offset)
-    match test.operator:
+    match comparison.operator:
         case "==":
             return [
                 load_high,
@@ -122,21 +124,21 @@ def _comparison_steps(test: ArgumentComparison) -> list[_Instruction]:
                 _Instruction(_IF_EQUAL, low, _JUMP_FAIL, _JUMP_PASS),
             ]
         case ">" | ">=":
-            low_test = _IF_GREATER if test.operator == ">" else _IF_AT_LEAST
+            low_test = _IF_GREATER if comparison.operator == ">" else _IF_AT_LEAST
             high_steps = [_Instruction(_IF_GREATER, high, _JUMP_PASS), _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL)]
             return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_PASS, _JUMP_FAIL)]
         case "<" | "<=":
-            low_test = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
+            low_test = _IF_AT_LEAST if comparison.operator == "<" else _IF_GREATER
             high_steps = [_Instruction(_IF_GREATER, high, _JUMP_FAIL), _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS)]
             return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_FAIL, _JUMP_PASS)]
-    operand = test.expected
+    operand = comparison.expected
     masked_high = [_Instruction(_AND, high), _Instruction(_IF_EQUAL, operand >> 32 & _WORD_MASK, 0, _JUMP_FAIL)]
     masked_low = [_Instruction(_AND, low), _Instruction(_IF_EQUAL, operand & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL)]
     return [load_high, *masked_high, load_low, *masked_low]
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
-    """Resolve jump placeholders: `_PASS` skips to the next test, `_FAIL` behind the return that follows all tests."""
+    """Replace jump placeholders in BPF instructions: `_PASS` skips to the next test, `_FAIL` past the final return."""
     instructions = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
@@ -151,9 +153,9 @@ def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
     return instructions
 
 
-def _is_test_start(tests: list[_Instruction], index: int) -> bool:
-    """Report whether a test begins at this index, which loads an argument's high half."""
-    return tests[index].code == _LOAD and (tests[index].value - _ARGUMENTS_OFFSET) % 8 == 4
+def _is_test_start(test_steps: list[_Instruction], index: int) -> bool:
+    """Report whether the BPF instruction at `index` begins a test: it loads the high half of an argument."""
+    return test_steps[index].code == _LOAD and (test_steps[index].value - _ARGUMENTS_OFFSET) % 8 == 4
 
 
 # System call numbers by name, for the supported processors.
@@ -239,11 +241,11 @@ pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq kexec_file_load
 
 
 class Processor(NamedTuple):
-    """A processor architecture: its audit constant and its system call numbers by name."""
+    """A processor architecture: its audit number in Linux, and its system call numbers by name."""
 
     #: AUDIT_ARCH_* of <linux/audit.h>.
-    audit: int
-    numbers: Mapping[str, int]
+    audit_number: int
+    call_numbers: Mapping[str, int]
     #: The bit in the number of a call that marks another ABI, such as x32; 0 for none.
     foreign_bit: int
 
@@ -262,7 +264,7 @@ _PROCESSORS: Final = {
 
 
 def find_processor(machine: str | None = None) -> Processor | None:
-    """Return the processor for a machine name of `uname -m` (default: this machine); None if it is not supported."""
+    """Return the processor architecture for a name of `uname -m` (default: this machine); None if unsupported."""
     return _PROCESSORS.get(machine or os.uname().machine)
 
 
@@ -309,7 +311,7 @@ _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 
 class SeccompRule(NamedTuple):
-    """A profile's action for system calls, given by name, whose arguments meet all conditions."""
+    """A rule of a seccomp profile: the action for named system calls whose arguments meet all conditions."""
 
     names: Sequence[str]
     action: int
@@ -317,7 +319,7 @@ class SeccompRule(NamedTuple):
 
 
 class SeccompProfile(NamedTuple):
-    """A default action and the rules of a profile; the first rule that matches a call applies."""
+    """A seccomp profile: a default action, and rules of which the first that matches a call applies."""
 
     default: int
     rules: Sequence[SeccompRule]
@@ -325,12 +327,12 @@ class SeccompProfile(NamedTuple):
 
 @cache
 def default_filter() -> bytes:
-    """Return the BPF program of the default profile. ValueError if this machine's processor is not supported."""
+    """Return the BPF program of the default seccomp profile. ValueError if this processor is not supported."""
     return compile_profile(_default_profile(_require_processor()), _require_processor())
 
 
 def compile_profile_file(path: str) -> bytes:
-    """Return the BPF program of the profile in a file. ValueError, with containerd's message, if it is invalid."""
+    """Return the BPF program of a seccomp profile file. ValueError, with containerd's message, if it is invalid."""
     try:
         with open(path, "rb") as file:
             document = json.load(file)
@@ -346,24 +348,24 @@ def compile_profile_file(path: str) -> bytes:
 
 
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
-    """Compile a profile to a BPF program for one processor."""
+    """Compile a seccomp profile to a BPF program for one processor architecture."""
     decisions: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:
-            number = processor.numbers.get(name)
-            if number is not None:
-                decisions.setdefault(number, []).append((rule.conditions, rule.action))
-    highest_number = max(processor.numbers.values())
+            call_number = processor.call_numbers.get(name)
+            if call_number is not None:
+                decisions.setdefault(call_number, []).append((rule.conditions, rule.action))
+    highest_number = max(processor.call_numbers.values())
     action_beyond = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _ERRNO else profile.default
     spans = list(_merge_spans(decisions, profile.default, highest_number))
     spans.append(SyscallSpan(highest_number + 1, (((), action_beyond),)))
-    return build_program(spans, processor.audit, processor.foreign_bit, _UNKNOWN_CALL)
+    return build_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
 
 
 def _merge_spans(
     decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, highest_number: int
 ) -> Iterator[SyscallSpan]:
-    """Yield ranges of call numbers in ascending order; neighboring calls with the same decisions share a range."""
+    """Yield ranges of system call numbers in ascending order; neighboring calls with the same rules share a range."""
     previous_decision: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
     for number in range(highest_number + 1):
         all_decisions = (*decisions.get(number, ()), ((), default))
@@ -384,7 +386,7 @@ def _require_processor() -> Processor:
 def _default_profile(processor: Processor) -> SeccompProfile:
     denied_names = {name for names in _DENIED_CALLS.values() for name in names.split()}
     conditional = {"clone", "clone3", "personality", "socket"}
-    allowed_names = [name for name in processor.numbers if name not in denied_names | conditional and name != "-"]
+    allowed_names = [name for name in processor.call_numbers if name not in denied_names | conditional and name != "-"]
     return SeccompProfile(
         _DENY,
         (
@@ -412,7 +414,7 @@ _SECCOMP_ARGUMENTS: Final = 6
 
 
 def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
-    """Convert a JSON document to a profile. ValueError, KeyError or TypeError if the document is malformed."""
+    """Parse the JSON document of a seccomp profile. ValueError, KeyError or TypeError if it is malformed."""
     default = _parse_action(document["defaultAction"], document.get("defaultErrnoRet"))
     rules = []
     for syscall_rule in document.get("syscalls") or ():
@@ -428,21 +430,21 @@ def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
     return SeccompProfile(default, rules)
 
 
-def _parse_action(name: str, number: int | None) -> int:
+def _parse_action(name: str, error_number: int | None) -> int:
     if name not in _ACTIONS:
         raise ValueError(f"invalid seccomp action {name}")
     if _ACTIONS[name] != _ERRNO and name != "SCMP_ACT_TRACE":
         return _ACTIONS[name]
-    value = errno.EPERM if number is None else int(number)
+    value = errno.EPERM if error_number is None else int(error_number)
     if not 0 <= value <= _ERRNO_MAX:
         raise ValueError(f"invalid errno {value}")
     return _ACTIONS[name] | value
 
 
-def _parse_condition(entry: Mapping[str, Any]) -> ArgumentComparison:
-    if entry["op"] not in _OPERATORS:
-        raise ValueError(f"invalid seccomp operator {entry['op']}")
-    index = int(entry["index"])
+def _parse_condition(fields: Mapping[str, Any]) -> ArgumentComparison:
+    if fields["op"] not in _OPERATORS:
+        raise ValueError(f"invalid seccomp operator {fields['op']}")
+    index = int(fields["index"])
     if not 0 <= index < _SECCOMP_ARGUMENTS:
         raise ValueError(f"invalid argument index {index}: must be from 0 to {_SECCOMP_ARGUMENTS - 1}")
-    return ArgumentComparison(index, _OPERATORS[entry["op"]], int(entry["value"]), int(entry.get("valueTwo") or 0))
+    return ArgumentComparison(index, _OPERATORS[fields["op"]], int(fields["value"]), int(fields.get("valueTwo") or 0))

@@ -1,4 +1,4 @@
-"""Users of containers: the id and user namespace of each pod, and accounts in an image's /etc/passwd.
+"""Unix users of containers: the id and user namespace of each pod, and accounts in an image's /etc/passwd.
 
 Source: github.com/moby/sys/user (GetExecUser), which runc and containerd use.
 """
@@ -32,7 +32,7 @@ _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 
 def pod_unix_id(pod: str) -> int:
-    """Return the Unix id for a pod, derived from the pod's uid. OSError if root's user namespace has too few ids."""
+    """Return the Unix user id for a pod, derived from the pod's uid. OSError if this user namespace has too few ids."""
     first_id, count = _FIRST_ID, _ID_COUNT
     if not _has_ids(first_id, count):
         first_id, count = _upper_ids()
@@ -40,15 +40,15 @@ def pod_unix_id(pod: str) -> int:
 
 
 def create_pod_user_namespace(pod: str) -> int:
-    """Create a user namespace that maps root to the pod's id; return its descriptor. OSError if that fails."""
+    """Create a user namespace in which root is the pod's Unix user; return its descriptor. OSError on failure."""
     return linux.make_user_namespace(*_format_id_maps((0, pod_unix_id(pod), 1)))
 
 
 class PodUsers:
-    """The Unix user of one pod, and the id-mapped mounts of the files that its containers see."""
+    """The Unix user of one pod, and id-mapped copies of the mounts that its containers see."""
 
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
-        """Enter a new mount namespace. `namespace` is a descriptor of the pod's user namespace."""
+        """Move this process into a new mount namespace; `namespace` is a descriptor of the pod's user namespace."""
         self.id = pod_unix_id(pod)
         self._namespace = namespace
         self._own_folder = own_folder
@@ -57,8 +57,8 @@ class PodUsers:
         linux.unshare(linux.NEWNS)
         linux.make_mounts_private()
 
-    def copy(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
-        """Copy the mount of a file or directory, with nested mounts; return the copy's path, valid after `enter`.
+    def copy_mount(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
+        """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
 
         In a shared directory of the machine, files of other users keep their owners. The owner of the machine's files
         is never changed.
@@ -70,10 +70,10 @@ class PodUsers:
         return self._copied_paths[source]
 
     def enter(self) -> None:
-        """Attach the copied mounts, and become root in the pod's user namespace."""
-        folders = [stat.S_ISDIR(os.fstat(copy).st_mode) for _, copy in self._copies]
+        """Attach the copied mounts in this mount namespace, and become root in the pod's user namespace."""
+        is_folder_flags = [stat.S_ISDIR(os.fstat(copy).st_mode) for _, copy in self._copies]
         linux.mount("tmpfs", _STAGE_FOLDER, "tmpfs", _STAGE_OPTIONS)
-        for (path, copy), is_folder in zip(self._copies, folders, strict=True):
+        for (path, copy), is_folder in zip(self._copies, is_folder_flags, strict=True):
             if is_folder:
                 os.mkdir(path)
             else:
@@ -83,7 +83,7 @@ class PodUsers:
         linux.become_user_of(self._namespace, 0, 0)
 
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
-        """Return a detached copy of a mount with mapped owners, or with unchanged owners if mapping fails."""
+        """Return a detached copy of a mount whose owners are mapped to the pod's user, or unchanged if that fails."""
         copy = linux.clone_mount(source)
         try:
             linux.map_owners(copy, self._shared_namespace() if is_shared else self._namespace)
@@ -93,13 +93,13 @@ class PodUsers:
         return copy
 
     def _shared_namespace(self) -> int:
-        """Create a user namespace that maps root to the pod's id, and each other user to itself."""
+        """Return a user namespace that maps root to the pod's Unix user, and each other user to itself."""
         last_id = _last_id()
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
 
 def change_owner(path: str, owner: int) -> None:
-    """Change the owner of all files in a directory tree that belong to root.
+    """Make `owner` the owner of all files of root in a directory tree.
 
     Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
     """
@@ -117,13 +117,13 @@ def _change_file_owner(name: str, owner: int, folder: int | None = None) -> None
 
 
 def _format_id_maps(*mappings: tuple[int, int, int]) -> tuple[str, str]:
-    """Format uid_map and gid_map; each row is the first id inside, the first id outside, and the count."""
+    """Format the uid_map and gid_map of a user namespace; a mapping is (first id inside, first id outside, count)."""
     text = "\n".join(f"{inside} {outside} {count}" for inside, outside, count in mappings)
     return text, text
 
 
 def _read_id_ranges() -> list[tuple[int, int]]:
-    """Return the ids that this process's user namespace maps for users and groups, as half-open ranges."""
+    """Return the half-open ranges of ids that this user namespace maps for users and groups; empty if they differ."""
     with open("/proc/self/uid_map", encoding="utf-8") as users, open("/proc/self/gid_map", encoding="utf-8") as groups:
         map_texts = users.read(), groups.read()
     mappings = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in map_texts]
@@ -136,7 +136,7 @@ def _has_ids(first_id: int, count: int) -> bool:
 
 
 def _upper_ids() -> tuple[int, int]:
-    """Return the first id and the size of a range for pods if root has few ids: the upper part of the largest range."""
+    """Return the ids for pods if this user namespace has few: the upper part of the largest range (first id, count)."""
     start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     count = (end - start) // 4
     if count < 1:
@@ -149,7 +149,7 @@ def _last_id() -> int:
 
 
 class ImageAccount(NamedTuple):
-    """The uid, gid and home directory of the account that runs a container."""
+    """The uid, gid and home directory of the Unix account that runs an image's containers."""
 
     uid: int
     gid: int
@@ -157,29 +157,29 @@ class ImageAccount(NamedTuple):
 
 
 def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
-    """Resolve an image's user (`user` or `user:group`, names or ids; default root). ValueError for an unknown name."""
+    """Return the account for an image's user, such as `user:group` (names or ids). ValueError for unknown names."""
     user, _, group_name = user_and_group.partition(":")
     image_account = _find_account(user or "0", passwd)
     if not group_name:
         return image_account
-    entries = [entry for entry in _parse_entries(group, 3) if group_name in (entry[0], entry[2])]
-    if not entries and not group_name.isdigit():
+    group_entries = [entry for entry in _parse_entries(group, 3) if group_name in (entry[0], entry[2])]
+    if not group_entries and not group_name.isdigit():
         raise ValueError(f"unable to find group {group_name}: no matching entries in group file")
-    return image_account._replace(gid=int(entries[0][2] if entries else group_name))
+    return image_account._replace(gid=int(group_entries[0][2] if group_entries else group_name))
 
 
 def _find_account(user: str, passwd: str) -> ImageAccount:
-    entries = [entry for entry in _parse_entries(passwd, 6) if user in (entry[0], entry[2])]
-    if entries:
-        return ImageAccount(int(entries[0][2]), int(entries[0][3]), entries[0][5] or "/")
+    passwd_entries = [entry for entry in _parse_entries(passwd, 6) if user in (entry[0], entry[2])]
+    if passwd_entries:
+        return ImageAccount(int(passwd_entries[0][2]), int(passwd_entries[0][3]), passwd_entries[0][5] or "/")
     if not user.isdigit():
         raise ValueError(f"unable to find user {user}: no matching entries in passwd file")
     return ImageAccount(int(user), 0, "/")
 
 
-def _parse_entries(text: str, fields: int) -> Iterator[list[str]]:
-    """Yield the valid entries of a passwd or group file: those with enough fields and numeric ids."""
+def _parse_entries(text: str, fields_min: int) -> Iterator[list[str]]:
+    """Yield the valid lines of a passwd or group file as lists of fields: with enough fields and numeric ids."""
     for line in text.splitlines():
         entry = line.split(":")
-        if len(entry) >= fields and all(value.isdigit() for value in entry[2 : 4 if fields > 3 else 3]):
+        if len(entry) >= fields_min and all(value.isdigit() for value in entry[2 : 4 if fields_min > 3 else 3]):
             yield entry

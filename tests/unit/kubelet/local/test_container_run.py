@@ -15,7 +15,7 @@ from batchyard.kubelet.local.run_requests import ContainerInputs, ContainerRunSp
 from batchyard.kubelet.local.volumes import EmptyDirPlan, VolumeFile, VolumeFiles, VolumeSources, volume_plans
 from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
 
-SETTINGS = NodeSettings(images=[ImageMapping("python:*", environment="/venv")], pids=500, host_network=True)
+SETTINGS = NodeSettings(images=[ImageMapping("python:*", environment="/venv")], processes_max=500, host_network=True)
 
 DEFAULTS: Mapping[str, Any] = {
     "workingDir": None,

@@ -12,10 +12,10 @@ from batchyard.api.meta import Obj
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.images import (
     ImageMapping,
-    credentials,
-    effective_policy,
+    effective_pull_policy,
     find_image_mapping,
     full_image_reference,
+    registry_credentials,
 )
 from batchyard.kubelet.local.run_requests import ContainerInputs, NodeSettings, ResolvedImage, build_container_run
 from unit.kubelet.local.fake_machine import LocalStage, Script, pod
@@ -173,10 +173,10 @@ def test_image_row_of_user_takes_precedence_over_engine() -> None:
 
 def test_pull_policy_applies_to_image_of_row() -> None:
     own = ImageMapping("app", engine="podman", image="localhost/app:1")
-    asked = [effective_policy(policy, own) for policy in ("Always", "IfNotPresent", "Never")]
+    asked = [effective_pull_policy(policy, own) for policy in ("Always", "IfNotPresent", "Never")]
     assert asked == ["IfNotPresent", "IfNotPresent", "Never"]
-    assert effective_policy("Always", own._replace(image="localhost/app")) == "Always"
-    assert effective_policy("Always", ImageMapping("app", engine="podman")) == "Always"
+    assert effective_pull_policy("Always", own._replace(image="localhost/app")) == "Always"
+    assert effective_pull_policy("Always", ImageMapping("app", engine="podman")) == "Always"
 
 
 def test_registry_credentials_are_read_from_pull_secrets() -> None:
@@ -184,5 +184,5 @@ def test_registry_credentials_are_read_from_pull_secrets() -> None:
     data = {".dockerconfigjson": base64.b64encode(json.dumps(plain).encode()).decode()}
     secret: Obj = {"apiVersion": "v1", "kind": "Secret", "metadata": make.metadata("reg", "team"), "data": data}
     asks = pod(of_engine(), imagePullSecrets=[{"name": "gone"}, {"name": "reg"}])
-    found = credentials(asks, Objects(secret))
+    found = registry_credentials(asks, Objects(secret))
     assert found == {"auths": {"one.example": {"auth": "dTpw"}, "two.example": {"auth": "eDp5"}}}
