@@ -78,14 +78,14 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _AppliedStatus(NamedTuple):
-    """A part of a Workload's status, and the field manager that applies it."""
+    """A part of a Workload's status, and the field manager that applies it by server-side apply."""
 
     manager: str
     status: Mapping[str, Any]
 
 
 def write_requests(write: Write, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
-    """Yield the HTTP requests of a write; `base` is the object that the write is based on, if known."""
+    """Yield the HTTP requests of one write; `base` is the cached object on which the write is based, or None."""
     if isinstance(write, Create | Delete) or (base is None and not write.obj["metadata"].get("resourceVersion")):
         yield request_of(write, info, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
@@ -95,7 +95,7 @@ def write_requests(write: Write, base: Obj | None, info: ServedKind, version: st
 
 
 def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON merge patch (RFC 7386) from one document to another; empty if they are equal."""
+    """Return the JSON merge patch (RFC 7386) that turns the old object into the new one; empty if they are equal."""
     patch: dict[str, Any] = dict.fromkeys(field for field in old_object if field not in new_object)
     for field, value in new_object.items():
         old = old_object.get(field, _ABSENT)
@@ -108,9 +108,9 @@ def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) ->
 
 
 def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> HttpRequest:
-    """Return a merge patch of the fields that a write changes, with the revision that the write is based on.
+    """Return a merge-patch request with the fields that a write changes, and the revision on which the write is based.
 
-    Without a base, all fields are sent. The server rejects the patch if the revision is outdated.
+    Without `base`, all fields are sent. The server rejects the patch if the revision is outdated.
     """
     is_status_update = isinstance(write, UpdateStatus)
     new_object = _convert_to_version(write.obj, info, version)
@@ -131,7 +131,7 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
 
 
 def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
-    """Yield requests that apply a Workload's status by field manager, then remove values that another manager kept."""
+    """Yield requests that apply a Workload's status by field manager, then one that removes values still stored."""
     new_object = _convert_to_version(write.obj, info, version)
     old_status = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
     metadata, status = new_object["metadata"], new_object.get("status") or {}
@@ -150,7 +150,7 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
 
 
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
-    """Split the changes of a Workload's status into parts, one for each field manager that applies them."""
+    """Split the changed status of a Workload into the parts that Kueue applies with different field managers."""
     changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
     parts: list[_AppliedStatus] = []
     if changed_fields == ["conditions"] and _changed_conditions(old_status, status) == ["PodsReady"]:
@@ -184,7 +184,7 @@ def _changed_conditions(old_status: Mapping[str, Any], status: Mapping[str, Any]
 def _removal_patch(
     old_status: Mapping[str, Any], status: Mapping[str, Any], stored_status: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a merge patch that removes values that are still stored because another field manager also set them."""
+    """Return a patch that removes values of a Workload's status which another field manager also set."""
     removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():
         kept_keys = [item[key] for item in status.get(field) or ()]
@@ -222,7 +222,7 @@ _REJECTED_MAX: Final = 4096
 
 
 class WriteResponse(NamedTuple):
-    """A write and the server's response."""
+    """A write, and the object or error with which the server responded."""
 
     write: Write
     #: The object in the response, or a Status.
@@ -231,7 +231,7 @@ class WriteResponse(NamedTuple):
 
 
 class Submission:
-    """Writes of one caller that are sent in order, one after the other, and the state of sending them."""
+    """Writes of one caller, sent one after the other until one is rejected, with the progress of sending them."""
 
     __slots__ = (
         *("bases", "followers", "is_repeat", "keys", "on_end", "request", "requests", "responses", "tries"),
@@ -260,7 +260,7 @@ class Submission:
 
 
 class WriteQueue:
-    """A write queue: the pending submissions by object, and the counts of responses and rejections."""
+    """Sends submitted writes, in order for each object; counts responses and rejections."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class WriteQueue:
         self._rejection_counts: dict[tuple[type[Write], str | Key], int] = {}
 
     def submit(self, submission: Submission) -> None:
-        """Queue a submission; its writes are sent when earlier submissions of the same objects are finished."""
+        """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished."""
         for key in dict.fromkeys(submission.keys):
             earlier_submission = self._last_submissions.get(key)
             if earlier_submission is not None:
@@ -294,7 +294,7 @@ class WriteQueue:
             self._send_when_allowed(submission)
 
     def finish(self, submission: Submission) -> None:
-        """Remove a submission whose result is delivered, and send the submissions that waited for it."""
+        """Remove a submission whose result was delivered, and send the submissions that waited for its objects."""
         for key in submission.keys:
             if self._last_submissions.get(key) is submission:
                 del self._last_submissions[key]
@@ -358,7 +358,7 @@ class WriteQueue:
         self._complete_write(submission, self._response_from_body(write, body, error))
 
     def _report_rejection(self, write: Write, code: int, error: ApiError | None) -> None:
-        """Report a rejected write: a forbidden one once per kind, others at the 1st, 2nd, 4th, 8th of an object."""
+        """Report a rejected write: code 403 once for each kind, others at the 1st, 2nd, 4th, 8th time for an object."""
         kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:
             if self._rejection_counts:
@@ -380,7 +380,7 @@ class WriteQueue:
             self.on_refused(f"{type(write).__name__}{subject}: {error}{repetitions}")
 
     def _handle_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
-        """Handle an error that may mean that an earlier attempt succeeded; return False if it cannot mean that."""
+        """Complete a repeated write whose error may mean that an earlier attempt succeeded. Return False otherwise."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))
             return True
@@ -394,7 +394,7 @@ class WriteQueue:
     def _compare_existing(
         self, submission: Submission, write: Create, http_response: HttpResponse, error: ApiError
     ) -> None:
-        """Complete a Create that conflicted: it succeeded before if the existing object matches the sent one."""
+        """Complete a repeated Create after a Conflict: it succeeded earlier if the existing object is the sent one."""
         response = self._response_from_body(write, object_in_list(http_response), None)
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}
@@ -409,7 +409,7 @@ class WriteQueue:
         return WriteResponse(write, to_storage_version(kind_info(kind), self._version_of(kind), body), None)
 
     def _complete_write(self, submission: Submission, response: WriteResponse) -> None:
-        """Record the response to a write; continue with the next write, or complete the submission."""
+        """Record the response to a write; then send the next write of the submission, or end the submission."""
         submission.responses.append(response)
         submission.requests = submission.request = None
         if response.error is None and len(submission.responses) < len(submission.writes):
@@ -420,7 +420,7 @@ class WriteQueue:
 
 
 def _next_request(requests: RequestSteps, stored_object: Obj) -> HttpRequest | None:
-    """Return the next request of a write, given the object returned for the last one; None after the last."""
+    """Return the next HTTP request of a write, given the object in the last response; None after the last request."""
     try:
         return requests.send(stored_object)
     except StopIteration:
