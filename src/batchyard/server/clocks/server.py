@@ -31,7 +31,7 @@ _DATE_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Report whether a server's version shows that it is not batchyard, so that it has no status document."""
+    """Report whether an API server's version shows that it is not batchyard, so that it does not report its time."""
     version = await sender.ask(HttpRequest("GET", _VERSION))
     return version.code == 200 and _BATCHYARD not in str(decode_object(version.body).get("gitVersion"))
 
@@ -60,7 +60,7 @@ class ServerClock:
         self.speed = 1.0
 
     async def set(self) -> None:
-        """Set the clock to the server's time at the start, and schedule periodic polls of the server."""
+        """Set the loop's clock to the API server's time, before the controllers start, and schedule periodic polls."""
         if await is_other_server(self._sender):
             self._path = _VERSION
         wait = await self._poll_once()
@@ -81,7 +81,7 @@ class ServerClock:
         self._transport.send(request, lambda answer: self._poll_after(self._follow_response(answer, asked_at)))
 
     def _follow_response(self, answer: HttpResponse, asked_at: Instant) -> Duration:
-        """Set the clock to the time in a response. Return the delay until the next poll."""
+        """Set the clock to the time in a response, and return the delay until the next poll of the API server."""
         report = decode_object(answer.body) if answer.code == 200 else {}
         instant, speed = report.get("instant"), report.get("speed")
         travel_time: Duration = (self._timers.now() - asked_at) // 2
@@ -96,7 +96,7 @@ class ServerClock:
         return _POLL_SOON
 
     def _follow_date(self, server_instant: Instant) -> Duration:
-        """Set the clock to a server's date if two responses confirm a difference. Return the delay of the next poll."""
+        """Follow the server's date once two responses agree that it differs; return the delay until the next poll."""
         ahead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
         if abs(ahead) <= _DATE_TOLERANCE:
             self._unconfirmed_difference, self._is_reported = None, False

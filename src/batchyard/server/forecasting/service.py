@@ -1,4 +1,4 @@
-"""Forecast service: start times of Workloads, and warnings about the effects of a dry-run change."""
+"""Forecast service: predicts when Workloads start, and warns about the effects of a change that was sent as dry run."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ AnswerFunction: TypeAlias = Callable[[], Any]
 
 @dataclass(slots=True, eq=False)
 class _QueuedQuestion:
-    """A queued question, and the callbacks that wait for its answer."""
+    """A queued question about the future of the cluster, and the callbacks that wait for its answer."""
 
     question: Hashable
     work: AnswerFunction
@@ -59,7 +59,7 @@ class _QueuedQuestion:
 
 
 class ForkPool:
-    """A pool with one child process, which answers queued questions; the answers are cached."""
+    """Computes answers to queued questions, one at a time in a forked child process, and caches the answers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, revision: Callable[[], int]) -> None:
         self._loop = loop
@@ -72,7 +72,7 @@ class ForkPool:
         self.metrics = ForkMetrics(monotonic_seconds, lambda: len(self._queue))
 
     def ask(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
-        """Return the deferred answer to a question, computed by `work`. Raises StatusError if the queue is full."""
+        """Return the deferred answer to a question, which `work` computes. Raises StatusError if the queue is full."""
         cached_response = self._cached.get(question) if self._cached_revision == self._revision() else None
         if cached_response is not None:
             response = cached_response
@@ -94,7 +94,7 @@ class ForkPool:
             self._child.kill()
 
     def _find_queued(self, question: Hashable) -> _QueuedQuestion | None:
-        """Return the queued entry of the same question, or None."""
+        """Return the queue entry of an equal question that waits already, or None."""
         return next((queued for queued in self._queue if queued.question == question), None)
 
     def _start_next(self) -> None:
@@ -111,7 +111,7 @@ class ForkPool:
         )
 
     def _process_result(self, queued_question: _QueuedQuestion, child_result: ChildResult) -> None:
-        """Pass the result of a child process to all callers of the question, and cache it."""
+        """Pass a child process's answer to all callers who asked the question, and cache the answer."""
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
@@ -131,7 +131,7 @@ class ForkPool:
 
 
 def _decode_output(answer: bytes) -> Response:
-    """Decode the output of a child process: a three-digit status code and a body; empty if it failed."""
+    """Decode a child process's output, a three-digit status code and a body, as a response; 503 if it has no code."""
     if len(answer) < _CODE_LENGTH:
         return _TIMEOUT_ERROR.response()
     return Response(int(answer[:_CODE_LENGTH]), answer[_CODE_LENGTH:])
@@ -166,19 +166,19 @@ Clock: TypeAlias = Callable[[], Instant]
 
 
 class CalibrationObjects(Protocol):
-    """Read access to the stored objects, for checks of forecasts."""
+    """Read access to the stored objects, to compare forecasts with actual start times."""
 
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
 
 
 class CalibrationLoop:
-    """Compares forecasts with actual start times, and stores the resulting calibration in a file."""
+    """Periodically compares forecasts with the actual start times, and stores the resulting corrections in a file."""
 
     def __init__(
         self, path: Path, objects: CalibrationObjects, clock: Clock, ask: Callable[[], DeferredResponse]
     ) -> None:
-        """Load the calibration. `ask` returns deferred forecasts as JSON; it may raise StatusError."""
+        """Read the calibration from its file. `ask` returns deferred forecasts as JSON, and may raise StatusError."""
         self._path = path
         self._objects = objects
         self._clock = clock
@@ -189,16 +189,16 @@ class CalibrationLoop:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start to check the forecasts every minute."""
+        """Start to compare forecasts with actual start times, once a minute."""
         self._timer = loop.call_later(_TICK, self._tick, loop)
 
     def record_use(self) -> None:
-        """Record that a user requested a forecast."""
+        """Record that a user requested a forecast, so that the calibration continues for a day."""
         self._used_at = self._clock()
         self.check_forecasts()
 
     def check_forecasts(self) -> None:
-        """Compare due forecasts with the actual start times, and request new forecasts if they are due."""
+        """Compare due forecasts with the actual start times, and request new forecasts every CALIBRATION_INTERVAL."""
         now = self._clock()
         new_calibration = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
         if new_calibration != self.calibration:
@@ -213,7 +213,7 @@ class CalibrationLoop:
                 _LOG.debug("the forecast for the calibration is skipped, because too many requests are queued")
 
     def close(self) -> None:
-        """Stop the periodic checks."""
+        """Stop the periodic comparison of forecasts with actual start times."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -244,7 +244,7 @@ class CalibrationLoop:
 
 
 def _read_calibration(path: Path) -> calibration.Calibration:
-    """Read the calibration from a file; return an empty one if the file is missing or unreadable."""
+    """Read the corrections of forecasts from a file; return an empty calibration if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=calibration.Calibration)
     except FileNotFoundError:
@@ -259,7 +259,7 @@ VisibilityCheck: TypeAlias = Callable[[str], bool]
 
 
 class ForecastFunctions(NamedTuple):
-    """The functions that compute forecasts from a lister of objects and the current time.
+    """The functions that compute forecasts and warnings from the stored objects and the current time.
 
     `VisibilityCheck` filters the Workloads that a result may name.
     """
@@ -273,7 +273,7 @@ class ForecastFunctions(NamedTuple):
 
 
 class ForecastObjects(Protocol):
-    """Read access to the stored objects, for forecasts."""
+    """Read access to the stored objects, for computing forecasts."""
 
     @property
     def revision(self) -> int:
@@ -287,7 +287,7 @@ class ForecastObjects(Protocol):
 
 
 class ForecastEngine:
-    """The forecast service: answers forecast requests in a fork pool, and calibrates the forecasts."""
+    """The forecast service: computes forecasts in forked child processes, and corrects them by past start times."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class ForecastEngine:
         loop: asyncio.AbstractEventLoop,
         calibration_file: Path,
     ) -> None:
-        """Start the calibration, which is stored in `calibration_file`."""
+        """Start to calibrate forecasts; the calibration is stored in `calibration_file`."""
         self._functions = functions
         self._objects = objects
         self._clock = clock
@@ -314,7 +314,7 @@ class ForecastEngine:
         return forecast
 
     def foreseen(self, request: ApiRequest, path: ResourcePath, answer: Response) -> AnyResponse:
-        """Add warnings about the effects of a dry-run change to its response; none if the queue is full."""
+        """Return the response to a dry-run change with warnings about its effects; unchanged if the queue is full."""
         changed_object = to_storage_version(path.info, path.version, answer.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
@@ -327,11 +327,11 @@ class ForecastEngine:
 
     @property
     def texts(self) -> TextSource:
-        """The function that yields the metrics of the fork pool."""
+        """The function that yields the metrics of the forecast computations, as Prometheus text."""
         return self._fork_pool.metrics.texts
 
     def close(self) -> None:
-        """Stop the calibration and the fork pool."""
+        """Stop the calibration, drop queued forecasts, and kill the running child process."""
         self._calibration_loop.close()
         self._fork_pool.close()
 

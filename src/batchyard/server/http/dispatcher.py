@@ -1,4 +1,4 @@
-"""Request dispatcher: runs requests on the event loop in fair order, and responds once their changes are durable."""
+"""Request dispatcher: executes queued requests with fair queueing, and responds once their changes are durable."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,7 @@ _encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
 def encode_shared(value: Any) -> bytes:
-    """Return the JSON encoding of an immutable object; responses and watches share a cache of encodings."""
+    """Return the JSON encoding of an immutable object, from a cache that responses and watches share."""
     cached_encoding = _encodings.get(id(value))
     if cached_encoding is not None and cached_encoding[0] is value:
         return cached_encoding[1]
@@ -64,7 +64,7 @@ def encode_shared(value: Any) -> bytes:
 def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the JSON encoding of a response body in pieces, with a final newline. List items are encoded lazily.
 
-    A piece has about PIECE bytes, or more if one list item is larger.
+    A piece has about PIECE_SIZE bytes, or more if one list item is larger.
     """
     name, items = next(((name, value) for name, value in body.items() if isinstance(value, ConvertedItems)), ("", ()))
     head = _encode({field: value for field, value in body.items() if field != name})
@@ -110,27 +110,27 @@ class _QueuedRequest(NamedTuple):
 
 
 class RequestWatchdog(Protocol):
-    """A watchdog that is notified which request is in progress."""
+    """A watchdog that learns when the execution of a request begins and ends."""
 
     def begin(self, request: ApiRequest) -> None:
-        """Record that a request is in progress."""
+        """Record that this request is being executed."""
 
     def end(self) -> None:
-        """Record that the request is answered."""
+        """Record that no request is being executed."""
 
 
 class _NoWatchdog:
-    """A watchdog that ignores all requests."""
+    """A RequestWatchdog that does nothing."""
 
     def begin(self, request: ApiRequest) -> None:
-        """Ignore the request."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Ignore the request."""
+        """Do nothing."""
 
 
 class RequestDispatcher:
-    """Queues requests, executes them in fair order, and responds once their changes are durable."""
+    """Queues requests, executes them with fair queueing by user, and responds once their changes are durable."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class RequestDispatcher:
         self._exceptions = 0
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
+        """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         return self._server.authenticate(request)
 
     def ask(self, request: ApiRequest, on_response: ResponseReceiver) -> None:
-        """Queue a request; `on_response` gets the response, or a 429 at once if too many requests are in progress."""
+        """Queue a request; `on_response` gets its response, or at once a 429 if too many requests are in progress."""
         user = request.user
         try:
             if self._is_ending:
@@ -179,14 +179,14 @@ class RequestDispatcher:
             self._kernel.post(self._execute_next)
 
     def end(self) -> None:
-        """Reject all new and queued requests with 429 at shutdown, so that their clients retry later."""
+        """Reject queued and later requests with 429, because the server shuts down, so that clients retry later."""
         self._is_ending = True
         for queued in self._queue.clear():
             self._limiter.leave(queued.request.user)
             queued.answered(encode_body(too_many_requests().response()))
 
     def _execute_next(self) -> None:
-        """Execute the next queued request in fair order, and charge its duration to its flow."""
+        """Execute the next queued request by fair queueing, and charge its duration to its user's flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
         flow, queued_request = self._queue.take()
@@ -238,11 +238,11 @@ class RequestDispatcher:
         on_response(answer if failure is None else encode_body(_NOT_STORED.response()))
 
     def _send_deferred(self, finish: _FinishResponse, response: Response, measurement: _RequestMeasurement) -> None:
-        """Send a deferred response once the current revision, on which it may be based, is durable."""
+        """Send a deferred response once the current store revision is durable, since the response may reveal it."""
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
     def _answer(self, request: ApiRequest) -> AnyResponse:
-        """Execute a request. An exception becomes a 500 response, and is logged with its traceback."""
+        """Execute a request and return its response; an exception is logged and becomes a 500 response."""
         try:
             answer = self._server.handle(request)
             return _encode_response(answer, request) if isinstance(answer, Response) else answer
@@ -255,14 +255,14 @@ class RequestDispatcher:
 
 
 def _encode_response(response: Response, request: ApiRequest) -> Response:
-    """Encode a response; share the encoding of a written object with the watches that send it."""
+    """Encode the body of a response; a written object uses the encoding that watches share."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encode_body(response)
     return response._replace(body=encode_shared(response.body) + b"\n")
 
 
 def encode_body(response: Response) -> Response:
-    """Encode a response's body as bytes, or as an iterator of pieces if it is long. Objects end with a newline."""
+    """Return a response with its body as bytes, or as an iterator of pieces if it is long. JSON ends with a newline."""
     body = response.body
     if isinstance(body, bytes | Iterator):
         return response

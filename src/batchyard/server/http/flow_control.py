@@ -1,4 +1,4 @@
-"""Flow control: limits of concurrent requests, fair queueing of requests, and fair turns of long responses.
+"""Flow control: limits of concurrent requests, fair queueing of requests by user, and fair writing of long responses.
 
 The queue implements start-time fair queueing as Kubernetes' API Priority and Fairness does, with measured seconds
 instead of seats. The flow that has used the least time is served first. An idle flow accumulates no credit. Urgent
@@ -30,7 +30,7 @@ USER_WATCHES_MAX: Final = 400
 
 
 class ConcurrencyLimiter:
-    """Limits the requests and watches in progress, in total and by user."""
+    """Limits the requests and watches in progress, in total and for each user."""
 
     def __init__(self) -> None:
         self._by_flow: dict[str, int] = {}
@@ -38,7 +38,7 @@ class ConcurrencyLimiter:
         self._total = 0
 
     def enter(self, user: UserInfo, *, is_watch: bool = False) -> None:
-        """Count a request as in progress until `leave`. Raises StatusError (429) if a limit is reached.
+        """Count a user's request as in progress until `leave`. Raises StatusError (429) if a limit is reached.
 
         The owner's requests are counted, but never rejected.
         """
@@ -53,7 +53,7 @@ class ConcurrencyLimiter:
         self._by_flow[flow] = of_flow + 1
 
     def leave(self, user: UserInfo) -> None:
-        """Count a request of a user as answered."""
+        """Count a user's request as answered, and no longer as in progress."""
         self._total -= 1
         _decrement(self._by_flow, flow_of(user))
 
@@ -86,17 +86,17 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, eq=False)
 class _Flow(Generic[_T]):
-    """The queued items of a flow, and the time that the flow has used, in virtual seconds."""
+    """The queued items of a flow (the requests of a user), and the time that the flow has used, in virtual seconds."""
 
     items: deque[_T] = field(default_factory=deque)
     used_time: float = 0.0
 
 
 class FairQueue(Generic[_T]):
-    """A fair queue: returns the items of the flow that has used the least time first, and urgent items before all."""
+    """A fair queue of items by flow: urgent items come first, then items of the flow that has used the least time."""
 
     def __init__(self, expected_cost: float) -> None:
-        """Create an empty queue. `expected_cost` is the assumed cost of an item in seconds before it is measured."""
+        """Create an empty queue. `expected_cost` is the cost in seconds that an item counts before it is measured."""
         self._expected_cost = expected_cost
         self._flows: dict[str, _Flow[_T]] = {}
         #: A heap of the flows with queued items: used time when pushed, sequence number, and name.
@@ -120,12 +120,12 @@ class FairQueue(Generic[_T]):
         return bool(self._heap)
 
     def waiting_count(self, name: str) -> int:
-        """Return the number of queued items of a flow."""
+        """Return the number of queued items of the flow with this name."""
         flow = self._flows.get(name)
         return 0 if flow is None else len(flow.items)
 
     def put(self, name: str, item: _T, *, is_urgent: bool = False) -> None:
-        """Queue an item of a flow; an urgent item is served before all others."""
+        """Queue an item under its flow's name; an urgent item is served before all other items."""
         if is_urgent:
             self._urgent.append(item)
             return
@@ -138,7 +138,7 @@ class FairQueue(Generic[_T]):
             self._push_flow(name, flow)
 
     def take(self) -> tuple[str, _T]:
-        """Remove and return the next item and its flow ('' for an urgent item). Raises IndexError if none is queued."""
+        """Remove the next item; return its flow ('' if urgent) and the item. Raises IndexError if none is queued."""
         if self._urgent:
             return "", self._urgent.popleft()
         while True:
@@ -159,7 +159,7 @@ class FairQueue(Generic[_T]):
         return name, item
 
     def charge(self, name: str, seconds: float) -> None:
-        """Charge the measured cost of an item to its flow, instead of the expected cost."""
+        """Charge the measured cost of an item in seconds to its flow, instead of the expected cost."""
         flow = self._flows.get(name)
         if flow is not None:
             flow.used_time = max(0.0, flow.used_time + seconds - self._expected_cost)
@@ -176,7 +176,7 @@ class FairQueue(Generic[_T]):
         heappush(self._heap, (flow.used_time, self._sequence, name))
 
     def _remove_idle_flows(self) -> None:
-        """Remove idle flows whose used time is not ahead of the virtual time."""
+        """Remove flows without queued items that have used no more time than the queue's virtual time."""
         idle = [name for name, flow in self._flows.items() if not flow.items and flow.used_time <= self._virtual_time]
         for name in idle:
             del self._flows[name]
@@ -191,7 +191,7 @@ _EXPECTED_SECONDS: Final = 0.001
 
 
 class ResponseTurns:
-    """Writes the parts of all long responses in turns, in fair order by the time spent on each user."""
+    """Writes the parts of all long responses alternately, with fair queueing by the time spent on each user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -199,7 +199,7 @@ class ResponseTurns:
         self._is_scheduled = False
 
     def of(self, user: UserInfo) -> Callable[[Work], None]:
-        """Return a function that queues the writing of a part of a user's response."""
+        """Return a function that queues a callback, which writes the next part of a response to this user."""
         flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
         def take_turn(work: Work) -> None:

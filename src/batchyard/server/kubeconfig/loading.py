@@ -37,7 +37,7 @@ _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Run a credential plugin, and return its output as fields of a kubeconfig user. Raises ValueError, OSError."""
+    """Run a kubeconfig's credential plugin; return its credentials as user fields. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
     command = [str(part) for part in (plugin["command"], *(plugin.get("args") or ()))]
@@ -66,7 +66,7 @@ def _is_interactive(plugin: Mapping[str, Any]) -> bool:
 
 
 def _exec_credential_input(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the ExecCredential object that the credential plugin gets as input."""
+    """Return the ExecCredential object that a credential plugin gets as input (in KUBERNETES_EXEC_INFO)."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
         info = {field: cluster[field] for field in _CLUSTER_FIELDS if cluster.get(field)}
@@ -125,7 +125,7 @@ class KubeconfigFaultError(ValueError):
 
 
 class KubeconfigContext(NamedTuple):
-    """The cluster entry, the user entry and the namespace of a kubeconfig context."""
+    """The content of a kubeconfig context: its cluster, its user, and its default namespace."""
 
     cluster: Mapping[str, Any]
     user: Mapping[str, Any]
@@ -133,7 +133,7 @@ class KubeconfigContext(NamedTuple):
 
 
 def select_context(files: str, context: str) -> KubeconfigContext:
-    """Return the cluster and user of a context ('' for the current context). Raises KubeconfigFaultError."""
+    """Return the content of a context ('' for the current context) in kubeconfig files. Raises KubeconfigFaultError."""
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _ENTRY_FIELDS}
     current_context = ""
     for path in _existing_files(files):
@@ -187,7 +187,7 @@ def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> It
 
 
 def _resolve_paths(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Return an entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
+    """Return a kubeconfig entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
     folder = path.absolute().parent
     resolved_paths = {field: str(folder / entry[field]) for field in _PATH_FIELDS if entry.get(field)}
     plugin = entry.get("exec")
@@ -205,7 +205,7 @@ _TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
-    """Load the kubeconfig, run its credential plugin, and return the access. Raises KubeconfigError."""
+    """Load a kubeconfig, run its credential plugin, and return how to reach its server. Raises KubeconfigError."""
     configuration = Configuration()
     try:
         namespace, impersonation_headers = await _configure(source, configuration)
@@ -219,7 +219,7 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
 
 
 async def _configure(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
-    """Load credentials into the library's configuration. Return the namespace and the impersonation headers."""
+    """Load credentials into kubernetes-asyncio's configuration; return the namespace and the impersonation headers."""
     if not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_SERVICE_ACCOUNT_FOLDER / "namespace").read_text("utf-8").strip(), ()
@@ -241,7 +241,7 @@ def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the `server` field of a cluster with its scheme in lowercase. Raises ValueError for invalid URLs."""
+    """Return `{"server": URL}` of a kubeconfig cluster, with the URL scheme in lowercase. Raises ValueError."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of its cluster is not an http or https URL: {url!r}")
@@ -252,7 +252,7 @@ def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 async def _add_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a kubeconfig user with the credentials of its plugin or token file, which override its token."""
+    """Return a kubeconfig user with credentials from its plugin or its token file, which take precedence."""
     if "exec" in user:
         plugin_credentials = await run_credential_plugin(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **plugin_credentials}
@@ -284,7 +284,7 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
 
 
 def _error_message(error: Exception) -> str:
-    """Return a message for an error of loading a kubeconfig, including errors that the library raises."""
+    """Return the message of an error in loading a kubeconfig, which kubernetes-asyncio may have raised."""
     match error:
         case KeyError() | TypeError() | AttributeError():
             return f"it is not a valid kubeconfig: {error}"
@@ -294,7 +294,7 @@ def _error_message(error: Exception) -> str:
 
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
-    """Return the TLS context of a kubeconfig, with its CA and client certificate."""
+    """Return a TLS context with the CA and the client certificate of a loaded kubeconfig."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
         context.check_hostname = False
