@@ -1,4 +1,4 @@
-"""The pod network of the local node: sockets in its network namespace, pod addresses, and the DNS server of pods."""
+"""The pod network of this machine: sockets in its network namespace, addresses of pods, and the pods' DNS server."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ _SWITCH_REPLY_MAX = 16
 
 
 class PodsNetwork:
-    """A connection to the switch process, which owns the pod network. Raises OSError if it is not running."""
+    """A connection to the process that owns the pod network. Raises OSError if that process is not running."""
 
     def __init__(self, node: Path) -> None:
         node_fd = state_dir.open_folder(str(node))
@@ -46,11 +46,11 @@ class PodsNetwork:
         self._connection.close()
 
     def datagrams(self) -> socket.socket:
-        """Return a new UDP socket in the network namespace of the pod network."""
+        """Return a new UDP socket, created in the network namespace of the pod network."""
         return self._request_socket(b"udp")
 
     def streams(self) -> socket.socket:
-        """Return a new TCP socket in the network namespace of the pod network."""
+        """Return a new TCP socket, created in the network namespace of the pod network."""
         return self._request_socket(b"tcp")
 
     def _request_socket(self, protocol: bytes) -> socket.socket:
@@ -68,7 +68,7 @@ _POD_NETWORK: Final = IPv4Network("10.77.0.0/16")
 
 
 class PodAddresses:
-    """The IP addresses allocated to pods, by pod uid, with their prefix length, such as `10.77.0.5/16`."""
+    """The IP addresses of this machine's pods, by pod uid, with prefix length, such as `10.77.0.5/16`."""
 
     def __init__(self) -> None:
         self._address_by_uid: dict[str, str] = {}
@@ -77,11 +77,11 @@ class PodAddresses:
 
     @property
     def gateway(self) -> str:
-        """The address of the pod network's bridge, which is the pods' gateway."""
+        """The IP address of the pod network's bridge, which is the gateway of the pods."""
         return str(_POD_NETWORK[1])
 
     def allocate(self, uid: str) -> str:
-        """Allocate a free address to a pod, round-robin, so that addresses are reused as late as possible."""
+        """Allocate and return a free IP address for a pod, in turn, so that each is reused as late as possible."""
         host_count = _POD_NETWORK.num_addresses - 2
         for _ in range(host_count):
             number, self._next_number = self._next_number, self._next_number % host_count + 1
@@ -92,14 +92,14 @@ class PodAddresses:
         return address
 
     def restore(self, uid: str, address: str | None) -> None:
-        """Record the address of a pod that an earlier process started; None if it has no address."""
+        """Record the IP address of a pod that was started before a restart of the platform; None if it has none."""
         if address is not None:
             self.release(uid)
             self._address_by_uid[uid] = address
             self._used_addresses.add(address)
 
     def release(self, uid: str) -> None:
-        """Release the address of a deleted pod for reuse."""
+        """Free the IP address of the deleted pod with this uid."""
         self._used_addresses.discard(self._address_by_uid.pop(uid, ""))
 
 
@@ -129,7 +129,7 @@ DATAGRAM_MAX: Final = 512
 
 
 class DnsType(IntEnum):
-    """The supported DNS record types."""
+    """The DNS record types that the DNS server of the pods supports."""
 
     A = 1
     PTR = 12
@@ -152,7 +152,7 @@ class DnsQuestion(NamedTuple):
 
 
 class DnsMessageError(Exception):
-    """The question of a DNS message is malformed."""
+    """The question in a received DNS message is malformed."""
 
 
 DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
@@ -228,7 +228,7 @@ _QUERY_TIMEOUT: Final = 10.0  # seconds
 
 
 class NameServer:
-    """The DNS server of the pods, which answers over UDP and TCP from the stored objects."""
+    """The DNS server of this machine's pods, which answers over UDP and TCP from the stored API objects."""
 
     def __init__(self, reader: Reader, domain: str) -> None:
         self._reader = reader
@@ -238,7 +238,7 @@ class NameServer:
         self._connections = 0
 
     async def serve(self, datagrams: socket.socket, streams: socket.socket) -> None:
-        """Bind these sockets of the pod network to the DNS port, and start to serve."""
+        """Bind a UDP and a TCP socket of the pod network to the DNS port, and start to answer queries."""
         for dns_socket in (datagrams, streams):
             dns_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             dns_socket.bind(("0.0.0.0", DNS_PORT))  # noqa: S104 - in the pod network's namespace
@@ -248,7 +248,7 @@ class NameServer:
         self._server = await asyncio.start_server(self._serve_tcp_connection, sock=streams)
 
     def close(self) -> None:
-        """Close the sockets of the server."""
+        """Close the sockets of the DNS server."""
         if self._udp_socket is not None:
             asyncio.get_running_loop().remove_reader(self._udp_socket)
             self._udp_socket.close()
@@ -266,7 +266,7 @@ class NameServer:
         return values if question.type == DnsType.A or values is None else ()
 
     def _answer_datagram(self, udp_socket: socket.socket) -> None:
-        """Answer the next UDP query. If sending fails, the client retries."""
+        """Answer the next UDP query. If the response cannot be sent, do nothing: the client retries."""
         with suppress(OSError):
             message, sender = udp_socket.recvfrom(_MESSAGE_SIZE_MAX)
             response = self.answer(message, DATAGRAM_MAX)
@@ -274,7 +274,7 @@ class NameServer:
                 udp_socket.sendto(response, sender)
 
     async def _serve_tcp_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the queries of a TCP connection."""
+        """Answer the DNS queries of one TCP connection until the client closes it."""
         self._connections += 1
         try:
             while self._connections <= _CONNECTIONS_MAX:

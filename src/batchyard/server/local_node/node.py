@@ -1,4 +1,4 @@
-"""The local node: this machine as a node of the cluster, with its capacity, GPUs, runtime, kubelet and DNS server."""
+"""This machine as a node of the cluster: its capacity and GPUs, container runtime, kubelet and DNS server."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ _DEFAULT_RESERVATION: Final = {"memory": "256Mi"}
 
 
 def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
-    """Return the properties of this machine as a node, with the settings of `spec.local` of the Cluster."""
+    """Return this machine's name, capacity, labels and taints as a node, given `spec.local` of the Cluster object."""
     name = settings.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     host_labels = {"hostname": name, "arch": architecture, "os": "linux"}
@@ -68,7 +68,7 @@ def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu
 
 
 def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels that NVIDIA's GPU feature discovery sets for GPUs of one model."""
+    """Return the node labels that NVIDIA's GPU feature discovery would set for these GPUs, which are of one model."""
     if not gpus:
         return {}
     product = gpus[0].model.replace(" ", "-")
@@ -77,7 +77,7 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
-    """Subtract a reserved quantity from a capacity, not below 0; keep the format of the capacity."""
+    """Return a capacity minus a reserved quantity, at least 0, in the number format of the capacity."""
     if reserved_quantity is None:
         return capacity
     remaining_quantity = max(0, meta.parse_quantity(capacity) - meta.parse_quantity(reserved_quantity))
@@ -85,7 +85,7 @@ def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
 
 
 def _memory_bytes() -> int:
-    """Return the memory of this machine in bytes."""
+    """Return the total memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -100,7 +100,7 @@ def _host_address() -> str:
 
 
 def _node_info(architecture: str) -> Mapping[str, Any]:
-    """Return the `nodeInfo` of this machine for the status of its Node."""
+    """Return `status.nodeInfo` of the Node object for this machine."""
     return {
         "architecture": architecture,
         "bootID": _read_line("/proc/sys/kernel/random/boot_id"),
@@ -219,7 +219,7 @@ API_PORT: Final = 443
 
 
 class LocalNodeParts:
-    """The local node and its components; `local_settings` is `spec.local` of the Cluster.
+    """The components that make this machine a node; `local_settings` is `spec.local` of the Cluster object.
 
     It must be created within the asyncio loop that runs it.
     """
@@ -246,7 +246,7 @@ class LocalNodeParts:
 
     @property
     def pods_denial(self) -> str:
-        """The reason why only the owner may start pods; '' if pods are isolated from the machine."""
+        """The reason why only the platform's owner may start pods; '' if pods are isolated from this machine."""
         features = self.machine.features
         if features.get("isolated"):
             return ""
@@ -254,7 +254,7 @@ class LocalNodeParts:
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
 
     def _profile_fault(self, name: str) -> str:
-        """Return why a seccomp profile in the node's folder cannot be loaded; '' if it can."""
+        """Return why the seccomp profile with this file name cannot be loaded; '' if it can."""
         try:
             seccomp.compile_profile_file(str(self._folder / seccomp.PROFILES_FOLDER / name))
         except ValueError as error:
@@ -262,7 +262,7 @@ class LocalNodeParts:
         return ""
 
     def status(self) -> Mapping[str, Any]:
-        """Return the local node's part of the status document: isolation, missing programs, pods and GPUs."""
+        """Return this node's section of the platform's status document: isolation, missing programs, pods and GPUs."""
         features, runs = self.machine.features, self.machine.runs()
         pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
         cgroups = features.get("cgroups")
@@ -284,7 +284,7 @@ class LocalNodeParts:
         }
 
     def gpu_states(self) -> list[GpuState]:
-        """Return the utilization of each GPU, and the container that uses it."""
+        """Return the state of each GPU of this machine: its utilization, and the container that uses it."""
         return [self._gpu_state(gpu) for gpu in self._gpus.devices]
 
     def _gpu_state(self, gpu: Gpu) -> GpuState:
@@ -310,7 +310,7 @@ class LocalNodeParts:
         return GpuHolder()
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
-        """Return the entry of a GPU in the status document."""
+        """Return the entry of one GPU in the platform's status document."""
         use, holder = self._gpus.use(gpu), self._holder_of(gpu)
         return {
             "uuid": gpu.uuid,
@@ -322,7 +322,7 @@ class LocalNodeParts:
         }
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
-        """Return an address and a bound socket for the API in the pod network; None without a pod network."""
+        """Return the address and a bound socket for serving the API in the pod network; None without such a network."""
         if not self.machine.features.get("podNetwork"):
             return None
         try:
@@ -336,7 +336,7 @@ class LocalNodeParts:
         return self.machine.gateway, listener
 
     def close(self) -> None:
-        """Stop the components of the node. Running containers keep running."""
+        """Stop the platform's components of this node. Running containers keep running."""
         self._name_server_task.cancel()
         self._name_server.close()
         self.machine.close()
@@ -353,7 +353,7 @@ class LocalNodeParts:
 
 
 def local_node_settings(cluster: Obj | None) -> Mapping[str, Any] | None:
-    """Return `spec.local` of a Cluster, the settings of this machine as a node; None if it is not a node."""
+    """Return `spec.local` of a Cluster object, the settings of this machine as a node; None if it is not one."""
     if cluster is None or "local" not in cluster["spec"]:
         return None
     local: Mapping[str, Any] = cluster["spec"]["local"] or {}
