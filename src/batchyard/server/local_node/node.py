@@ -1,4 +1,4 @@
-"""This machine as a node of the cluster: its capacity and GPUs, container runtime, kubelet and DNS server."""
+"""The local machine as a node of the cluster: its capacity and GPUs, container runtime, kubelet and DNS server."""
 
 import asyncio
 import logging

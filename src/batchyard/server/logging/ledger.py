@@ -1,4 +1,4 @@
-"""The decision ledger: decisions of the controllers in a SQLite file, written in batches on a background thread.
+"""The decision ledger: the controllers' decisions with reasons, in a SQLite file that a background thread writes.
 
 Entries are only added; beyond a limit the oldest are deleted. A damaged file is renamed and replaced by an empty one,
 because the ledger only explains decisions. A power loss may lose the last entries.
@@ -48,10 +48,10 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class LedgerFile:
-    """An open ledger file: a SQLite connection for writing, and one for reading."""
+    """An open file of the decision ledger: one SQLite connection for writing, and one for reading."""
 
     def __init__(self, path: Path, entries_max: int = ENTRIES_MAX) -> None:
-        """Open or create a ledger file with at most `entries_max` entries. Raises OSError, JournalError."""
+        """Open or create a ledger file that keeps about `entries_max` decisions. Raises OSError, JournalError."""
         self._path = path
         self._entries_max = entries_max
         #: Whether the file was damaged, and was therefore renamed and replaced.
@@ -75,7 +75,7 @@ class LedgerFile:
         self.last = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add entries in one transaction: all or none. Raises sqlite3.Error if it fails."""
+        """Add decisions in one transaction, all or none, and delete the oldest. Raises sqlite3.Error."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._insert(records)
@@ -90,13 +90,13 @@ class LedgerFile:
         self._count = count
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
-        """Insert entries, many with each SQL statement, because each statement releases and reacquires the GIL."""
+        """Insert decisions, 64 with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             batch = records[begin : begin + _ROWS_AT_ONCE]
             self._db.execute(_INSERT[len(batch) - 1], _column_values(batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the entries that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
+        """Return the decisions that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
         order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         steps = iter(range(_THOUSAND_STEPS_MAX))
         with self._read_errors():
@@ -110,13 +110,13 @@ class LedgerFile:
         return records[::-1]
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the entry with this number; None if it was deleted. Raises LedgerUnreadable."""
+        """Return the decision with this number; None if it was deleted. Raises LedgerUnreadable."""
         with self._read_errors():
             row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
             return None if row is None else _record_of_row(row)
 
     def close(self) -> None:
-        """Close both SQLite connections."""
+        """Close both SQLite connections of the ledger file."""
         self._reader.close()
         self._db.close()
 
@@ -125,7 +125,7 @@ class LedgerFile:
 
     @contextmanager
     def _read_errors(self) -> Iterator[None]:
-        """Translate SQLite errors of the block into QueryTooBroad and LedgerUnreadable."""
+        """Raise QueryTooBroad or LedgerUnreadable instead of SQLite errors within the `with` block."""
         try:
             yield
         except (*DAMAGE_ERRORS, msgspec.DecodeError) as error:
@@ -147,7 +147,7 @@ class LedgerFile:
         return f"WHERE {where}" if where else "", [value for _, values in terms for value in values]
 
     def _first_number_at(self, instant: Instant) -> int:
-        """Return the number of the first entry at or after an instant, by binary search."""
+        """Return the number of the first decision at or after an instant, by binary search."""
         low, last_number = self._number_range()
         high = last_number + 1
         while low < high:
@@ -176,7 +176,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _number_range_of(db: sqlite3.Connection) -> tuple[int, int]:
-    """Return the numbers of the first and the last entry of a ledger file; 0 and 0 if it is empty."""
+    """Return the numbers of the first and last decision in a ledger file; 0 and 0 if the file has none."""
     # One SELECT for both would make SQLite scan the whole table.
     (first_number,) = db.execute("SELECT min(number) FROM decisions").fetchone()
     (last_number,) = db.execute("SELECT max(number) FROM decisions").fetchone()
@@ -196,7 +196,7 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
 
 
 def _column_values(records: Sequence[DecisionRecord]) -> list[Any]:
-    """Return the column values of entries; details that consecutive entries share are encoded once."""
+    """Return the column values of these decisions, flat; details that consecutive decisions share are encoded once."""
     values: list[Any] = []
     previous_details: Mapping[str, Any] = {}
     encoded_details: bytes | None = None
@@ -226,7 +226,7 @@ _UNWRITTEN_MAX: Final = 200_000
 
 
 class LiveLedger:
-    """The ledger of a running platform: its file, and the entries that are not written yet."""
+    """The decision ledger of a running platform: its file, and the decisions that are not written yet."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file = LedgerFile(path)
@@ -243,7 +243,7 @@ class LiveLedger:
         self._entries = self._lost = 0
 
     def add_entry(self, entry: DecisionRecord) -> None:
-        """Add an entry, whose number must be greater than the numbers of all earlier entries."""
+        """Add a decision, whose number must be greater than the numbers of all earlier decisions."""
         self._entries += 1
         self._unwritten.append(entry)
         if not self._is_write_scheduled and not self._writing:
@@ -251,25 +251,25 @@ class LiveLedger:
             self._loop.call_later(_BATCH_SECONDS, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the entries that match a query, oldest first, including unwritten entries."""
+        """Return the decisions that match a query, oldest first, including those not written yet."""
         recent = [entry for entry in (*self._writing, *self._unwritten) if _matches_query(entry, query)]
         by_number = {entry.number: entry for entry in (*self._file.find(query), *recent)}
         return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the entry with this number, written or not; None if it was deleted."""
+        """Return the decision with this number, written or not; None if it was deleted."""
         unwritten = (entry for entry in (*self._writing, *self._unwritten) if entry.number == number)
         return next(unwritten, None) or self._file.get(number)
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the ledger."""
+        """Yield the metrics of the decision ledger, as Prometheus text."""
         unwritten_count = len(self._writing) + len(self._unwritten)
         values_by_name = {"entries_total": self._entries, "lost_total": self._lost, "waiting": unwritten_count}
         for name, value in values_by_name.items():
             yield gauge_text(metric(f"batchyard_ledger_{name}"), [((), value)])
 
     def close(self) -> None:
-        """Write the remaining entries, and close the ledger file."""
+        """Write the remaining decisions, and close the ledger file."""
         self._writer.end()
         self._is_write_scheduled = True  # nothing more is written later
         if self._unwritten:
@@ -292,7 +292,7 @@ class LiveLedger:
             self._loop.call_later(_BATCH_SECONDS, self._write)
 
     def _append(self, records: Sequence[DecisionRecord]) -> None:
-        """Write entries to the file. If that fails, the entries are lost and the error is logged."""
+        """Write decisions to the ledger file. If that fails, the decisions are lost and the error is logged."""
         try:
             self._file.append(records)
         except sqlite3.Error as error:
@@ -314,7 +314,7 @@ def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:
 
 
 def _matches_key(key: Key, requested_key: Key) -> bool:
-    """Report whether a key matches the requested key, whose name may end with `?` wildcards for one character each."""
+    """Report whether a key matches a requested key, whose name may end with `?` wildcards for one character each."""
     if (key.kind, key.namespace) != (requested_key.kind, requested_key.namespace):
         return False
     prefix = requested_key.name.rstrip("?")

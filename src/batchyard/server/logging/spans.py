@@ -37,7 +37,7 @@ _LOG: Final = logging.getLogger("batchyard.traces")
 
 
 class SpanExport:
-    """Exports queued trace spans to a collector. It must be created within the asyncio loop that runs it."""
+    """Exports trace spans to a collector in batches. It must be created within the asyncio loop that runs it."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
@@ -59,12 +59,12 @@ class SpanExport:
             self._send_task = self._loop.create_task(self._send_all())
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the trace export."""
+        """Yield the metrics of the trace export, as Prometheus text."""
         yield gauge_text(metric("batchyard_spans_total"), [((), self._emitted_count)])
         yield gauge_text(metric("batchyard_spans_lost_total"), [((), self.lost)])
 
     async def close(self) -> None:
-        """Send the queued spans, as far as possible within _CLOSE_TIMEOUT seconds, and stop."""
+        """Send the queued spans, as many as possible within _CLOSE_TIMEOUT seconds, and stop the export."""
         if self._send_task is not None:
             self._send_task.cancel()
             await asyncio.gather(self._send_task, return_exceptions=True)
@@ -88,12 +88,12 @@ class SpanExport:
             self._send_task = None
 
     def _take_batch(self) -> Sequence[TraceSpan]:
-        """Remove the next batch of spans from the queue, and return it."""
+        """Remove the next spans from the queue, at most _BATCH_SIZE, and return them."""
         self._batch = [self._queued.popleft() for _ in range(min(_BATCH_SIZE, len(self._queued)))]
         return self._batch
 
     async def _send(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
-        """Send a batch of spans, with retries. If all attempts fail, the batch is lost."""
+        """Send a batch of spans to the collector, with retries. If all attempts fail, the spans are lost."""
         last_error: object = ""
         for delay in (*_RETRY_DELAYS, None):
             try:
@@ -130,7 +130,7 @@ async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def trace_request_document(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
-    """Convert spans to an OTLP ExportTraceServiceRequest document."""
+    """Return the JSON document of an OTLP ExportTraceServiceRequest with these spans."""
     attributes = {"service.name": "batchyard", "service.version": version("batchyard")}
     scope = {"name": "batchyard", "version": attributes["service.version"]}
     scope_spans = {"scope": scope, "spans": [_span_document(span) for span in spans]}

@@ -32,7 +32,7 @@ _DIGITS_MAX: Final = 18
 
 
 class HttpTransport:
-    """A pool of HTTP connections to one API server. `renew` loads the credentials again after a 401."""
+    """HTTP connections to one API server; `renew` is called after a 401 response to load the credentials again."""
 
     def __init__(self, access: ApiServerAccess, renew: Callable[[], Awaitable[ApiServerAccess]]) -> None:
         self._renew = renew
@@ -42,7 +42,7 @@ class HttpTransport:
         self._http_session = _http_session()
 
     def kernel_transport(self, post: Callable[[Work], None]) -> "KernelTransport":
-        """Return a transport that delivers responses as external work of an event loop, through `post`."""
+        """Return a Transport that delivers each response by passing a callback to `post`."""
         return KernelTransport(self, post)
 
     async def close(self) -> None:
@@ -54,7 +54,7 @@ class HttpTransport:
         await self._http_session.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until it completes or the transport is closed."""
+        """Run a coroutine in the background until it completes; `close` cancels it."""
         task = asyncio.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._process_task_end)
@@ -67,7 +67,7 @@ class HttpTransport:
         return answer
 
     async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and return the response. Retry within its timeout if the server is overloaded or down."""
+        """Send a request and return the response; until its timeout, retry if the server is overloaded or down."""
         deadline = monotonic_seconds() + request.within / SECOND
         while (answer := await self.ask(request)).code in _RETRIED_CODES:
             wait = answer.retry_after or _RETRY_DELAY
@@ -79,7 +79,7 @@ class HttpTransport:
     async def stream(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, deliver_incomplete_line: bool = False
     ) -> HttpResponse:
-        """Pass the lines of a response to `deliver` as they arrive; return its status when it ends.
+        """Send a request, and pass the lines of the response to `deliver` as they arrive; return the status at the end.
 
         With `deliver_incomplete_line`, an incomplete last line is delivered too.
         """
@@ -123,7 +123,7 @@ class HttpTransport:
         )
 
     async def _renew_credentials(self) -> bool:
-        """Load the credentials again, once for all concurrent callers. Return whether they have changed."""
+        """Load the credentials again, once for all concurrent callers. Return whether the credentials have changed."""
         previous_access = self._access
         if self._renewal_task is None:
             self._renewal_task = asyncio.ensure_future(self._load_credentials())
@@ -149,7 +149,7 @@ class HttpTransport:
 
 
 class KernelTransport:
-    """A Transport (batchyard.client.transport) over an HttpTransport, which delivers responses to one event loop."""
+    """A Transport over an HttpTransport, which delivers responses as callbacks on the controllers' event loop."""
 
     def __init__(self, http_transport: HttpTransport, post: Callable[[Work], None]) -> None:
         self._transport = http_transport
@@ -162,7 +162,7 @@ class KernelTransport:
     def watch(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], on_end: Callable[[HttpResponse], None]
     ) -> None:
-        """Send a watch request. Call `deliver` with its lines as they arrive, and `on_end` once at the end."""
+        """Send a watch request. Call `deliver` with the received lines as they arrive, and `on_end` once at the end."""
         self._transport.start(self._watch(request, deliver, on_end))
 
     async def _send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
@@ -208,7 +208,7 @@ def _parse_retry_after(text: str) -> Duration | None:
 
 
 def _parse_date(date: str) -> Instant:
-    """Parse a `Date` header; return 0 if it is invalid."""
+    """Parse a Date header; return 0 if the header is invalid."""
     try:
         return int(parsedate_to_datetime(date).timestamp()) * SECOND
     except ValueError:
@@ -216,7 +216,7 @@ def _parse_date(date: str) -> Instant:
 
 
 def _failed_answer(error: BaseException) -> HttpResponse:
-    """Return a response with code 0 for a failed request, with the error and whether the request may have been sent."""
+    """Return the HttpResponse (code 0) of a failed request: the error, and whether the server may have received it."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -227,7 +227,7 @@ def _failed_answer(error: BaseException) -> HttpResponse:
 
 
 def _connection_error_text(error: OSError) -> str:
-    """Return why a connection failed, as the system's error text: asyncio's text names only the failed call."""
+    """Return why a connection failed: the operating system's error text, since asyncio's names only the failed call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

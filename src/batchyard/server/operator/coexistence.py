@@ -1,8 +1,8 @@
-"""Detection of other controllers of the same objects (Kueue, JobSet's, batchyard), and Kueue's Configuration.
+"""Detects Kueue, JobSet's controller or another batchyard at work on the same objects; reads Kueue's Configuration.
 
 Other controllers are recognized by the webhooks that they install, whatever the name of the configuration, and by the
-managers in the `managedFields` of objects. Both are checked before the operator starts, and while it runs.
-Sources: config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
+managers in the `managedFields` of objects. Both are checked before the operator starts, and while it runs. Sources:
+config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -40,14 +40,14 @@ _BATCHYARD_WEBHOOKS: Final = {ADMISSION: _WORKLOAD_WEBHOOK, JOBSET: "vpod.kb.io"
 
 
 class WebhookService(NamedTuple):
-    """The Service through which an API server calls webhooks."""
+    """The Service (namespace and name) through which the API server calls webhooks."""
 
     namespace: str
     name: str
 
 
 class _Upstream(NamedTuple):
-    """An upstream program that does the same work as a controller group of batchyard."""
+    """An upstream controller (Kueue or JobSet) that does the work of one of batchyard's controller groups."""
 
     name: str
     #: The names of its field managers (one exact, one prefix), and the kinds that it writes.
@@ -70,7 +70,7 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 
 
 async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Return why these controller groups must not start on this cluster; '' if there is no conflict."""
+    """Return why these controller groups must not start: another controller does their work here; '' if none does."""
     if conflict := await _platform_conflict(sender, groups):
         return conflict
     if conflict := await _webhook_conflict(sender, groups, own_service):
@@ -84,7 +84,7 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
 
 
 async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Check the webhook configurations periodically until a conflict appears; return the reason to stop."""
+    """Check the webhook configurations periodically until they show a competing controller; return it as text."""
     conflict = ""
     while not conflict:
         await sleep_for(CHECK_INTERVAL)
@@ -93,7 +93,7 @@ async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_s
 
 
 def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
-    """Return why these controller groups must stop if a competing controller made this change; else ''."""
+    """Return why these controller groups must stop, if a competing controller made this change; else ''."""
     for group in groups:
         upstream = _UPSTREAMS.get(group)
         if upstream is not None and event.key.kind in upstream.kinds:
@@ -105,7 +105,7 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
 
 
 async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> str:
-    """Return why controller groups must not start, if the server is a platform that runs them itself; else ''."""
+    """Return why these controller groups must not start, if the API server is a batchyard that runs them; else ''."""
     if await is_other_server(sender):
         return ""
     report = await sender.ask(HttpRequest("GET", REPORT))
@@ -121,7 +121,7 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
 
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Return why controller groups must not start, if webhooks show a competing controller; else ''."""
+    """Return why these controller groups must not start, if webhooks show a competing controller; else ''."""
     listed_objects = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     configurations = [
         configuration
@@ -144,7 +144,7 @@ def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
 
 
 def _competing_program(configuration: Obj, group: str) -> str:
-    """Return the program whose webhooks show that it does the work of a controller group; '' if there is none."""
+    """Return the program that installed this webhook configuration, if it does the controller group's work; else ''."""
     webhook_names = [hook.get("name") for hook in configuration.get("webhooks") or ()]
     if _BATCHYARD_LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
         return "another batchyard" if _BATCHYARD_WEBHOOKS.get(group) in webhook_names else ""
@@ -177,8 +177,7 @@ async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIte
 
 
 def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str]) -> Instant | None:
-    """Return the time of the last write by these field managers, from `managedFields`; None without one.
-
+    """Return the time of the last write by these field managers, from `managedFields`; None if they wrote nothing.
 
     Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
     ClusterQueues under other names.
@@ -203,7 +202,7 @@ _CONFIG_KEY: Final = "controller_manager_config.yaml"
 
 
 class ConfigMapName(NamedTuple):
-    """The namespace and name of a ConfigMap."""
+    """The namespace and the name of a ConfigMap."""
 
     namespace: str
     name: str
@@ -221,7 +220,7 @@ OPERATOR_CONFIG_MAP: Final = ConfigMapName("batchyard-system", "batchyard-operat
 
 
 class ConfigurationResult(NamedTuple):
-    """Kueue's Configuration, or None, and a message for the user about where it was read or why it was not."""
+    """Kueue's Configuration or None, and a message for the user: where it was read, or why it could not be read."""
 
     configuration: Obj | None
     message: str
@@ -232,7 +231,7 @@ class ConfigurationResult(NamedTuple):
 async def read_kueue_configuration(
     sender: RequestSender, config_maps: Sequence[ConfigMapName] = (KUEUE_CONFIG_MAP, OPERATOR_CONFIG_MAP)
 ) -> ConfigurationResult:
-    """Read Kueue's Configuration from the first of these ConfigMaps that exists."""
+    """Read Kueue's Configuration from the first of these ConfigMaps that exists, and return it with a message."""
     for config_map in config_maps:
         answer = await send_with_retries(sender, HttpRequest("GET", config_map.path))
         name = f"ConfigMap {config_map.name} of {config_map.namespace}"

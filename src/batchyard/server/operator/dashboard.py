@@ -1,4 +1,4 @@
-"""HTTP endpoints of the operator and of the shadow: health, metrics, and the dashboard.
+"""HTTP endpoints of `batchyard operator` and `batchyard shadow`: health, metrics, and the dashboard.
 
 The dashboard is for users with a token of the API server. Only the leader serves it, because other replicas have no
 objects in memory.
@@ -28,32 +28,32 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StreamHub:
-    """The open streams of dashboard models, which are notified of changes."""
+    """The open streams that keep the pages of dashboard users up to date; it notifies them of changes."""
 
     def __init__(self) -> None:
         self._streams: dict[dashboard.ModelStream, None] = {}
 
     def join(self, model_stream: dashboard.ModelStream) -> None:
-        """Add a stream, which is then notified of all changes."""
+        """Add a dashboard stream, which is then notified of all changes."""
         self._streams[model_stream] = None
 
     def leave(self, model_stream: dashboard.ModelStream) -> None:
-        """Remove a stream, which is then no longer notified."""
+        """Remove a dashboard stream, which is then no longer notified."""
         self._streams.pop(model_stream, None)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Notify all streams of changes of objects."""
+        """Notify all dashboard streams of changes of API objects."""
         for stream in list(self._streams):
             stream.feed(events)
 
     def touch(self) -> None:
-        """Refresh all streams after a change that is not a change of an object."""
+        """Refresh all dashboard streams, after a change that does not concern an API object."""
         for stream in list(self._streams):
             stream.touch()
 
 
 class OperatorPage:
-    """The HTTP handlers of the dashboard. `models` returns None until the operator leads."""
+    """The HTTP handlers of the dashboard. `models` returns the data of its pages, None until this replica leads."""
 
     def __init__(
         self, token_reviewer: TokenReviewer, models: Callable[[], tuple[dashboard.ModelHandler, StreamHub] | None]
@@ -103,7 +103,7 @@ class OperatorPage:
             stream.end()
 
     async def _compute_model(self, models: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
-        """Compute a model's response, repeatedly until all permissions that it depends on are known."""
+        """Compute the data of a dashboard page, again until all permissions that the data depends on are known."""
         for _ in range(_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
@@ -118,7 +118,7 @@ class OperatorPage:
         return answer
 
     async def _follow(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
-        """Stream the changes of a model to its user while the user's token is valid."""
+        """Stream the changes of a dashboard page's data to its user while the user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
         data_available = asyncio.Event()
@@ -157,7 +157,7 @@ _SHUTDOWN_TIMEOUT: Final = 1.0  # seconds
 
 
 class HttpEndpoints:
-    """An HTTP server that runs while its context manager is entered; with port 0 it does not listen."""
+    """An HTTP server that runs within its `async with` block; with port 0 it does not listen."""
 
     def __init__(self, routes: Iterable[web.RouteDef], address: tuple[str, int], report: Callable[[str], None]) -> None:
         self._routes = routes
@@ -182,7 +182,7 @@ class HttpEndpoints:
 
 
 def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
-    """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what delays readiness, '' when ready."""
+    """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what the process waits for; '' if ready."""
 
     async def handle_healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok")

@@ -1,4 +1,4 @@
-"""Installation of missing CustomResourceDefinitions, and reports about lists and watches that fail."""
+"""Installs missing CustomResourceDefinitions, and reports errors of the informers' lists and watches."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
@@ -23,14 +23,14 @@ _ALREADY_EXISTS: Final = 409
 
 
 class DefinitionsClient(Protocol):
-    """Sends requests to an API server."""
+    """What `install_definitions` needs: sends requests to an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response."""
 
 
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
-    """Install the CustomResourceDefinitions of kinds that the server does not serve. Return a message for each."""
+    """Install the CustomResourceDefinitions of kinds that the server does not serve yet; return a message for each."""
     missing_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
     return [await _install_definition(api_client, info) for info in missing_kinds]
 
@@ -72,7 +72,7 @@ async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -
 
 
 class WatchErrorLog:
-    """Reports errors of informers, each once. `remedy` is appended if the server does not serve a kind."""
+    """Finds errors of informers to report, each once. `remedy` is advice if the server does not serve a kind."""
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy
@@ -80,7 +80,7 @@ class WatchErrorLog:
         self._reported: dict[str, None] = {}
 
     def news(self, informer: Informer, all_informers: Iterable[Informer]) -> str:
-        """Return the message to report after a response to an informer; '' if there is nothing new."""
+        """Return the error or recovery to report after an informer got a response; '' if there is nothing new."""
         if informer.trouble:
             if informer.trouble in self._reported:
                 return ""

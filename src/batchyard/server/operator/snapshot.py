@@ -1,4 +1,4 @@
-"""Snapshots of a cluster's scheduling objects, read over HTTP kind by kind and page by page.
+"""Snapshots of the objects that matter to the scheduler, read from an API server kind by kind and page by page.
 
 Every kind is listed at the same revision if the server supports it (`resourceVersionMatch=Exact`), so that the snapshot
 is consistent. The result names the kinds that were listed at another revision, are forbidden, or are not served. Only
@@ -30,7 +30,7 @@ _RETRIED_CODES: Final = frozenset({0, 429, 500, 502, 503})
 
 
 class SnapshotError(Exception):
-    """The cluster cannot be read. The message contains the server's error."""
+    """The objects of the cluster cannot be read. The message contains the server's error."""
 
 
 class RequestSender(Protocol):
@@ -42,7 +42,7 @@ class RequestSender(Protocol):
 
 @dataclass(slots=True)
 class SnapshotResult:
-    """The result of reading a snapshot: its revision, object counts, and the kinds that could not be listed."""
+    """The outcome of reading a snapshot: its revision, object counts, and the kinds that could not be listed."""
 
     #: The server's time if it reports its time, else 0.
     at: Instant = 0
@@ -71,7 +71,7 @@ PageHandler = Callable[[str, Sequence[Obj]], None]
 
 
 async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: PageHandler) -> SnapshotResult:
-    """List all objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
+    """List the objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
     answer = await _request_status_document(sender)
     status_document = transport.decode_object(answer.body) if answer.code == 200 else {}
     result = SnapshotResult(
@@ -83,7 +83,7 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
 
 
 async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
-    """Request the status document of a batchyard platform. Raises SnapshotError if the server is unreachable."""
+    """Request the status document, which only batchyard serves. Raises SnapshotError if the server is unreachable."""
     request = transport.HttpRequest("GET", REPORT)
     answer = await sender.ask(request)
     if not answer.code:
@@ -92,7 +92,7 @@ async def _request_status_document(sender: RequestSender) -> transport.HttpRespo
 
 
 async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
-    """List all objects of a kind, in the newest version that the server serves and can convert to."""
+    """List all objects of a kind in the newest version that the server can serve; record the outcome in `result`."""
     unconverted_response: transport.HttpResponse | None = None
     for version in reversed(info.versions):
         path, exact_query = transport.kind_path(info, version), ""
@@ -125,7 +125,7 @@ async def _take_pages(
     on_page: PageHandler,
     result: SnapshotResult,
 ) -> None:
-    """Pass all pages to `on_page`, given the first one. If the continue token expires, use the one in the error."""
+    """Pass all pages of a list to `on_page`, from its first page on; replace a continue token that has expired."""
     info, version = kind_and_version
     path = transport.kind_path(info, version)
     while True:
@@ -156,7 +156,7 @@ async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport
 
 
 async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpResponse:
-    """Send a request and return the response. Retry with exponential backoff while the server is overloaded."""
+    """Send a request and return the response. Retry with exponential backoff if the server is overloaded."""
     answer = await sender.ask(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):
         if answer.code not in _RETRIED_CODES or _is_unconverted(answer):

@@ -1,4 +1,4 @@
-"""Webhook server of an operator: admission and conversion over HTTPS on every replica, and certificate rotation."""
+"""Webhook server of an operator: admission and conversion webhooks on every replica, and certificate rotation."""
 
 import asyncio
 import base64
@@ -59,20 +59,20 @@ _PEM_END: Final = b"-----END CERTIFICATE-----\n"
 
 @dataclass(frozen=True, slots=True)
 class CertificateTerms:
-    """The required DNS names of webhook certificates, and their lifetime."""
+    """The DNS names that a webhook certificate must have, and its lifetime."""
 
     names: Sequence[str]
     lifetime: Duration
 
     @property
     def overlap(self) -> Duration:
-        """How long a CA is published before its certificate is served, in microseconds."""
+        """How long a new CA is published before its certificate is served, in microseconds."""
         return self.lifetime // _OVERLAP_DIVISOR
 
 
 @dataclass(frozen=True, slots=True)
 class CertificatePair:
-    """A certificate with its private key, as PEM; empty if none exists."""
+    """A webhook certificate with its private key, as PEM; both empty if there is none."""
 
     certificate: bytes = b""
     key: bytes = b""
@@ -80,7 +80,7 @@ class CertificatePair:
 
 @dataclass(frozen=True, slots=True)
 class CertificateGenerations:
-    """The certificate generations stored in the Secret: the served one, the next one, and the published CAs."""
+    """The state of certificate rotation: the served certificate, the next one, and the published CA certificates."""
 
     #: The certificate that is served.
     served: CertificatePair = CertificatePair()
@@ -89,7 +89,7 @@ class CertificateGenerations:
     authorities: bytes = b""
 
     def data(self) -> dict[str, str]:
-        """Return the generations as the `data` of a Secret."""
+        """Return this state of certificate rotation as the `data` of a Secret."""
         contents = {
             "tls.crt": self.served.certificate,
             "tls.key": self.served.key,
@@ -101,7 +101,7 @@ class CertificateGenerations:
 
 
 def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
-    """Parse certificate generations from the `data` of a Secret."""
+    """Parse the state of certificate rotation from the `data` of a Secret."""
     contents = {name: base64.b64decode(text) for name, text in data.items()}
     served_pair = CertificatePair(contents.get("tls.crt", b""), contents.get("tls.key", b""))
     next_pair = CertificatePair(contents.get("next.crt", b""), contents.get("next.key", b""))
@@ -109,7 +109,7 @@ def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
 
 
 def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
-    """Return the generations after the next rotation step; the same object if no step is due."""
+    """Return the state after the next step of certificate rotation; the same object if no step is due."""
     if not _can_serve(state.served, now, terms):
         pair, authority = _create_generation(now, terms)
         return CertificateGenerations(pair, CertificatePair(), authority + _without_expired(state.authorities, now))
@@ -129,7 +129,7 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
 
 
 def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bool:
-    """Report whether a certificate can be served: it exists, has not expired, and has the required names."""
+    """Report whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
     if not pair.certificate or not pair.key:
         return False
     try:
@@ -141,7 +141,7 @@ def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> 
 
 
 def _create_generation(now: Instant, terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
-    """Create a certificate generation: a certificate with its key, and the certificate of its CA."""
+    """Create a CA and a certificate signed by it; return the certificate with its key, and the CA certificate."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")])
@@ -190,7 +190,7 @@ def _expiry_of(certificate: bytes) -> Instant:
 
 
 def _without_expired(bundle: bytes, now: Instant) -> bytes:
-    """Return a PEM bundle without its expired certificates."""
+    """Return a PEM bundle of certificates without the expired ones."""
     certificates = [certificate + _PEM_END for certificate in bundle.split(_PEM_END) if certificate.strip()]
     return b"".join(certificate for certificate in certificates if _expiry_of(certificate) > now)
 
@@ -211,7 +211,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class CertificateTargets(NamedTuple):
-    """The Secret of the certificates, and the objects whose `caBundle` is kept up to date."""
+    """The Secret that stores the webhook certificates, and the objects whose `caBundle` is kept up to date."""
 
     namespace: str
     secret: str
@@ -223,7 +223,7 @@ class CertificateTargets(NamedTuple):
 
 
 class CertificateKeeper:
-    """Rotates the webhook certificates in the Secret, and publishes their CAs in `caBundle` fields.
+    """Rotates the webhook certificates in their Secret, and publishes their CA certificates in `caBundle` fields.
 
     `context` is a TLS context that always serves the current certificate.
     """
@@ -242,7 +242,7 @@ class CertificateKeeper:
 
     @contextlib.asynccontextmanager
     async def rotate_certificates(self) -> AsyncIterator[None]:
-        """Check the certificates, then rotate them in the background while the context manager is entered."""
+        """Check the webhook certificates, then rotate them in the background within the `async with` block."""
         await self._check()
         task = asyncio.create_task(self._check_periodically())
         try:
@@ -254,7 +254,7 @@ class CertificateKeeper:
 
     @property
     def check_interval(self) -> Duration:
-        """The interval between checks of the Secret."""
+        """The interval between two checks of the certificates' Secret, in microseconds."""
         return min(_CHECK_INTERVAL, self._targets.terms.overlap // _CHECKS_IN_OVERLAP)
 
     async def _check_periodically(self) -> None:
@@ -280,7 +280,7 @@ class CertificateKeeper:
             self._report("batchyard: webhook certificates: the checks succeed again")
 
     async def _perform_rotation(self) -> CertificateGenerations | None:
-        """Perform the next rotation step in the Secret, and return the resulting generations; None on errors."""
+        """Perform the next step of rotation in the certificates' Secret; return the new state, or None on errors."""
         targets = self._targets
         secrets_path = f"/api/v1/namespaces/{targets.namespace}/secrets"
         answer = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
@@ -314,7 +314,7 @@ class CertificateKeeper:
             yield f"{_DEFINITIONS}/{definition}"
 
     async def _inject(self, path: str, authorities: bytes) -> bool:
-        """Write the CA bundle into the object at a URL path, unless it is missing. Return False if that fails."""
+        """Write the CA bundle into the object at this URL path, if the object exists. Return False if that fails."""
         answer = await self._transport.ask(transport.HttpRequest("GET", path))
         if answer.code == 404:
             return True
@@ -341,8 +341,7 @@ class CertificateKeeper:
 
 
 def with_ca_bundle(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
-    """Return a webhook configuration, or a CustomResourceDefinition with a conversion webhook, with this CA bundle.
-
+    """Return a webhook configuration or a CRD with this CA bundle in the webhooks that call this Service.
 
     Webhooks of another Service keep their bundle, because they belong to another program such as Kueue.
     """
@@ -359,7 +358,7 @@ def with_ca_bundle(obj: Mapping[str, Any], bundle: str, service: Mapping[str, st
 
 
 def _set_ca_bundle(client_config: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return a webhook's `clientConfig`, with the CA bundle if it refers to this Service."""
+    """Return a webhook's `clientConfig`, with this CA bundle if it refers to this Service."""
     service_reference = client_config.get("service") or {}
     is_own_service = all(service_reference.get(field) == value for field, value in service.items())
     return {**client_config, "caBundle": bundle} if is_own_service else client_config
@@ -372,7 +371,7 @@ def _secret_object(secret: Mapping[str, Any], targets: CertificateTargets, gener
 
 @contextlib.contextmanager
 def _memory_file(content: bytes) -> Iterator[Path]:
-    """Yield the path of an in-memory file with this content, so that private keys are not written to disk."""
+    """Yield the path of an in-memory file with this content, so that a private key is not written to disk."""
     fd = os.memfd_create("certificate")
     try:
         os.write(fd, content)
@@ -391,7 +390,7 @@ WebhookHandler: TypeAlias = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class WebhookTerms(NamedTuple):
-    """The options of the webhooks; port 0 disables them."""
+    """The options of the webhook server; port 0 disables it."""
 
     port: int = 0
     #: The name of the Service, and of both webhook configurations.
@@ -405,11 +404,11 @@ class WebhookTerms(NamedTuple):
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
-    """The API server did not return an object on which an admission review depends."""
+    """The API server did not return an object on which the result of an admission review depends."""
 
 
 class Webhooks:
-    """The HTTPS server of the webhooks, which runs while its context manager is entered."""
+    """The HTTPS server of the admission and conversion webhooks, which runs within its `async with` block."""
 
     def __init__(
         self,
@@ -428,17 +427,17 @@ class Webhooks:
         self._runner: web.AppRunner | None = None
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
-        """Set the function that reports errors; return this object."""
+        """Set the function that gets error messages for the user, and return this object."""
         self._report = report
         return self
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the webhooks; none if they are disabled."""
+        """Yield the metrics of the webhook server as Prometheus text; nothing if the server is disabled."""
         return self._metrics.texts()
 
     @property
     def is_ready(self) -> bool:
-        """Whether the webhooks are disabled, or a certificate is served whose CA is published."""
+        """Whether the webhook server is disabled, or serves a certificate whose CA is published."""
         return self._certificate_keeper is None or self._certificate_keeper.is_ready
 
     async def __aenter__(self) -> Self:
@@ -497,7 +496,7 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up(self, question: ObjectQuery) -> Sequence[Obj]:
-        """Look up objects by listing with a selector, because the operator's role always permits lists."""
+        """List the objects that an admission review asks for; a list is used since the operator may always list."""
         kind = scheme.POD if question.owner else question.key.kind
         info = kind_info(kind)
         selector = f"fieldSelector=metadata.name={question.key.name}"
