@@ -39,20 +39,20 @@ class CredentialsError(Exception):
 
 
 class SignedCertificate(NamedTuple):
-    """A certificate with its private key, as PEM."""
+    """A certificate with its private key, both as PEM."""
 
     certificate: bytes
     key: bytes
 
 
 class CertificateAuthority:
-    """A certificate authority whose key and certificate are files in a folder, created at the first start.
+    """The certificate authority (CA) of a platform. Its key and certificate are files, created at the first start.
 
     The key is written first. After a crash between both writes, the next start creates the certificate of that key.
     """
 
     def __init__(self, folder: Path, now: Instant) -> None:
-        """Load or create the CA. Raises CredentialsError if a file is damaged, or only the key is missing."""
+        """Load the CA from this folder, or create it. Raises CredentialsError if a file is damaged or missing."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / CA_FILE
         remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"
@@ -69,14 +69,14 @@ class CertificateAuthority:
             raise CredentialsError(f"{mismatch}; remove {CA_FILE} (the next start creates it), or {_REMEDY}")
 
     def server(self, addresses: Sequence[str]) -> SignedCertificate:
-        """Issue a server certificate for these DNS names and IP addresses."""
+        """Issue a TLS server certificate for these DNS names and IP addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
         return self._sign_certificate(
             self._certificate_builder(_subject_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names
         )
 
     def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> SignedCertificate:
-        """Issue a client certificate for a user in these groups."""
+        """Issue a TLS client certificate that authenticates this user with these groups."""
         return self._sign_certificate(
             self._certificate_builder(_subject_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None
         )
@@ -110,10 +110,10 @@ class CertificateAuthority:
 
 
 class SigningKey:
-    """The key that signs ServiceAccount tokens (ES256), stored in a folder and created if it does not exist."""
+    """The key with which a platform signs ServiceAccount tokens (ES256), stored as a file and created if missing."""
 
     def __init__(self, folder: Path) -> None:
-        """Load or create the key. Raises CredentialsError if the stored key is damaged."""
+        """Load the key from its folder, or create it. Raises CredentialsError if the stored key is damaged."""
         path = folder / "tokens.key"
         if not path.exists():
             write_private(path, _encode_key(ec.generate_private_key(ec.SECP256R1())))
@@ -125,12 +125,12 @@ class SigningKey:
         self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
 
     def sign(self, message: bytes) -> bytes:
-        """Sign a message; return the numbers r and s of the signature, concatenated (RFC 7518, section 3.4)."""
+        """Sign a message; return the ECDSA signature as r and s, concatenated (RFC 7518, section 3.4)."""
         numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in numbers)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Report whether a signature is the valid signature of a message."""
+        """Report whether a signature of a message was made with this key."""
         if len(signature) != 2 * _SIGNATURE_NUMBER_SIZE:
             return False
         r_bytes, s_bytes = signature[:_SIGNATURE_NUMBER_SIZE], signature[_SIGNATURE_NUMBER_SIZE:]
@@ -143,7 +143,7 @@ class SigningKey:
 
 
 def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
-    """Return a kubeconfig for a user of a server, with embedded credentials and an optional default namespace."""
+    """Return a kubeconfig as text, with embedded credentials of a user and an optional default namespace."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     user_credentials = {
         "client-certificate-data": _base64(certificate.certificate),

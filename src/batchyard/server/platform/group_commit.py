@@ -1,4 +1,4 @@
-"""Group commit: changes that arrive during a journal write are batched into the next transaction.
+"""Group commit: store changes that arrive during a journal write are written together in the next transaction.
 
 A batch of `LARGE_BATCH` changes is written without waiting for the transaction before it, because a larger batch is not
 cheaper, and the event loop would idle while all clients wait for their responses.
@@ -34,7 +34,7 @@ _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class BackgroundThread:
-    """A background thread that runs queued jobs in order; the first job starts it."""
+    """A background thread that runs queued functions in order. The thread starts with the first function."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -42,14 +42,14 @@ class BackgroundThread:
         self._worker: Thread | None = None
 
     def do(self, work: Callable[[], _T], on_done: Callable[[_T | Exception], None]) -> None:
-        """Queue a function; `on_done` gets its result, or the exception that it raised, on the asyncio loop."""
+        """Queue a function; on the asyncio loop, `on_done` later gets its result or the exception that it raised."""
         if self._worker is None:
             self._worker = Thread(target=self._run, name="writer", daemon=True)
             self._worker.start()
         self._jobs.put((work, on_done))
 
     def end(self) -> None:
-        """Wait until all queued jobs have run, and stop the thread."""
+        """Wait until all queued functions have run, and stop the thread."""
         if self._worker is not None:
             self._jobs.put(None)
             self._worker.join()
@@ -84,17 +84,17 @@ DurableCallback: TypeAlias = Callable[[JournalError | None], None]
 
 
 class DurableWatch(Protocol):
-    """A watch or another consumer that receives changes once they are durable."""
+    """A watch, or another consumer of store changes, that receives changes only once the journal holds them."""
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Receive changes that have become durable."""
+        """Receive changes that are now durable in the journal."""
 
     def end(self) -> None:
         """End the watch, because no further changes follow."""
 
 
 class GroupCommit:
-    """Writes changes to the journal in batches, and notifies waiting callers and watches of durable changes."""
+    """Writes store changes to the journal in batches, and then notifies waiting callers and watches."""
 
     def __init__(
         self, store: Store, journal: RevisionJournal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]
@@ -128,15 +128,15 @@ class GroupCommit:
         store.listen(self._collect)
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the durable changes after a revision. Raises Expired if the history no longer holds them."""
+        """Return the durable changes after a revision. Raises Expired if the store no longer has all of them."""
         return [change for change in self.changes_since(revision) if change.revision <= self.durable]
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, durable or not. Raises Expired if the history no longer holds them."""
+        """Return all changes after a revision, durable or not. Raises Expired if the store has lost some of them."""
         return self._store.changes_since(revision)
 
     def join(self, watch: DurableWatch) -> None:
-        """Register a watch, which then receives all changes once they are durable."""
+        """Register a watch, which then receives every later change once it is durable."""
         self._watches[watch] = None
         if self._is_ending:
             watch.end()
@@ -146,24 +146,24 @@ class GroupCommit:
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
     def when_durable(self, revision: int, on_durable: DurableCallback) -> None:
-        """Call `on_durable` with None once a revision is durable, or with the error if it cannot become durable."""
+        """Call `on_durable` with None once a revision is in the journal, or with the error if it will never be."""
         if revision <= self.durable or self.failure is not None:
             on_durable(None if revision <= self.durable else self.failure)
         else:
             self._callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
-        """Report whether more than UNDURABLE_CHANGES_MAX changes are not durable, so that the event loop must pause."""
+        """Report whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
         return self._store.revision - self.durable > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:
-        """End all watches, and all watches that are registered later, at shutdown."""
+        """End all registered watches and all watches that are registered later, because the platform shuts down."""
         self._is_ending = True
         for watch in list(self._watches):
             watch.end()
 
     async def close(self) -> None:
-        """Write the remaining changes, then stop the writer thread."""
+        """Write the remaining changes to the journal, then stop the writer thread."""
         while self._collected or self._transactions_in_progress:
             if self._all_written is None or self._all_written.done():
                 self._all_written = self._loop.create_future()
@@ -181,7 +181,7 @@ class GroupCommit:
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, turns: int) -> None:
-        """Write the collected changes after this many loop iterations, unless a transaction is in progress by then."""
+        """Write the collected changes after `turns` loop iterations, unless a transaction is in progress by then."""
         if turns:
             self._loop.call_soon(self._write_batch_after, turns - 1)
             return
@@ -195,7 +195,7 @@ class GroupCommit:
         self._writer.do(partial(self._append, changes), partial(self._process_result, changes))
 
     def _process_result(self, changes: Sequence[WatchEvent], result: _TransactionResult | Exception) -> None:
-        """Process the result of a transaction, and schedule the next batch even if a callback raises an exception."""
+        """Process the result of a journal transaction; schedule the next batch even if a callback raises."""
         self._transactions_in_progress -= 1
         try:
             if isinstance(result, Exception):
@@ -218,7 +218,7 @@ class GroupCommit:
             self._shorten_history()
 
     def _schedule_next_batch(self) -> None:
-        """Schedule the next batch for after the notified callers have run, so that it includes their changes."""
+        """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
         if self._transactions_in_progress:
             return
         if self._collected:
@@ -229,20 +229,20 @@ class GroupCommit:
             self._all_written.set_result(None)
 
     def _feed_watches(self, changes: Sequence[WatchEvent]) -> None:
-        """Pass changes to all watches. An exception in one watch does not affect the others."""
+        """Pass durable changes to all watches. An exception of one watch does not affect the others."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):
                 stack.callback(watch.feed, changes)
 
     def _record_size(self, size: int) -> None:
-        """Record the size of the last transaction, and drop the sizes of transactions that left the history."""
+        """Record the size of a transaction in bytes, and drop the sizes of those whose revisions were compacted."""
         self._sizes.append((self.durable, size))
         self._history_size += size
         while self._sizes[0][0] <= self.durable - 2 * HISTORY_REVISIONS:
             self._history_size -= self._sizes.popleft()[1]
 
     def _shorten_history(self) -> None:
-        """Shorten the history of changes to HISTORY_BYTES bytes of objects."""
+        """Compact the journal and the store's history of changes, so that HISTORY_BYTES bytes of objects remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
             revision, size = self._sizes.popleft()
@@ -280,7 +280,7 @@ class GroupCommit:
         return self._run_write(partial(self._journal.append, changes)), monotonic_seconds() - began_at
 
     def _run_write(self, work: Callable[[], _T]) -> _T:
-        """Run a journal write. Raises JournalError if an earlier write failed: the journal must have no gaps."""
+        """Run a write of the journal. Raises JournalError if an earlier write failed: the journal must have no gaps."""
         if self._is_broken:
             raise JournalError("an earlier write to the journal failed")
         self._is_broken = True

@@ -1,4 +1,4 @@
-"""Serving of an embedded platform: sockets, TLS, watchdog, garbage collection, signals, and graceful shutdown."""
+"""Runs a platform (`batchyard up`): sockets, TLS, watchdog process, garbage collection, signals, and shutdown."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ _DESCRIPTION_SIZE_MAX: Final = 512
 
 
 class LoopWatchdog:
-    """The watchdog process of a platform, and the shared memory through which it gets heartbeats."""
+    """The watchdog process of a platform, with the shared memory through which the platform sends it heartbeats."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket], certificate: Path | None
@@ -78,13 +78,13 @@ class LoopWatchdog:
         return self._process.pid
 
     def begin(self, request: ApiRequest) -> None:
-        """Record the request in progress in the shared memory."""
+        """Describe the request that is now executed in the memory shared with the watchdog."""
         description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
         began_at = monotonic_seconds()
         self._write_record(began_at, began_at, description[:_DESCRIPTION_SIZE_MAX])
 
     def end(self) -> None:
-        """Record in the shared memory that no request is in progress."""
+        """Record that no request is executed now, in the memory shared with the watchdog."""
         self._write_record(monotonic_seconds(), 0.0, b"")
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class LoopWatchdog:
 
 
 def _log_format() -> str:
-    """Return the log format of this process, `json` or `text`, for the watchdog."""
+    """Return the log format of this process, `json` or `text`, as an argument for the watchdog process."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
 
@@ -124,14 +124,14 @@ _INTERVAL_FACTOR: Final = 1000
 
 
 class _CollectionTimer:
-    """A timer that runs a full garbage collection periodically until it is stopped."""
+    """A timer that periodically runs a full Python garbage collection, until it is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer = loop.call_later(_COLLECTION_INTERVAL, self._collect)
 
     def stop(self) -> None:
-        """Cancel the timer of garbage collections."""
+        """Stop the periodic garbage collections."""
         self._timer.cancel()
 
     def _collect(self) -> None:
@@ -143,7 +143,7 @@ class _CollectionTimer:
 
 @contextmanager
 def rare_garbage_collections(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Replace Python's automatic garbage collections by rare ones while the context manager is entered."""
+    """Replace Python's automatic garbage collections by rare ones within the `with` block."""
     with no_garbage_collection():
         collection_timer = _CollectionTimer(loop)
         try:
@@ -227,7 +227,7 @@ async def _serve_requests(
     watchdog: LoopWatchdog,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve requests until the process gets a signal, then complete the requests in progress."""
+    """Serve HTTP requests until the process gets a signal, then complete the requests in progress."""
     dispatcher, connections, end_event = platform.create_dispatcher(watchdog), Connections(), asyncio.Event()
     _shut_down_on_signal(end_event, platform)
     loop = asyncio.get_running_loop()
@@ -249,7 +249,7 @@ async def _serve_requests(
 
 
 class _ListeningSockets(NamedTuple):
-    """The listening sockets of a platform, and their common TLS context (None without TLS)."""
+    """The listening sockets of a platform's API, with the TLS context for all of them (None without TLS)."""
 
     listeners: Sequence[socket.socket]
     context: ssl.SSLContext | None
@@ -292,7 +292,7 @@ def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -
 
 
 def _url(options: data_dir.PlatformOptions, port: int) -> str:
-    """Return the URL of the platform; it has the loopback address if the platform listens on all addresses."""
+    """Return the URL of the platform's API, with the loopback address if it listens on all addresses."""
     host = data_dir.LOOPBACK if options.address in _ALL_ADDRESSES else options.address
     return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -300,7 +300,7 @@ def _url(options: data_dir.PlatformOptions, port: int) -> str:
 def _create_tls_context(
     options: data_dir.PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
 ) -> ssl.SSLContext:
-    """Write a new server certificate and the owner's new kubeconfig, and return the server's TLS context."""
+    """Create the server certificate and the owner's kubeconfig, and return the TLS context of the API server."""
     authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((pod_listener[0], *_API_NAMES) if pod_listener else ())
