@@ -151,7 +151,7 @@ class NextRequest(NamedTuple):
 
     request: transport.HttpRequest
     is_watch: bool
-    wait: Duration
+    delay: Duration
 
 
 class InformerScope(NamedTuple):
@@ -216,18 +216,18 @@ class Informer:
     def plan_request(self) -> NextRequest:
         """Return the informer's next request: a page of a list, or a watch after the list is complete."""
         path = self._path()
-        wait, self._wait = self._wait, 0
+        delay, self._wait = self._wait, 0
         if not self._is_listed:
             self.lists += not self._token
             request = transport.HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT)
-            return NextRequest(request, False, wait)
+            return NextRequest(request, False, delay)
         self.watches += 1
         self._has_received = False
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         timeout = timeout_seconds * SECOND
         request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout)
-        return NextRequest(request, True, wait)
+        return NextRequest(request, True, delay)
 
     def names_page_request(self, token: str) -> transport.HttpRequest:
         """Return a request for a page of the objects' metadata, for a staleness check, given the continue token."""
@@ -382,8 +382,8 @@ class Informer:
             self._consecutive_expiries += 1
             return
         self._failures += 1
-        wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
-        self._wait = max(wait, response.retry_after or 0)
+        delay = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
+        self._wait = max(delay, response.retry_after or 0)
         self.trouble = transport.failure_reason(response)
 
     def _reset_errors(self) -> None:

@@ -127,17 +127,17 @@ class LeaderElector:
         self._last_request = _RequestKind.READ
         return self._request("GET", f"/{self.terms.name}")
 
-    def _request_write(self, now: Instant, step: _RequestKind) -> HttpRequest:
+    def _request_write(self, now: Instant, request_kind: _RequestKind) -> HttpRequest:
         """Return a request that writes this candidate's identity and the current time into the Lease as last read."""
-        self._last_request = step
-        old = self._last_lease.get("spec") or {}
+        self._last_request = request_kind
+        old_spec = self._last_lease.get("spec") or {}
         is_held = self.holder == self.terms.identity
         spec = {
             "holderIdentity": self.terms.identity,
             "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after the deadline
-            "acquireTime": old.get("acquireTime") if is_held else format_micro_time(now),
+            "acquireTime": old_spec.get("acquireTime") if is_held else format_micro_time(now),
             "renewTime": format_micro_time(now),
-            "leaseTransitions": (old.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_held),
+            "leaseTransitions": (old_spec.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_held),
         }
         new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
         type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -184,8 +184,8 @@ _CONFLICT = 409
 class Leadership:
     """A candidate in leader election. After it loses leadership, the process must exit: its state may be stale."""
 
-    def __init__(self, election: LeaderElector, timers: Kernel, transport: Transport) -> None:
-        self._election = election
+    def __init__(self, elector: LeaderElector, timers: Kernel, transport: Transport) -> None:
+        self._elector = elector
         self._timers = timers
         self._transport = transport
         self._has_led = False
@@ -205,7 +205,7 @@ class Leadership:
         """Report whether this candidate leads and no other can hold the Lease; always False after lost leadership."""
         if self._is_over:
             return False
-        if self._election.may_write(self._timers.now()):
+        if self._elector.may_write(self._timers.now()):
             return True
         if self._has_led:
             self._lose_leadership()
@@ -213,8 +213,8 @@ class Leadership:
 
     def end(self, on_released: Callable[[], None]) -> None:
         """Stop the candidate, release the Lease if this candidate holds it, then call `on_released`."""
-        if self._election.leads and not self._is_over:
-            request = self._election.release(self._timers.now())
+        if self._elector.leads and not self._is_over:
+            request = self._elector.release(self._timers.now())
             self._transport.send(request, lambda response: self._process_release(response, on_released))
         else:
             on_released()
@@ -227,18 +227,18 @@ class Leadership:
             return
 
         def release_again(response: HttpResponse) -> None:
-            request = self._election.release_as_seen(response, self._timers.now())
+            request = self._elector.release_as_seen(response, self._timers.now())
             if request is None:
                 on_released()
             else:
                 self._transport.send(request, lambda _answer: on_released())
 
-        self._transport.send(self._election.read_request(), release_again)
+        self._transport.send(self._elector.read_request(), release_again)
 
     def _start_attempt(self) -> None:
         if not self._is_over:
             self._attempts += 1
-            self._send_request(self._election.begin(self._timers.now()))
+            self._send_request(self._elector.begin(self._timers.now()))
 
     def _send_request(self, request: HttpRequest) -> None:
         self._transport.send(request, self._process_response)
@@ -247,7 +247,7 @@ class Leadership:
         if self._is_over:
             return
         self._report_error(response)
-        next_request = self._election.process_response(response, self._timers.now())
+        next_request = self._elector.process_response(response, self._timers.now())
         if next_request is not None:
             self._send_request(next_request)
             return
@@ -255,7 +255,7 @@ class Leadership:
             self._has_led = True
             self._check_deadline()
             self.on_leading()
-        elif self._has_led and not self._election.leads:
+        elif self._has_led and not self._elector.leads:
             self._lose_leadership()
             return
         self._timers.call_at(self._timers.now() + self._retry_delay(), self._start_attempt)
@@ -268,7 +268,7 @@ class Leadership:
         self._last_error = error_text
 
     def _retry_delay(self) -> Duration:
-        terms = self._election.terms
+        terms = self._elector.terms
         if self._has_led:
             return terms.retry_period
         return terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER) // 100
@@ -276,7 +276,7 @@ class Leadership:
     def _check_deadline(self) -> None:
         """Check at a renew deadline whether the Lease was renewed, and end leadership if not."""
         if self.may_write():
-            self._timers.call_at(self._election.deadline, self._check_deadline)
+            self._timers.call_at(self._elector.deadline, self._check_deadline)
 
     def _lose_leadership(self) -> None:
         if not self._is_over:

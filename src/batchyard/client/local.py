@@ -74,12 +74,12 @@ def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
 
 def generated_name(prefix: str, uid: str) -> str:
     """Return a name for an object with `generateName`: the prefix and five characters derived from its uid."""
-    number = int(uid.replace("-", "")[:12], 16)
-    letters = []
+    remaining_number = int(uid.replace("-", "")[:12], 16)
+    suffix_letters = []
     for _ in range(_SUFFIX_LENGTH):
-        number, letter = divmod(number, len(_SUFFIX_ALPHABET))
-        letters.append(_SUFFIX_ALPHABET[letter])
-    return prefix[: _GENERATED_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(letters)
+        remaining_number, letter = divmod(remaining_number, len(_SUFFIX_ALPHABET))
+        suffix_letters.append(_SUFFIX_ALPHABET[letter])
+    return prefix[: _GENERATED_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(suffix_letters)
 
 
 def check_name_given(obj: Obj) -> None:
@@ -357,9 +357,9 @@ class LocalClient:
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
-    def set_scope_lookup(self, scopes: NamespacedLookup) -> None:
+    def set_scope_lookup(self, scope_lookup: NamespacedLookup) -> None:
         """Enable garbage collection of objects whose owner does not exist; `scopes` tells which kinds are served."""
-        self._collector.scopes = scopes
+        self._collector.scopes = scope_lookup
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:
         """Pass all objects that are in the store at the start, given as ADDED events, to the garbage collector."""

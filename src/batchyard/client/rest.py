@@ -36,7 +36,7 @@ class ClientDependencies:
     timers: Kernel
     transport: Transport
     limit: RateLimit
-    gate: Callable[[], bool]
+    may_write: Callable[[], bool]
     seed: int = 0
 
 
@@ -73,7 +73,7 @@ class RestClient:
         self._cache = ObjectCache()
         self.informers = {kind: Informer(kind_info(kind), self._cache, dependencies.seed) for kind in kinds}
         self.outbox = WriteQueue(
-            dependencies.timers, dependencies.transport, dependencies.limit, self._api_version, dependencies.gate
+            dependencies.timers, dependencies.transport, dependencies.limit, self._api_version, dependencies.may_write
         )
         self._listeners: list[Listener] = []
         #: By kind, the events that must arrive before a writer gets its result.
@@ -149,9 +149,9 @@ class RestClient:
             start_request = partial(transport.watch, planned_request.request, on_lines, on_end)
         else:
             start_request = partial(transport.send, planned_request.request, partial(self._process_list, informer))
-        if planned_request.wait:
+        if planned_request.delay:
             timers = self._dependencies.timers
-            timers.call_at(timers.now() + planned_request.wait, start_request)
+            timers.call_at(timers.now() + planned_request.delay, start_request)
         else:
             start_request()
 
@@ -205,12 +205,13 @@ class RestClient:
         metadata = body.get("metadata") or {}
         is_marked = "deletionTimestamp" in metadata
         is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
-        lists = self.informers[key.kind].lists
+        lists_before = self.informers[key.kind].lists
         if is_held or not (is_marked or isinstance(write, Delete)):
-            return _Confirmation(key, revision_of(body), "", lists)
+            return _Confirmation(key, revision_of(body), "", lists_before)
         cached_object = self._cache.get(key)
         uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
-        return None if cached_object is None else _Confirmation(key, 0, uid or cached_object["metadata"]["uid"], lists)
+        deleted_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
+        return None if cached_object is None else _Confirmation(key, 0, deleted_uid, lists_before)
 
     def _is_confirmed(self, confirmation: _Confirmation) -> bool:
         informer = self.informers[confirmation.key.kind]
@@ -294,7 +295,7 @@ class StalenessCheck:
     def heard(self, informer: Informer) -> None:
         """Check again whether the watch of this informer has caught up, after its list or watch has received data."""
         listed_objects = self._unconfirmed_lists.get(informer.info.constant)
-        if listed_objects is not None and listed_objects.is_known(informer, self._client):
+        if listed_objects is not None and listed_objects.has_caught_up(informer, self._client):
             del self._unconfirmed_lists[informer.info.constant]
             if not self._unconfirmed_lists:
                 self._is_running, self.caught_up_to = False, self._started_at
@@ -340,7 +341,7 @@ class _ListedObjects:
         self.revision = revision_of(page)
         return (page.get("metadata") or {}).get("continue") or ""
 
-    def is_known(self, informer: Informer, cache: Reader) -> bool:
+    def has_caught_up(self, informer: Informer, cache: Reader) -> bool:
         """Report whether the informer's watch has caught up with this list, by its revision or its objects."""
         if not self.is_complete:
             return False

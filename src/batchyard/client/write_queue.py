@@ -152,7 +152,7 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
     """Split the changed status of a Workload into the parts that Kueue applies with different field managers."""
     changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
-    parts: list[_AppliedStatus] = []
+    status_parts: list[_AppliedStatus] = []
     if changed_fields == ["conditions"] and _changed_conditions(old_status, status) == ["PodsReady"]:
         ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
         return (
@@ -161,19 +161,19 @@ def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) 
             else [_admission_part(status)]
         )
     if changed_fields != [_RECLAIMABLE_FIELD]:
-        parts.append(_admission_part(status))
+        status_parts.append(_admission_part(status))
     if _RECLAIMABLE_FIELD in changed_fields:
         pods = status.get(_RECLAIMABLE_FIELD)
-        parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
-    return parts
+        status_parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
+    return status_parts
 
 
 def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
     """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
-    part = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
-    if "conditions" in part:
-        part["conditions"] = [each for each in part["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
-    return _AppliedStatus(ADMISSION_MANAGER, part)
+    applied = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
+    if "conditions" in applied:
+        applied["conditions"] = [each for each in applied["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
+    return _AppliedStatus(ADMISSION_MANAGER, applied)
 
 
 def _changed_conditions(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
@@ -189,9 +189,9 @@ def _removal_patch(
     for field, key in _MERGE_KEYS.items():
         kept_keys = [item[key] for item in status.get(field) or ()]
         removed_keys = {item[key] for item in old_status.get(field) or () if item[key] not in kept_keys}
-        items = stored_status.get(field) or ()
-        if field not in removals and any(item[key] in removed_keys for item in items):
-            removals[field] = [item for item in items if item[key] not in removed_keys]
+        stored_items = stored_status.get(field) or ()
+        if field not in removals and any(item[key] in removed_keys for item in stored_items):
+            removals[field] = [item for item in stored_items if item[key] not in removed_keys]
     return removals
 
 
@@ -268,13 +268,13 @@ class WriteQueue:
         transport: Transport,
         limit: RateLimit,
         version_of: Callable[[str], str],
-        gate: Callable[[], bool],
+        may_send: Callable[[], bool],
     ) -> None:
         self._timers = timers
         self._transport = transport
         self._limit = limit
         self._version_of = version_of
-        self._gate = gate
+        self._may_send = may_send
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
         self.response_counts: Counter[tuple[str, int]] = Counter()
@@ -314,11 +314,11 @@ class WriteQueue:
             self._timers.call_at(instant, callback)
 
     def _send(self, submission: Submission) -> None:
-        position = len(submission.responses)
-        write = submission.writes[position]
+        write_index = len(submission.responses)
+        write = submission.writes[write_index]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            base = submission.bases[position]
+            base = submission.bases[write_index]
             submission.requests = write_requests(write, base, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
         self._send_counted(
@@ -330,7 +330,7 @@ class WriteQueue:
             self.response_counts[request.method, http_response.code] += 1
             on_response(http_response)
 
-        if self._gate():
+        if self._may_send():
             self._transport.send(request, count_response)
 
     def _process_response(self, submission: Submission, write: Write, http_response: HttpResponse) -> None:
@@ -339,10 +339,10 @@ class WriteQueue:
             submission.is_repeat = submission.is_repeat or may_have_succeeded(http_response)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            wait = max(
+            delay = max(
                 http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now)
             )
-            self._run_at(now + wait, lambda: self._send(submission))
+            self._run_at(now + delay, lambda: self._send(submission))
             return
         body = decode_object(http_response.body)
         error = error_of(http_response, write, body)
@@ -369,14 +369,14 @@ class WriteQueue:
             return
         is_forbidden = isinstance(error, TemporarilyForbidden)
         count_key = kind_key if is_forbidden else object_key
-        times = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
+        rejection_count = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
         if len(self._rejection_counts) > _REJECTED_MAX:
             self._rejection_counts.pop(next(iter(self._rejection_counts)))
-        if times == 1 or (not is_forbidden and not times & (times - 1)):
+        if rejection_count == 1 or (not is_forbidden and not rejection_count & (rejection_count - 1)):
             subject = (
                 "" if is_forbidden else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
             )
-            repetitions = f" ({times} times)" if times > 1 else ""
+            repetitions = f" ({rejection_count} times)" if rejection_count > 1 else ""
             self.on_refused(f"{type(write).__name__}{subject}: {error}{repetitions}")
 
     def _handle_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
@@ -388,7 +388,7 @@ class WriteQueue:
             return False
         kind = kind_of(write)
         request = list_one_request(write, kind_info(kind), self._version_of(kind))
-        self._send_counted(request, lambda answer: self._compare_existing(submission, write, answer, error))
+        self._send_counted(request, lambda response: self._compare_existing(submission, write, response, error))
         return True
 
     def _compare_existing(
@@ -427,7 +427,7 @@ def _next_request(requests: RequestSteps, stored_object: Obj) -> HttpRequest | N
         return None
 
 
-def _ignore_rejection(_trouble: str) -> None:
+def _ignore_rejection(_rejection_text: str) -> None:
     pass
 
 

@@ -61,8 +61,8 @@ def build_texts() -> Iterator[str]:
 
 
 def _python_info_text() -> str:
-    parts = platform.python_version_tuple()
-    labels = (platform.python_implementation(), *parts, platform.python_version())
+    version_parts = platform.python_version_tuple()
+    labels = (platform.python_implementation(), *version_parts, platform.python_version())
     return gauge_text(metric("python_info"), [(labels, 1)])
 
 

@@ -220,8 +220,8 @@ class JobFollower:
         """List and watch one kind until the task is cancelled."""
         while True:
             step = informer.plan_request()
-            if step.wait:
-                await sleep_for(step.wait)
+            if step.delay:
+                await sleep_for(step.delay)
             if step.is_watch:
                 process_lines = partial(self._on_watch_lines, informer)
                 answer = await self._cluster.transport.stream(step.request, process_lines)

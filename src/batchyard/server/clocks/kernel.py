@@ -17,7 +17,7 @@ from batchyard.interfaces.controller import Ticket, Work
 #: How long work runs before asyncio polls its sockets again.
 SLICE_MAX: Final = 0.02  # seconds
 #: How often the event loop checks whether it may continue while it is held.
-HELD_CHECK_INTERVAL: Final = 0.002  # seconds
+PAUSE_CHECK_INTERVAL: Final = 0.002  # seconds
 
 
 class LiveKernel:
@@ -36,7 +36,7 @@ class LiveKernel:
         #: The instant at which time stops; None if it runs freely.
         self.stops_at: Instant | None = None
         #: Returns whether work must pause because the journal is behind.
-        self.is_held: Callable[[], bool] = _is_never_held
+        self.must_pause: Callable[[], bool] = _never_pauses
 
     def now(self) -> Instant:
         """Return the scheduled instant of the callback that runs now, or that ran last."""
@@ -129,7 +129,7 @@ class LiveKernel:
         virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_MAX
         end_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():
-            while not self.is_held() and virtual_loop.step(end_time) and self._loop.time() < slice_end:
+            while not self.must_pause() and virtual_loop.step(end_time) and self._loop.time() < slice_end:
                 pass
 
     def _schedule_next_slice(self) -> None:
@@ -138,14 +138,14 @@ class LiveKernel:
         next_due = self._virtual_loop.next_instant()
         if next_due is None or (self.stops_at is not None and next_due > self.stops_at):
             return
-        wait = (next_due - self.clock()) / SECOND / self._speed
-        if self.is_held():
-            wait = max(wait, HELD_CHECK_INTERVAL)
-        if wait <= 0:
+        delay = (next_due - self.clock()) / SECOND / self._speed
+        if self.must_pause():
+            delay = max(delay, PAUSE_CHECK_INTERVAL)
+        if delay <= 0:
             self._schedule_slice()
         else:
-            self._timer = self._loop.call_later(wait, self._schedule_slice)
+            self._timer = self._loop.call_later(delay, self._schedule_slice)
 
 
-def _is_never_held() -> bool:
+def _never_pauses() -> bool:
     return False

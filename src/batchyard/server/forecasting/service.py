@@ -55,7 +55,7 @@ class _QueuedQuestion:
     question: Hashable
     work: AnswerFunction
     revision: int
-    callback: list[ResponseCallback] = field(default_factory=list)
+    callbacks: list[ResponseCallback] = field(default_factory=list)
 
 
 class ForkPool:
@@ -85,7 +85,7 @@ class ForkPool:
             queued_question = _QueuedQuestion(question, work, self._revision())
             self._queue.append(queued_question)
             self._loop.call_soon(self._start_next)
-        return DeferredResponse(queued_question.callback.append)
+        return DeferredResponse(queued_question.callbacks.append)
 
     def close(self) -> None:
         """Drop the queued questions, and kill the running child process."""
@@ -115,9 +115,9 @@ class ForkPool:
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
-        self.metrics.end(result, child_result.cpu_seconds, child_result.memory)
+        self.metrics.end(result, child_result.cpu_seconds, child_result.peak_memory)
         self._store(queued_question, response)
-        for callback in queued_question.callback:
+        for callback in queued_question.callbacks:
             callback(response)
         self._loop.call_soon(self._start_next)
 
@@ -130,11 +130,11 @@ class ForkPool:
         self._cached[queued_question.question] = response
 
 
-def _decode_output(answer: bytes) -> Response:
+def _decode_output(output: bytes) -> Response:
     """Decode a child process's output, a three-digit status code and a body, as a response; 503 if it has no code."""
-    if len(answer) < _CODE_LENGTH:
+    if len(output) < _CODE_LENGTH:
         return _TIMEOUT_ERROR.response()
-    return Response(int(answer[:_CODE_LENGTH]), answer[_CODE_LENGTH:])
+    return Response(int(output[:_CODE_LENGTH]), output[_CODE_LENGTH:])
 
 
 def _encode_result(work: AnswerFunction) -> bytes:
@@ -161,7 +161,7 @@ _LOG: Final = logging.getLogger("batchyard")
 CALIBRATION_USE_PERIOD: Final[Duration] = 24 * HOUR
 CALIBRATION_INTERVAL: Final[Duration] = 30 * MINUTE
 #: The interval between checks, in real time.
-_TICK: Final = 60.0  # seconds
+_CHECK_INTERVAL: Final = 60.0  # seconds
 Clock: TypeAlias = Callable[[], Instant]
 
 
@@ -185,12 +185,12 @@ class CalibrationLoop:
         self._ask = ask
         self.calibration = _read_calibration(path)
         self._used_at: Instant | None = None
-        self._request_samples: Instant | None = None
+        self._samples_requested_at: Instant | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to compare forecasts with actual start times, once a minute."""
-        self._timer = loop.call_later(_TICK, self._tick, loop)
+        self._timer = loop.call_later(_CHECK_INTERVAL, self._check_periodically, loop)
 
     def record_use(self) -> None:
         """Record that a user requested a forecast, so that the calibration continues for a day."""
@@ -205,8 +205,8 @@ class CalibrationLoop:
             self._store(new_calibration)
         if self._used_at is None or now - self._used_at > CALIBRATION_USE_PERIOD:
             return
-        if self._request_samples is None or now - self._request_samples >= CALIBRATION_INTERVAL:
-            self._request_samples = now
+        if self._samples_requested_at is None or now - self._samples_requested_at >= CALIBRATION_INTERVAL:
+            self._samples_requested_at = now
             try:
                 self._ask().then(self._store_forecasts)
             except StatusError:
@@ -217,7 +217,7 @@ class CalibrationLoop:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_periodically(self, loop: asyncio.AbstractEventLoop) -> None:
         self.check_forecasts()
         self.begin(loop)
 
@@ -225,20 +225,20 @@ class CalibrationLoop:
         namespace, name = sample.workload.split("/", 1)
         return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
 
-    def _store_forecasts(self, answer: Response) -> None:
-        if answer.code == 200:
+    def _store_forecasts(self, response: Response) -> None:
+        if response.code == 200:
             self._store(
                 calibration.add_forecasts(
-                    self.calibration, msgspec.json.decode(answer.body, type=list[calibration.ForecastRecord])
+                    self.calibration, msgspec.json.decode(response.body, type=list[calibration.ForecastRecord])
                 )
             )
 
     def _store(self, new_calibration: calibration.Calibration) -> None:
         self.calibration = new_calibration
-        draft = self._path.with_name(f"{self._path.name}.new")
+        new_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            draft.write_bytes(msgspec.json.encode(new_calibration))
-            draft.replace(self._path)
+            new_path.write_bytes(msgspec.json.encode(new_calibration))
+            new_path.replace(self._path)
         except OSError as error:
             _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
 
@@ -313,16 +313,16 @@ class ForecastEngine:
         self._calibration_loop.record_use()
         return forecast
 
-    def foreseen(self, request: ApiRequest, path: ResourcePath, answer: Response) -> AnyResponse:
+    def foreseen(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
         """Return the response to a dry-run change with warnings about its effects; unchanged if the queue is full."""
-        changed_object = to_storage_version(path.info, path.version, answer.body)
+        changed_object = to_storage_version(path.info, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
             warnings = self._fork_pool.ask(question, partial(self._warn, changed_object, request))
         except StatusError:
-            return answer
+            return response
         return DeferredResponse(
-            lambda respond: warnings.then(lambda warning_response: respond(_with_warnings(answer, warning_response)))
+            lambda respond: warnings.then(lambda warning_response: respond(_with_warnings(response, warning_response)))
         )
 
     @property
@@ -354,7 +354,7 @@ class ForecastEngine:
         return partial(may_see_workloads, self.authorizer, request.user)
 
 
-def _with_warnings(answer: Response, warning_response: Response) -> Response:
+def _with_warnings(dry_run_response: Response, warning_response: Response) -> Response:
     if warning_response.code != 200:
-        return answer
-    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(warning_response.body)))
+        return dry_run_response
+    return dry_run_response._replace(warnings=(*dry_run_response.warnings, *msgspec.json.decode(warning_response.body)))

@@ -68,26 +68,26 @@ class Connections:
         `holder` identifies the user; it is '' for the owner, who has only the total limit.
         """
         self._body_bytes += length
-        of_holder = self._body_bytes_by_holder.get(holder, 0) + length
-        if of_holder:
-            self._body_bytes_by_holder[holder] = of_holder
+        holder_bytes = self._body_bytes_by_holder.get(holder, 0) + length
+        if holder_bytes:
+            self._body_bytes_by_holder[holder] = holder_bytes
         else:
             self._body_bytes_by_holder.pop(holder, None)
-        return self._body_bytes <= BODY_BYTES_MAX and (not holder or of_holder <= USER_BODY_BYTES_MAX)
+        return self._body_bytes <= BODY_BYTES_MAX and (not holder or holder_bytes <= USER_BODY_BYTES_MAX)
 
     def enter_port(self, holder: str) -> bool:
         """Count a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""
-        of_holder = self._ports.get(holder, 0)
-        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and of_holder >= USER_FORWARDED_PORTS_MAX):
+        holder_ports = self._ports.get(holder, 0)
+        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and holder_ports >= USER_FORWARDED_PORTS_MAX):
             return False
-        self._ports[holder] = of_holder + 1
+        self._ports[holder] = holder_ports + 1
         return True
 
-    def leave_port(self, holder: str) -> None:
+    def leave_port(self, holder_name: str) -> None:
         """Stop counting a closed port-forward connection of a user ('' for the owner)."""
-        self._ports[holder] -= 1
-        if not self._ports[holder]:
-            del self._ports[holder]
+        self._ports[holder_name] -= 1
+        if not self._ports[holder_name]:
+            del self._ports[holder_name]
 
     def leave(self, connection: ClosableConnection) -> None:
         """Stop counting a closed connection as open."""
@@ -266,13 +266,13 @@ class CertificateUser(NamedTuple):
 
 def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLContext:
     """Return a TLS context that serves the certificate in a PEM file and requests client certificates of a CA file."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate_file)
-    context.load_verify_locations(authority_file)
-    context.verify_mode = ssl.CERT_OPTIONAL
-    context.verify_flags |= _NO_CHECK_TIME
-    return context
+    tls_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls_context.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls_context.load_cert_chain(certificate_file)
+    tls_context.load_verify_locations(authority_file)
+    tls_context.verify_mode = ssl.CERT_OPTIONAL
+    tls_context.verify_flags |= _NO_CHECK_TIME
+    return tls_context
 
 
 def certificate_user_of(certificate: dict[str, Any]) -> CertificateUser | None:

@@ -45,19 +45,19 @@ _LENGTH_MAX: Final = 64 * 1024
 PIECE_SIZE: Final = 256 * 1024
 _ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
-_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
+_shared_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
 def encode_shared(value: Any) -> bytes:
     """Return the JSON encoding of an immutable object, from a cache that responses and watches share."""
-    cached_encoding = _encodings.get(id(value))
+    cached_encoding = _shared_encodings.get(id(value))
     if cached_encoding is not None and cached_encoding[0] is value:
         return cached_encoding[1]
     text = _encode(value)
     if len(text) <= _LENGTH_MAX:
-        if len(_encodings) >= _ENCODINGS_MAX:
-            _encodings.clear()
-        _encodings[id(value)] = value, text  # keeps the value alive, so that its id is not reused
+        if len(_shared_encodings) >= _ENCODINGS_MAX:
+            _shared_encodings.clear()
+        _shared_encodings[id(value)] = value, text  # keeps the value alive, so that its id is not reused
     return text
 
 
@@ -73,14 +73,14 @@ def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
         return
     separator = b"" if head == b"{}" else b","
     buffers = [head[:-1] + separator + b'"%b":[' % name.encode()]
-    length, is_first = len(buffers[0]), True
+    piece_length, is_first = len(buffers[0]), True
     for item in items:
         text = _encode(item)
         buffers.append(text if is_first else b"," + text)
-        is_first, length = False, length + len(text)
-        if length >= PIECE_SIZE or len(buffers) > _ITEMS_MAX:
+        is_first, piece_length = False, piece_length + len(text)
+        if piece_length >= PIECE_SIZE or len(buffers) > _ITEMS_MAX:
             yield b"".join(buffers)
-            buffers, length = [], 0
+            buffers, piece_length = [], 0
     yield b"".join([*buffers, b"]}\n"])
 
 
@@ -106,7 +106,7 @@ class _QueuedRequest(NamedTuple):
 
     request: ApiRequest
     work: Callable[[], None]
-    answered: ResponseReceiver
+    respond: ResponseReceiver
 
 
 class RequestWatchdog(Protocol):
@@ -183,22 +183,22 @@ class RequestDispatcher:
         self._is_ending = True
         for queued in self._queue.clear():
             self._limiter.leave(queued.request.user)
-            queued.answered(encode_body(too_many_requests().response()))
+            queued.respond(encode_body(too_many_requests().response()))
 
     def _execute_next(self) -> None:
         """Execute the next queued request by fair queueing, and charge its duration to its user's flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
-        flow, queued_request = self._queue.take()
+        flow_name, queued_request = self._queue.take()
         began_at = monotonic_seconds()
         self._watchdog.begin(queued_request.request)
         try:
             queued_request.work()
         finally:
             self._watchdog.end()
-            if flow:
+            if flow_name:
                 self._queue.charge(
-                    flow, monotonic_seconds() - began_at + len(queued_request.request.body) * _SECONDS_PER_BYTE
+                    flow_name, monotonic_seconds() - began_at + len(queued_request.request.body) * _SECONDS_PER_BYTE
                 )
 
     @property

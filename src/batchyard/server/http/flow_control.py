@@ -42,15 +42,15 @@ class ConcurrencyLimiter:
 
         The owner's requests are counted, but never rejected.
         """
-        flow = flow_of(user)
-        of_flow = self._by_flow.get(flow, 0)
+        flow_name = flow_of(user)
+        of_flow = self._by_flow.get(flow_name, 0)
         if not is_exempt_from_limits(user):
             if self._total >= REQUESTS_MAX or of_flow >= USER_REQUESTS_MAX:
                 raise too_many_requests()
-            if is_watch and self._watches.get(flow, 0) >= USER_WATCHES_MAX:
+            if is_watch and self._watches.get(flow_name, 0) >= USER_WATCHES_MAX:
                 raise too_many_requests()
         self._total += 1
-        self._by_flow[flow] = of_flow + 1
+        self._by_flow[flow_name] = of_flow + 1
 
     def leave(self, user: UserInfo) -> None:
         """Count a user's request as answered, and no longer as in progress."""
@@ -59,8 +59,8 @@ class ConcurrencyLimiter:
 
     def begin_watch(self, user: UserInfo) -> None:
         """Count a watch of a user until `end_watch`."""
-        flow = flow_of(user)
-        self._watches[flow] = self._watches.get(flow, 0) + 1
+        flow_name = flow_of(user)
+        self._watches[flow_name] = self._watches.get(flow_name, 0) + 1
 
     def end_watch(self, user: UserInfo) -> None:
         """Count a watch of a user as ended."""
@@ -73,10 +73,10 @@ def too_many_requests() -> StatusError:
     return StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
 
 
-def _decrement(counts: dict[str, int], user: str) -> None:
-    counts[user] -= 1
-    if not counts[user]:
-        del counts[user]
+def _decrement(counts_by_user: dict[str, int], user: str) -> None:
+    counts_by_user[user] -= 1
+    if not counts_by_user[user]:
+        del counts_by_user[user]
 
 
 #: If there are more flows than this, idle flows without outstanding charges are removed.
@@ -158,11 +158,11 @@ class FairQueue(Generic[_T]):
                 self._remove_idle_flows()
         return name, item
 
-    def charge(self, name: str, seconds: float) -> None:
+    def charge(self, name: str, cost_seconds: float) -> None:
         """Charge the measured cost of an item in seconds to its flow, instead of the expected cost."""
         flow = self._flows.get(name)
         if flow is not None:
-            flow.used_time = max(0.0, flow.used_time + seconds - self._expected_cost)
+            flow.used_time = max(0.0, flow.used_time + cost_seconds - self._expected_cost)
 
     def clear(self) -> list[_T]:
         """Remove and return all queued items that are not urgent."""
@@ -200,10 +200,10 @@ class ResponseTurns:
 
     def of(self, user: UserInfo) -> Callable[[Work], None]:
         """Return a function that queues a callback, which writes the next part of a response to this user."""
-        flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
+        flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
         def take_turn(work: Work) -> None:
-            self._queue.put(flow, work, is_urgent=is_urgent)
+            self._queue.put(flow_name, work, is_urgent=is_urgent)
             self._schedule_turn()
 
         return take_turn
@@ -215,11 +215,11 @@ class ResponseTurns:
 
     def _take_turn(self) -> None:
         self._is_scheduled = False
-        flow, work = self._queue.take()
+        flow_name, work = self._queue.take()
         if self._queue.has_urgent or self._queue.has_others:
             self._schedule_turn()
         began_at = monotonic_seconds()
         try:
             work()
         finally:
-            self._queue.charge(flow, monotonic_seconds() - began_at)
+            self._queue.charge(flow_name, monotonic_seconds() - began_at)

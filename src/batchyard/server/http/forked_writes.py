@@ -33,7 +33,7 @@ class ChildResult(NamedTuple):
 
     output: bytes
     cpu_seconds: float
-    memory: int
+    peak_memory: int
 
 
 class ChildProcess:
@@ -44,7 +44,7 @@ class ChildProcess:
     ) -> None:
         """Fork a child that runs `work`; `on_result` gets its result. The child is killed after `within` seconds."""
         self._loop = loop
-        self._done = on_result
+        self._on_result = on_result
         self._output = bytearray()
         self._read_fd, write_fd = os.pipe()
         self._pid = os.fork()
@@ -61,15 +61,15 @@ class ChildProcess:
 
     def _read_output(self) -> None:
         """Read a part of the child's output from the pipe; at its end, reap the child and report the result."""
-        part = os.read(self._read_fd, _READ_SIZE)
-        if part:
-            self._output += part
+        chunk = os.read(self._read_fd, _READ_SIZE)
+        if chunk:
+            self._output += chunk
             return
         self._loop.remove_reader(self._read_fd)
         os.close(self._read_fd)
         self._kill_timer.cancel()
         child_usage = os.wait4(self._pid, 0)[2]
-        self._done(
+        self._on_result(
             ChildResult(
                 bytes(self._output), child_usage.ru_utime + child_usage.ru_stime, child_usage.ru_maxrss * _MAXRSS_UNIT
             )
@@ -78,7 +78,7 @@ class ChildProcess:
 
 def _run(work: ChildWork, write_fd: int) -> NoReturn:
     """Run the work in the forked child process, write its output to the pipe, and exit."""
-    code = 1
+    exit_code = 1
     try:
         gc.disable()
         os.nice(_NICENESS)
@@ -88,9 +88,9 @@ def _run(work: ChildWork, write_fd: int) -> NoReturn:
         remaining_data = memoryview(work())
         while remaining_data:
             remaining_data = remaining_data[os.write(write_fd, remaining_data) :]
-        code = 0
+        exit_code = 0
     finally:
-        os._exit(code)
+        os._exit(exit_code)
 
 
 def _close_other_fds(kept_fd: int) -> None:
@@ -100,8 +100,8 @@ def _close_other_fds(kept_fd: int) -> None:
 
 
 #: Maximum concurrent child processes for users, and additional ones for the owner.
-SLOTS: Final = 2
-OWNER_SLOTS: Final = 1
+CHILDREN_MAX: Final = 2
+OWNER_CHILDREN_MAX: Final = 1
 #: Maximum queued requests of one user, and of all users.
 USER_QUEUED_WORK_MAX: Final = 16
 QUEUED_WORK_MAX: Final = 128
@@ -117,7 +117,7 @@ class _QueuedWork(NamedTuple):
     """A queued function that will run in a child process, and the callback for its result."""
 
     work: Callable[[], bytes]
-    done: ForkedWorkCallback
+    on_end: ForkedWorkCallback
 
 
 class ForkedWork:
@@ -134,11 +134,11 @@ class ForkedWork:
 
     def ask(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
         """Queue a function for a child process; `on_end` gets its output. Raises StatusError if the queue is full."""
-        flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
-        is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow) >= USER_QUEUED_WORK_MAX
+        flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
+        is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow_name) >= USER_QUEUED_WORK_MAX
         if self._is_ending or (is_full and not is_urgent):
             raise too_many_requests()
-        self._queue.put(flow, _QueuedWork(work, on_end), is_urgent=is_urgent)
+        self._queue.put(flow_name, _QueuedWork(work, on_end), is_urgent=is_urgent)
         self._schedule_fork()
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class ForkedWork:
         for child in self._children:
             child.kill()
         for queued_work in self._queue.clear():
-            self._post(partial(queued_work.done, too_many_requests()))
+            self._post(partial(queued_work.on_end, too_many_requests()))
 
     def _schedule_fork(self) -> None:
         if not self._is_scheduled:
@@ -159,21 +159,21 @@ class ForkedWork:
         self._is_scheduled = False
         owner_children = sum(self._children.values())
         if self._queue.has_urgent:
-            is_free = owner_children < SLOTS + OWNER_SLOTS
+            is_free = owner_children < CHILDREN_MAX + OWNER_CHILDREN_MAX
         else:
-            is_free = self._queue.has_others and len(self._children) - owner_children < SLOTS
+            is_free = self._queue.has_others and len(self._children) - owner_children < CHILDREN_MAX
         if self._is_ending or not is_free:
             return
-        flow, queued_work = self._queue.take()
-        holder: list[ChildProcess] = []
+        flow_name, queued_work = self._queue.take()
+        forked_children: list[ChildProcess] = []
         child = ChildProcess(
             self._loop,
             queued_work.work,
             CHILD_SECONDS_MAX,
-            lambda child_result: self._process_result(holder[0], flow, queued_work.done, child_result),
+            lambda child_result: self._process_result(forked_children[0], flow_name, queued_work.on_end, child_result),
         )
-        holder.append(child)
-        self._children[child] = not flow
+        forked_children.append(child)
+        self._children[child] = not flow_name
         self._schedule_fork()
 
     def _process_result(self, child: ChildProcess, flow: str, on_end: ForkedWorkCallback, result: ChildResult) -> None:

@@ -27,7 +27,7 @@ class ParsedRequest(NamedTuple):
     is_last: bool
     #: Whether the client supports chunked transfer encoding (HTTP/1.1).
     is_chunked: bool
-    refused: StatusError | None = None
+    rejection: StatusError | None = None
 
 
 class RequestSink(Protocol):
@@ -69,7 +69,7 @@ class RequestParser:
         #: Whether parsing has stopped.
         self.is_over = False
         #: The bytes that follow an upgrade request.
-        self.unparsed = b""
+        self.unparsed_data = b""
         self._is_upgrade = False
         #: The number of requests that have begun.
         self.number = 0
@@ -107,8 +107,8 @@ class RequestParser:
     def _keep_remaining(self, data: bytes) -> None:
         """Keep up to HEAD_MAX bytes that the client sends after an upgrade request, until its response is sent."""
         if self._is_upgrade:
-            self.unparsed += data
-            if len(self.unparsed) > HEAD_MAX:
+            self.unparsed_data += data
+            if len(self.unparsed_data) > HEAD_MAX:
                 self._is_upgrade = False
                 self._sink.refuse(*_INVALID_REQUEST)
 
@@ -121,7 +121,7 @@ class RequestParser:
         self._parser, self._must_parse_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining_data)
 
-    def end_late(self, error: StatusError) -> bool:
+    def reject_late(self, error: StatusError) -> bool:
         """Reject the request whose body was not received in time. Return False if no body was being received."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:

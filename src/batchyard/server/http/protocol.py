@@ -207,10 +207,10 @@ class HttpProtocol(asyncio.Protocol):
     """The asyncio protocol of one connection: queues its requests, writes the responses, and enforces timeouts."""
 
     def __init__(
-        self, dispatcher: RequestDispatcher, connections: Connections, turns: ResponseTurns, *, is_secure: bool
+        self, dispatcher: RequestDispatcher, connections: Connections, response_turns: ResponseTurns, *, is_secure: bool
     ) -> None:
         self._dispatcher = dispatcher
-        self._turns = turns
+        self._turns = response_turns
         self._connections = connections
         self._is_secure = is_secure
         self._loop = asyncio.get_running_loop()
@@ -356,10 +356,10 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._current_request = parsed_request = self._queued.popleft()
         self._set_reading(paused=bool(self._queued))
-        if parsed_request.refused is None:
+        if parsed_request.rejection is None:
             self._dispatcher.ask(parsed_request.request, self._write_response)
         else:
-            self._write_response(encode_body(parsed_request.refused.response()))
+            self._write_response(encode_body(parsed_request.rejection.response()))
 
     def _write_response(self, response: StartedResponse) -> None:
         """Write the response to the current request, or start a streaming response."""
@@ -413,7 +413,7 @@ class HttpProtocol(asyncio.Protocol):
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
         self._set_reading(paused=False)
         transport, connections = self._transport, self._connections
-        unparsed_data, user = self._requests.unparsed, parsed_request.request.user
+        unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
         transport.write(switching_protocols_response(response, parsed_request.request, connections.date()))
         connection = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
@@ -459,7 +459,7 @@ class HttpProtocol(asyncio.Protocol):
         elif not self.takes:
             deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
-            deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.end_late(_LATE_BODY) or transport.abort())
+            deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort())
         elif requests.is_in_head or not number:
             deadline.wait(("head", number), HEAD_TIMEOUT, transport.abort)
         elif not self._is_busy:

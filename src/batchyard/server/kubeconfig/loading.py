@@ -40,15 +40,15 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
     """Run a kubeconfig's credential plugin; return its credentials as user fields. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
-    command = [str(part) for part in (plugin["command"], *(plugin.get("args") or ()))]
-    env = {part["name"]: str(part.get("value") or "") for part in plugin.get("env") or ()}
+    command = [str(argument) for argument in (plugin["command"], *(plugin.get("args") or ()))]
+    env = {argument["name"]: str(argument.get("value") or "") for argument in plugin.get("env") or ()}
     env["KUBERNETES_EXEC_INFO"] = json.dumps(_exec_credential_input(plugin, cluster))
     stdin = None if _is_interactive(plugin) else DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **env}, stdin=stdin, stdout=PIPE)
     except FileNotFoundError as error:
-        hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
-        raise ValueError(f"exec: {command[0]} was not found on this machine{hint}") from error
+        install_hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
+        raise ValueError(f"exec: {command[0]} was not found on this machine{install_hint}") from error
     try:
         output, _ = await process.communicate()
     finally:
@@ -69,16 +69,16 @@ def _exec_credential_input(plugin: Mapping[str, Any], cluster: Mapping[str, Any]
     """Return the ExecCredential object that a credential plugin gets as input (in KUBERNETES_EXEC_INFO)."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
-        info = {field: cluster[field] for field in _CLUSTER_FIELDS if cluster.get(field)}
-        if cluster.get("certificate-authority") and "certificate-authority-data" not in info:
+        cluster_info = {field: cluster[field] for field in _CLUSTER_FIELDS if cluster.get(field)}
+        if cluster.get("certificate-authority") and "certificate-authority-data" not in cluster_info:
             authority_data = Path(cluster["certificate-authority"]).read_bytes()
-            info["certificate-authority-data"] = base64.b64encode(authority_data).decode()
+            cluster_info["certificate-authority-data"] = base64.b64encode(authority_data).decode()
         exec_configs = [
             extension.get("extension")
             for extension in cluster.get("extensions") or ()
             if extension.get("name") == _EXEC_EXTENSION
         ]
-        spec["cluster"] = {**info, **({"config": exec_configs[0]} if exec_configs else {})}
+        spec["cluster"] = {**cluster_info, **({"config": exec_configs[0]} if exec_configs else {})}
     return {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": spec}
 
 
@@ -295,10 +295,10 @@ def _error_message(error: Exception) -> str:
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
     """Return a TLS context with the CA and the client certificate of a loaded kubeconfig."""
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    tls_context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+        tls_context.check_hostname = False
+        tls_context.verify_mode = ssl.CERT_NONE
     if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    return context
+        tls_context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return tls_context

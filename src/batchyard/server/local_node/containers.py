@@ -28,7 +28,7 @@ from batchyard.server.local_node.usage import LocalUsage
 _CONNECT_TIMEOUT: Final = 10  # seconds
 #: How long the connection waits for data of the port after the client has closed its input.
 _RESPONSE_TIMEOUT: Final = 60  # seconds
-_LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
+_LOOPBACK_ADDRESSES: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 
 
 class LocalPort(asyncio.Protocol):
@@ -39,7 +39,7 @@ class LocalPort(asyncio.Protocol):
 
     def __init__(self, node: Path, run: Path, network: str, port: int, client: containers.SessionClient) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talker = client
+        self._session_client = client
         self._port = port
         self._network = network
         self._transport: Any = None
@@ -64,7 +64,7 @@ class LocalPort(asyncio.Protocol):
             self._transport.write(data)
         elif not self._is_closed:
             self._early_data.append(data)
-            self._talker.wants_more(wants=False)
+            self._session_client.wants_more(wants=False)
 
     def end_input(self) -> None:
         """Half-close the connection to the port, because the client sends no more data."""
@@ -102,7 +102,7 @@ class LocalPort(asyncio.Protocol):
         for data in self._early_data:
             transport.write(data)
         if self._early_data:
-            self._talker.wants_more(wants=True)
+            self._session_client.wants_more(wants=True)
         self._early_data.clear()
         if not self._is_reading:
             transport.pause_reading()
@@ -112,17 +112,17 @@ class LocalPort(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass bytes from the port to the client."""
         if not self._is_closed:
-            self._talker.process_output("stdout", data)
+            self._session_client.process_output("stdout", data)
             if self._is_ending:
                 self._start_response_timeout()
 
     def pause_writing(self) -> None:
         """Notify the client that the port does not accept more data."""
-        self._talker.wants_more(wants=False)
+        self._session_client.wants_more(wants=False)
 
     def resume_writing(self) -> None:
         """Notify the client that the port accepts data again."""
-        self._talker.wants_more(wants=True)
+        self._session_client.wants_more(wants=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the client that the port has closed the connection."""
@@ -148,15 +148,15 @@ class LocalPort(asyncio.Protocol):
 
     async def _connect_sockets(self, sockets: Sequence[socket.socket]) -> None:
         """Connect to the port over IPv4, or over IPv6 if that fails; report an error if both fail."""
-        failures = []
+        errors = []
         try:
-            for loopback_socket, (version, address, shown_address) in zip(sockets, _LOOPBACK, strict=True):
+            for loopback_socket, (version, address, shown_address) in zip(sockets, _LOOPBACK_ADDRESSES, strict=True):
                 try:
                     async with asyncio.timeout(_CONNECT_TIMEOUT):
                         await self._loop.sock_connect(loopback_socket, (address, self._port))
                 except (OSError, TimeoutError) as error:
                     reason = os.strerror(error.errno).lower() if error.errno else "i/o timeout"
-                    failures.append(f"IPv{version}: dial tcp{version} {shown_address}:{self._port}: connect: {reason}")
+                    errors.append(f"IPv{version}: dial tcp{version} {shown_address}:{self._port}: connect: {reason}")
                     continue
                 await self._loop.create_connection(lambda: self, sock=loopback_socket.dup())
                 return
@@ -164,7 +164,7 @@ class LocalPort(asyncio.Protocol):
             for loopback_socket in sockets:
                 loopback_socket.close()
         self._fail(
-            f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(failures)}'
+            f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(errors)}'
         )
 
     def _fail(self, reason: str) -> None:
@@ -174,7 +174,7 @@ class LocalPort(asyncio.Protocol):
     def _end(self, session_end: containers.SessionEnd) -> None:
         if not self._is_closed:
             self.close()
-            self._talker.process_end(session_end)
+            self._session_client.process_end(session_end)
 
     def _start_response_timeout(self) -> None:
         """Restart the timeout that closes the connection if the port is silent after the end of the client's input."""
@@ -211,17 +211,17 @@ class LocalContainers:
         self._loop = loop
         self._times = times
         self._usage = LocalUsage(machine, loop, times.clock)
-        self._open: dict[LocalLog, None] = {}
+        self._open_logs: dict[LocalLog, None] = {}
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
         """Open the log of a container: of its newest start or, with `previous`, of the start before."""
         uid = pod["metadata"]["uid"]
-        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
-        run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
+        container_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
+        run = (container_runs[-1:] if not previous else container_runs[-2:-1]) or container_runs[-1:]
         name = f"{container}/{run[0].attempt if run else 0}"
         key = Key(containers.RUN, uid, name)
-        log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open, self._times)
+        log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times)
         if self._is_ending:
             log.close()
         return log
@@ -268,8 +268,8 @@ class LocalContainers:
     def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod for port-forward, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
-        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
-        key = key_of_run(runs[0]) if runs else Key(containers.RUN, uid, containers.SANDBOX)
+        running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
+        key = key_of_run(running_runs[0]) if running_runs else Key(containers.RUN, uid, containers.SANDBOX)
         network = "host" if pod["spec"].get("hostNetwork") else uid
         return LocalPort(self._folders.node, self._folders.path(key), network, port, client)
 
@@ -280,7 +280,7 @@ class LocalContainers:
         """End all logs that are open or will be opened, and stop measuring usage, because the platform shuts down."""
         self._is_ending = True
         self._usage.close()
-        for log in list(self._open):
+        for log in list(self._open_logs):
             log.close()
 
     def _running_run(self, pod: Obj, container: str) -> ObservedRun | None:
@@ -427,8 +427,8 @@ class _RotatedLogReader:
     def _read_chunk(self) -> bytes:
         """Read the next _CHUNK_SIZE bytes of the log, from the oldest file to the newest."""
         if self._file is None:
-            numbers = self._rotation_numbers()
-            self._open(self._rotated_file(numbers[-1]) if numbers else self._path)
+            rotation_numbers = self._rotation_numbers()
+            self._open(self._rotated_file(rotation_numbers[-1]) if rotation_numbers else self._path)
         if self._file is None:
             return b""
         text = self._file.read(_CHUNK_SIZE)
@@ -512,9 +512,9 @@ def _join_partial_lines(lines: Sequence[_LogLine], *, is_complete: bool) -> cont
 
 def _parse_log_line(raw_line: bytes) -> _LogLine | None:
     """Parse a line of a CRI log file; return None if it is malformed."""
-    time, _, rest = raw_line.decode(errors="replace").partition(" ")
-    _, _, rest = rest.partition(" ")
-    tag, separator, text = rest.partition(" ")
+    time, _, remaining_text = raw_line.decode(errors="replace").partition(" ")
+    _, _, remaining_text = remaining_text.partition(" ")
+    tag, separator, text = remaining_text.partition(" ")
     return _LogLine(time, tag == "P", text) if separator or tag in {"F", "P"} else None
 
 

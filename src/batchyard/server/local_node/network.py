@@ -45,11 +45,11 @@ class PodsNetwork:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._connection.close()
 
-    def datagrams(self) -> socket.socket:
+    def create_udp_socket(self) -> socket.socket:
         """Return a new UDP socket, created in the network namespace of the pod network."""
         return self._request_socket(b"udp")
 
-    def streams(self) -> socket.socket:
+    def create_tcp_socket(self) -> socket.socket:
         """Return a new TCP socket, created in the network namespace of the pod network."""
         return self._request_socket(b"tcp")
 
@@ -84,8 +84,8 @@ class PodAddresses:
         """Allocate and return a free IP address for a pod, in turn, so that each is reused as late as possible."""
         host_count = _POD_NETWORK.num_addresses - 2
         for _ in range(host_count):
-            number, self._next_number = self._next_number, self._next_number % host_count + 1
-            address = str(IPv4Interface((_POD_NETWORK[max(number, 2)], _POD_NETWORK.prefixlen)))
+            host_number, self._next_number = self._next_number, self._next_number % host_count + 1
+            address = str(IPv4Interface((_POD_NETWORK[max(host_number, 2)], _POD_NETWORK.prefixlen)))
             if address not in self._used_addresses:
                 break
         self.restore(uid, address)
@@ -109,12 +109,12 @@ class PodAddresses:
 # 1035; RFC 6891, which allows to ignore the additional records of a question.
 
 
-_HEADER: Final = struct.Struct("!6H")
-_QUESTION: Final = struct.Struct("!2H")
-_RECORD: Final = struct.Struct("!3HIH")
+_DNS_HEADER: Final = struct.Struct("!6H")
+_DNS_QUESTION: Final = struct.Struct("!2H")
+_DNS_RECORD: Final = struct.Struct("!3HIH")
 _INTERNET_CLASS: Final = 1
 #: A compression pointer to the name of the question, which follows the header.
-_SAME_NAME: Final = 0xC000 | _HEADER.size
+_SAME_NAME: Final = 0xC000 | _DNS_HEADER.size
 _RESPONSE_FLAG: Final = 0x8000
 _OPCODE_MASK: Final = 0x7800
 _AUTHORITATIVE_FLAG: Final = 0x0400
@@ -161,27 +161,27 @@ DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
 
 def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> bytes | None:
     """Return the DNS response to a query, truncated to `length_max` bytes; None if `message` is not a query."""
-    if len(message) < _HEADER.size:
+    if len(message) < _DNS_HEADER.size:
         return None
-    message_id, flags, questions, *_ = _HEADER.unpack_from(message)
+    message_id, flags, questions, *_ = _DNS_HEADER.unpack_from(message)
     if flags & _RESPONSE_FLAG:
         return None
     if flags & _OPCODE_MASK or questions != 1:
-        code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE_MASK else DnsCode.MALFORMED
-        return _HEADER.pack(message_id, _response_flags(flags, code), 0, 0, 0, 0)
+        dns_code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE_MASK else DnsCode.MALFORMED
+        return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 0, 0, 0, 0)
     try:
         question, end = _parse_question(message)
     except DnsMessageError:
-        return _HEADER.pack(message_id, _response_flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
-    values = lookup(question)
-    code = DnsCode.NO_SUCH_NAME if values is None else DnsCode.OK
-    records = [_encode_record(question.type, value) for value in values or ()]
-    question_bytes = message[_HEADER.size : end]
-    header = _HEADER.pack(message_id, _response_flags(flags, code), 1, len(records), 0, 0)
+        return _DNS_HEADER.pack(message_id, _response_flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
+    record_values = lookup(question)
+    dns_code = DnsCode.NO_SUCH_NAME if record_values is None else DnsCode.OK
+    records = [_encode_record(question.type, value) for value in record_values or ()]
+    question_bytes = message[_DNS_HEADER.size : end]
+    header = _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 1, len(records), 0, 0)
     response = header + question_bytes + b"".join(records)
     if len(response) <= length_max:
         return response
-    return _HEADER.pack(message_id, _response_flags(flags, code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
+    return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
 
 
 def _response_flags(flags: int, code: DnsCode) -> int:
@@ -191,24 +191,24 @@ def _response_flags(flags: int, code: DnsCode) -> int:
 def _parse_question(message: bytes) -> tuple[DnsQuestion, int]:
     """Parse the question of a DNS message; return it and the offset of its end. Raises DnsMessageError."""
     labels: list[str] = []
-    offset = _HEADER.size
+    offset = _DNS_HEADER.size
     while offset < len(message) and (length := message[offset]):
         label = message[offset + 1 : offset + 1 + length]
         if length > _LABEL_MAX or len(label) < length:
             raise DnsMessageError
         labels.append(label.decode("ascii", "replace").lower())
         offset += 1 + length
-    if offset + 1 + _QUESTION.size > len(message):
+    if offset + 1 + _DNS_QUESTION.size > len(message):
         raise DnsMessageError
-    record_type, record_class = _QUESTION.unpack_from(message, offset + 1)
+    record_type, record_class = _DNS_QUESTION.unpack_from(message, offset + 1)
     if record_class != _INTERNET_CLASS:
         raise DnsMessageError
-    return DnsQuestion(".".join(labels), record_type), offset + 1 + _QUESTION.size
+    return DnsQuestion(".".join(labels), record_type), offset + 1 + _DNS_QUESTION.size
 
 
 def _encode_record(record_type: int, value: str) -> bytes:
     data = IPv4Address(value).packed if record_type == DnsType.A else _encode_name(value)
-    return _RECORD.pack(_SAME_NAME, record_type, _INTERNET_CLASS, _TTL_SECONDS, len(data)) + data
+    return _DNS_RECORD.pack(_SAME_NAME, record_type, _INTERNET_CLASS, _TTL_SECONDS, len(data)) + data
 
 
 def _encode_name(name: str) -> bytes:
@@ -237,15 +237,15 @@ class NameServer:
         self._server: asyncio.Server | None = None
         self._connections = 0
 
-    async def serve(self, datagrams: socket.socket, streams: socket.socket) -> None:
+    async def serve(self, udp_socket: socket.socket, tcp_socket: socket.socket) -> None:
         """Bind a UDP and a TCP socket of the pod network to the DNS port, and start to answer queries."""
-        for dns_socket in (datagrams, streams):
+        for dns_socket in (udp_socket, tcp_socket):
             dns_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             dns_socket.bind(("0.0.0.0", DNS_PORT))  # noqa: S104 - in the pod network's namespace
             dns_socket.setblocking(False)
-        self._udp_socket = datagrams
-        asyncio.get_running_loop().add_reader(datagrams, self._answer_datagram, datagrams)
-        self._server = await asyncio.start_server(self._serve_tcp_connection, sock=streams)
+        self._udp_socket = udp_socket
+        asyncio.get_running_loop().add_reader(udp_socket, self._answer_datagram, udp_socket)
+        self._server = await asyncio.start_server(self._serve_tcp_connection, sock=tcp_socket)
 
     def close(self) -> None:
         """Close the sockets of the DNS server."""
@@ -268,10 +268,10 @@ class NameServer:
     def _answer_datagram(self, udp_socket: socket.socket) -> None:
         """Answer the next UDP query. If the response cannot be sent, do nothing: the client retries."""
         with suppress(OSError):
-            message, sender = udp_socket.recvfrom(_MESSAGE_SIZE_MAX)
+            message, client_address = udp_socket.recvfrom(_MESSAGE_SIZE_MAX)
             response = self.answer(message, DATAGRAM_MAX)
             if response is not None:
-                udp_socket.sendto(response, sender)
+                udp_socket.sendto(response, client_address)
 
     async def _serve_tcp_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the DNS queries of one TCP connection until the client closes it."""
@@ -279,8 +279,8 @@ class NameServer:
         try:
             while self._connections <= _CONNECTIONS_MAX:
                 async with asyncio.timeout(_QUERY_TIMEOUT):
-                    length = int.from_bytes(await reader.readexactly(2))
-                    response = self.answer(await reader.readexactly(length), _MESSAGE_SIZE_MAX)
+                    message_length = int.from_bytes(await reader.readexactly(2))
+                    response = self.answer(await reader.readexactly(message_length), _MESSAGE_SIZE_MAX)
                     if response is None:
                         break
                     writer.write(len(response).to_bytes(2) + response)

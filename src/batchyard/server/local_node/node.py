@@ -72,8 +72,8 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
     if not gpus:
         return {}
     product = gpus[0].model.replace(" ", "-")
-    megabytes = gpus[0].memory_bytes // _MIB
-    return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(megabytes)}
+    memory_megabytes = gpus[0].memory_bytes // _MIB
+    return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(memory_megabytes)}
 
 
 def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
@@ -229,16 +229,16 @@ class LocalNodeParts:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._gpus = Gpus()
-        facts = node_inventory(local_settings, folder, self._gpus.devices)
-        self.name = facts.name
+        inventory = node_inventory(local_settings, folder, self._gpus.devices)
+        self.name = inventory.name
         self._folder = folder / NODE_FOLDER
         times = NodeTimes(kernel.clock, wall_clock)
         self.machine = LocalMachine(self._folder, kernel, loop, times)
         engines = [engine["name"] for engine in self.machine.features.get("engines") or ()]
         settings = node_settings(local_settings, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
-        run_specs = RunRequests(facts.name, settings, token, self._gpus.devices)
-        self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, run_specs), LocalNode(facts))
+        run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
+        self.controllers: Sequence[Controller] = (LocalKubelet(inventory.name, run_specs), LocalNode(inventory))
         for feature in self.machine.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", feature["what"], feature["means"], feature["remedy"])
         self._name_server = NameServer(objects, settings.cluster_domain)
@@ -327,7 +327,7 @@ class LocalNodeParts:
             return None
         try:
             with PodsNetwork(self._folder) as network:
-                listener = network.streams()
+                listener = network.create_tcp_socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
@@ -347,7 +347,7 @@ class LocalNodeParts:
             return
         try:
             with PodsNetwork(node) as network:
-                await self._name_server.serve(network.datagrams(), network.streams())
+                await self._name_server.serve(network.create_udp_socket(), network.create_tcp_socket())
         except OSError as error:
             _LOG.warning("the DNS server of the pods could not be started: %s", error)
 

@@ -42,12 +42,12 @@ class RunFolders:
     def path(self, key: Key) -> Path:
         """Return the path of a container run's folder, relative to the folder of the node."""
         pod = Path(_PODS, key.namespace)
-        return pod / key.name if key.name == SANDBOX or _is_image(key) else pod / _RUNS / key.name
+        return pod / key.name if key.name == SANDBOX or _is_image_pull(key) else pod / _RUNS / key.name
 
     def key(self, path: Path) -> Key:
         """Return the key of a container run, given the path of its folder relative to the folder of the node."""
-        parts = path.parts
-        return Key(RUN, parts[1], "/".join(parts[3:] if parts[2] == _RUNS else parts[2:]))
+        path_parts = path.parts
+        return Key(RUN, path_parts[1], "/".join(path_parts[3:] if path_parts[2] == _RUNS else path_parts[2:]))
 
     def log(self, key: Key) -> Path:
         """Return the path of the log file of a container run."""
@@ -91,7 +91,7 @@ class RunFolders:
         """Create the folder of a new container run, and write the spec of the run into the folder."""
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
-        if path.name != SANDBOX and not _is_image(key_of(run)):
+        if path.name != SANDBOX and not _is_image_pull(key_of(run)):
             self.log(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path / SPEC_FILE, json.dumps(spec).encode())
 
@@ -104,7 +104,7 @@ class RunFolders:
         if key.name == SANDBOX:
             return self._move_to_trash(self.pod(key.namespace))
         log = self.log(key)
-        for log_file in () if _is_image(key) else log.parent.glob(f"{log.name}*"):
+        for log_file in () if _is_image_pull(key) else log.parent.glob(f"{log.name}*"):
             log_file.unlink()
         return self._move_to_trash(self._node / self.path(key))
 
@@ -124,7 +124,7 @@ class RunFolders:
         return trash_path
 
 
-def _is_image(key: Key) -> bool:
+def _is_image_pull(key: Key) -> bool:
     return key.name.count("/") > 1
 
 
@@ -177,8 +177,8 @@ class NodeTimes:
             **raw_state,
             **{field: self._convert(raw_state[field]) for field in _TIME_FIELDS if raw_state.get(field)},
         }
-        excess = raw_state.get("exceeded")
-        return {**state, "exceeded": {**excess, "at": self._convert(excess["at"])}} if excess else state
+        exceeded = raw_state.get("exceeded")
+        return {**state, "exceeded": {**exceeded, "at": self._convert(exceeded["at"])}} if exceeded else state
 
     def run(self, raw_run: Obj) -> Obj:
         """Return a container run with the times in its state and stop request converted to platform time."""
@@ -190,7 +190,7 @@ class NodeTimes:
         return {**run, "stop": {**run["stop"], "at": self.to_machine_time(run["stop"]["at"])}}
 
     def _current_difference(self) -> Duration:
-        difference = self.clock() - self._machine_clock()
-        if abs(difference - self._clock_difference) > _CLOCK_TOLERANCE:
-            self._clock_difference = difference
+        clock_difference = self.clock() - self._machine_clock()
+        if abs(clock_difference - self._clock_difference) > _CLOCK_TOLERANCE:
+            self._clock_difference = clock_difference
         return self._clock_difference

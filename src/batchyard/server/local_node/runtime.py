@@ -108,19 +108,19 @@ def _read_contents(folder: Path) -> dict[str, bytes]:
 
 def _write_new_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
     """Write a volume's files to a new folder, to which `..data` does not point yet; return the folder's path."""
-    stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
-    new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{stamp}.", dir=folder))
-    new.chmod(_FOLDER_MODE)
+    timestamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
+    new_folder = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{timestamp}.", dir=folder))
+    new_folder.chmod(_FOLDER_MODE)
     for path, file in plan.files.items():
         if "/" in path:
-            _make_folders(new, (new / path).parent, _FOLDER_MODE)
-        (new / path).touch(mode=0o600)
-        (new / path).write_bytes(file.content)
+            _make_folders(new_folder, (new_folder / path).parent, _FOLDER_MODE)
+        (new_folder / path).touch(mode=0o600)
+        (new_folder / path).write_bytes(file.content)
         if plan.group is not None:
             with suppress(PermissionError):  # an unprivileged user runs all containers under its own uid
-                os.chown(new / path, -1, plan.group)
-        (new / path).chmod(file.mode)
-    return new
+                os.chown(new_folder / path, -1, plan.group)
+        (new_folder / path).chmod(file.mode)
+    return new_folder
 
 
 def _link_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
@@ -148,12 +148,12 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
 
 def _make_folders(volume: Path, target: Path, mode: int) -> None:
     """Create the missing folders on a path within a volume, with this mode whatever the umask is."""
-    missing: list[Path] = []
+    missing_folders: list[Path] = []
     folder = target
     while not folder.exists() and folder != volume.parent:
-        missing.append(folder)
+        missing_folders.append(folder)
         folder = folder.parent
-    for missing_folder in reversed(missing):
+    for missing_folder in reversed(missing_folders):
         missing_folder.mkdir(parents=True)
         missing_folder.chmod(mode)
 
@@ -180,18 +180,18 @@ def _is_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
 
 def _type_fault(path: Path, kind: str) -> str:
     """Return the file type that a hostPath's `type` requires, if the path is not of that type; else ''."""
-    mode = path.stat().st_mode if path.exists() else 0
+    file_mode = path.stat().st_mode if path.exists() else 0
     match kind:
         case "Directory" | "DirectoryOrCreate":
-            return "" if stat.S_ISDIR(mode) else "directory"
+            return "" if stat.S_ISDIR(file_mode) else "directory"
         case "File" | "FileOrCreate":
-            return "" if mode and not stat.S_ISDIR(mode) else "file"
+            return "" if file_mode and not stat.S_ISDIR(file_mode) else "file"
         case "Socket":
-            return "" if stat.S_ISSOCK(mode) else "socket file"
+            return "" if stat.S_ISSOCK(file_mode) else "socket file"
         case "CharDevice":
-            return "" if stat.S_ISCHR(mode) else "character device"
+            return "" if stat.S_ISCHR(file_mode) else "character device"
         case "BlockDevice":
-            return "" if stat.S_ISBLK(mode) else "block device"
+            return "" if stat.S_ISBLK(file_mode) else "block device"
     return ""
 
 
@@ -215,8 +215,8 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
     try:
         volume_fd = nesting.open_path(volume.anchor, str(volume))
         try:
-            mode = stat.S_IMODE(os.fstat(volume_fd).st_mode)
-            os.close(nesting.make_directories(volume_fd, str(target.relative_to(volume)), mode))
+            folder_mode = stat.S_IMODE(os.fstat(volume_fd).st_mode)
+            os.close(nesting.make_directories(volume_fd, str(target.relative_to(volume)), folder_mode))
         finally:
             os.close(volume_fd)
     except OSError as error:
@@ -514,8 +514,8 @@ def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
         return spec
     pod, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
     volume_mounts = [mount.row(mount_source(pod, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
-    targets = {mount_row["target"] for mount_row in volume_mounts}
-    image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in targets]
+    volume_targets = {mount_row["target"] for mount_row in volume_mounts}
+    image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]
     other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]
     return {**spec, "mounts": [*other_mounts, *volume_mounts]}
 

@@ -274,7 +274,7 @@ class _LocalSession:
 
     def __init__(self, host: Path, streams: Streams, session_client: SessionClient, error_prefix: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talker = session_client
+        self._session_client = session_client
         self._streams = streams
         #: The prefix of failure messages.
         self._error_prefix = error_prefix
@@ -340,7 +340,7 @@ class _LocalSession:
         return write_fd
 
     def _read_output(self, name: str, fd: int) -> None:
-        on_data = partial(self._talker.process_output, name)
+        on_data = partial(self._session_client.process_output, name)
         self._output_readers[name] = PipeReader(fd, self._loop, on_data, partial(self._process_output_end, name))
         self._output_readers[name].listen(listens=self._is_reading)
 
@@ -348,7 +348,7 @@ class _LocalSession:
         self._input_writer = PipeWriter(fd, self._loop, self._report_wants_more)
 
     def _report_wants_more(self, wants: bool) -> None:
-        self._talker.wants_more(wants=wants)
+        self._session_client.wants_more(wants=wants)
 
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Process a message of the host process: the terminal's file descriptor, an error, or the exit code."""
@@ -392,7 +392,7 @@ class _LocalSession:
     def _end_if_complete(self) -> None:
         if self._ending is not None and not self._is_closed and not self._output_readers:
             self.close()
-            self._talker.process_end(self._ending)
+            self._session_client.process_end(self._ending)
 
 
 class LocalCommand(_LocalSession):
@@ -400,14 +400,16 @@ class LocalCommand(_LocalSession):
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
         super().__init__(node / SESSIONS_SOCKET, streams, client, _EXEC_ERROR_PREFIX)
-        self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
+        self._ask(
+            {"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._create_pipes()
+        )
 
     def end_input(self) -> None:
         """Close the command's stdin, unless it is a terminal."""
         if self._input_writer is not None and not self._streams.tty:
             self._input_writer.end()
 
-    def _pipes(self) -> list[int]:
+    def _create_pipes(self) -> list[int]:
         """Create pipes for the command's stdin, stdout and stderr. Return the file descriptors for the command."""
         if self._streams.stdin:
             stdin, write_fd = os.pipe2(os.O_CLOEXEC)
@@ -439,12 +441,12 @@ class LocalAttachment(_LocalSession):
         self, folder: Path, streams: Streams, session_client: SessionClient, *, has_input: bool, is_stdin_once: bool
     ) -> None:
         super().__init__(folder / _ATTACH_SOCKET, streams, session_client, _ATTACH_ERROR_PREFIX)
-        self._pipe = folder / _STDIN_PIPE if has_input and not streams.tty else None
+        self._stdin_path = folder / _STDIN_PIPE if has_input and not streams.tty else None
         self._is_stdin_once = is_stdin_once and streams.stdin and not streams.tty
         self._is_attached = False
-        self._has_more = True
-        names = [name for name, requested in (("stdout", streams.stdout), ("stderr", streams.stderr)) if requested]
-        self._ask({"outputs": names}, [self._create_output_pipe(name) for name in names])
+        self._has_more_input = True
+        outputs = [name for name, requested in (("stdout", streams.stdout), ("stderr", streams.stderr)) if requested]
+        self._ask({"outputs": outputs}, [self._create_output_pipe(name) for name in outputs])
 
     def write(self, data: bytes) -> None:
         """Write input to the container's stdin once the session is attached; drop it if the container has no stdin."""
@@ -453,7 +455,7 @@ class LocalAttachment(_LocalSession):
 
     def end_input(self) -> None:
         """Close the container's stdin if the container has stdinOnce; otherwise detach the client."""
-        self._has_more = False
+        self._has_more_input = False
         if not self._is_attached:
             return
         if not self._is_stdin_once:
@@ -476,12 +478,12 @@ class LocalAttachment(_LocalSession):
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Process a message of the host process, which confirms the attachment, and start to forward input."""
         self._is_attached = True
-        if self._pipe is not None and self._streams.stdin:
+        if self._stdin_path is not None and self._streams.stdin:
             with suppress(OSError):  # the container closed its stdin
-                self._open_input(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                self._open_input(os.open(self._stdin_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         super()._process_host_message(message, fds)
         self._write_early_input()
-        if not self._has_more:
+        if not self._has_more_input:
             self.end_input()
 
     def _process_host_loss(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 _READY_TIMEOUT: Final = 20.0  # seconds
 _POLL_INTERVAL: Final = 0.01  # seconds
-_MODULE: Final = "batchyard.shim.spawner"
+_SPAWNER_MODULE: Final = "batchyard.shim.spawner"
 
 
 class SpawnerError(Exception):
@@ -65,18 +65,18 @@ class SpawnerClient:
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as log:
                 process = subprocess.Popen(  # noqa: S603 - a fixed command
-                    [sys.executable, "-I", "-m", _MODULE, str(self._node)],
+                    [sys.executable, "-I", "-m", _SPAWNER_MODULE, str(self._node)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
-            self._await_ready(process)
-        pidfd = os.pidfd_open(int((self._node / "spawner.lock").read_text("ascii")))
-        self._loop.add_reader(pidfd, self._process_exit)
-        return pidfd
+            self._await_spawner(process)
+        spawner_pidfd = os.pidfd_open(int((self._node / "spawner.lock").read_text("ascii")))
+        self._loop.add_reader(spawner_pidfd, self._process_exit)
+        return spawner_pidfd
 
-    def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
+    def _await_spawner(self, process: "subprocess.Popen[bytes]") -> None:
         for _ in range(int(_READY_TIMEOUT / _POLL_INTERVAL)):
             if (self._node / "features.json").exists():
                 return

@@ -44,10 +44,10 @@ def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str])
 
 def read_machine_usage(now: Instant) -> UsageReading:
     """Read the cumulative CPU time and the memory usage of this machine."""
-    ticks = [int(word) for word in _read_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
-    busy_ticks = sum(ticks) - sum(ticks[3:5])  # without idle and iowait
-    counters = _read_counters(Path("/proc/meminfo"))
-    memory = counters["MemTotal:"] - counters["MemFree:"] - counters.get("Inactive(file):", 0)
+    cpu_ticks = [int(word) for word in _read_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
+    busy_ticks = sum(cpu_ticks) - sum(cpu_ticks[3:5])  # without idle and iowait
+    memory_counters = _read_counters(Path("/proc/meminfo"))
+    memory = memory_counters["MemTotal:"] - memory_counters["MemFree:"] - memory_counters.get("Inactive(file):", 0)
     return UsageReading(now, busy_ticks * SECOND // _TICKS_PER_SECOND, memory * _KIBI)
 
 
@@ -115,29 +115,29 @@ class LocalUsage:
         self._machine = machine
         self._clock = clock
         self._loop = loop
-        self._containers: dict[Key, _Readings] = {}
+        self._container_readings: dict[Key, _Readings] = {}
         first_reading = read_machine_usage(clock())
-        self._node: _Readings = (first_reading, first_reading)
+        self._machine_readings: _Readings = (first_reading, first_reading)
         self._task: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_READ_INTERVAL, self._start_reading)
 
     def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
         """Return the CPU and memory usage of each running container of a pod, by name; None before it is known."""
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
-        rates = {run.container: _rate(self._last_readings(run)) for run in runs}
-        if not rates or any(rate is None for rate in rates.values()):
+        rates_by_container = {run.container: _usage_rate(self._last_readings(run)) for run in runs}
+        if not rates_by_container or any(rate is None for rate in rates_by_container.values()):
             return None
-        known_rates = {name: rate for name, rate in rates.items() if rate is not None}
+        known_rates = {name: rate for name, rate in rates_by_container.items() if rate is not None}
         return containers.MeasuredUsage(
             {name: rate.usage for name, rate in known_rates.items()}, min(rate.window for rate in known_rates.values())
         )
 
     def machine_usage(self) -> containers.MeasuredUsage | None:
         """Return the CPU and memory usage of this machine, under the name ''; None before it is known."""
-        old, new = self._node
+        old, new = self._machine_readings
         if new.at - old.at < _MINIMUM_INTERVAL:
-            self._node = (old, read_machine_usage(self._clock()))
-        rate = _rate(self._node)
+            self._machine_readings = (old, read_machine_usage(self._clock()))
+        rate = _usage_rate(self._machine_readings)
         return None if rate is None else containers.MeasuredUsage({"": rate.usage}, rate.window)
 
     def close(self) -> None:
@@ -149,13 +149,14 @@ class LocalUsage:
     def _last_readings(self, run: ObservedRun) -> _Readings:
         """Return the last two usage readings of a container; for a new one, zero at its start and a new reading."""
         key = key_of(run.obj)
-        readings = self._containers.get(key)
+        readings = self._container_readings.get(key)
         if readings is None or readings[1].at - readings[0].at < _MINIMUM_INTERVAL:
-            readings = (UsageReading(run.started_at, 0, 0), read_container_usage(self._clock(), *self._arguments(run)))
-            self._containers[key] = readings
+            new_reading = read_container_usage(self._clock(), *self._reading_arguments(run))
+            readings = (UsageReading(run.started_at, 0, 0), new_reading)
+            self._container_readings[key] = readings
         return readings
 
-    def _arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
+    def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         """Return the arguments of `read_container_usage` for a container: the pid of its shim, and its cgroup paths."""
         key = key_of(run.obj)
         sandbox: Obj | None = self._machine.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
@@ -171,16 +172,16 @@ class LocalUsage:
     async def _read_all(self) -> None:
         """Read the usage of all running containers on a background thread, because there may be many."""
         runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
-        arguments = {key_of(run.obj): self._arguments(run) for run in runs}
-        starts = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
+        reading_arguments = {key_of(run.obj): self._reading_arguments(run) for run in runs}
+        start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
         new_readings = await self._loop.run_in_executor(
-            None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in arguments.items()}
+            None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in reading_arguments.items()}
         )
-        last_readings = {key: readings[1] for key, readings in self._containers.items()}
-        self._containers = {
-            key: (last_readings.get(key, starts[key]), reading) for key, reading in new_readings.items()
+        last_readings = {key: readings[1] for key, readings in self._container_readings.items()}
+        self._container_readings = {
+            key: (last_readings.get(key, start_readings[key]), reading) for key, reading in new_readings.items()
         }
-        self._node = (self._node[1], read_machine_usage(self._clock()))
+        self._machine_readings = (self._machine_readings[1], read_machine_usage(self._clock()))
 
 
 class _Rate:
@@ -192,6 +193,6 @@ class _Rate:
         self.usage = {"cpu": millicores, "memory": new.memory}
 
 
-def _rate(readings: _Readings) -> _Rate | None:
+def _usage_rate(readings: _Readings) -> _Rate | None:
     old, new = readings
     return None if new.at - old.at < _MINIMUM_INTERVAL else _Rate(old, new)

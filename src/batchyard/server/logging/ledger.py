@@ -37,7 +37,7 @@ CREATE INDEX IF NOT EXISTS about ON decisions (kind, namespace, name);
 """
 _COLUMNS: Final = "number, at, component, kind, namespace, name, type, reason, message, details"
 _ROWS_AT_ONCE: Final = 64
-_INSERT: Final = [
+_INSERT_STATEMENTS: Final = [
     f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
     for count in range(1, _ROWS_AT_ONCE + 1)
 ]
@@ -93,18 +93,18 @@ class LedgerFile:
         """Insert decisions, 64 with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             batch = records[begin : begin + _ROWS_AT_ONCE]
-            self._db.execute(_INSERT[len(batch) - 1], _column_values(batch))
+            self._db.execute(_INSERT_STATEMENTS[len(batch) - 1], _column_values(batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the decisions that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
-        order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
-        steps = iter(range(_THOUSAND_STEPS_MAX))
+        order_clause = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
+        remaining_steps = iter(range(_THOUSAND_STEPS_MAX))
         with self._read_errors():
-            where, values = self._conditions(query)
-            self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
+            where_clause, parameters = self._conditions(query)
+            self._reader.set_progress_handler(lambda: next(remaining_steps, None) is None, 1000)
             try:
-                statement = f"SELECT {_COLUMNS} FROM decisions {where} {order}"  # noqa: S608 - as above
-                records = [_record_of_row(row) for row in self._reader.execute(statement, values)]
+                statement = f"SELECT {_COLUMNS} FROM decisions {where_clause} {order_clause}"  # noqa: S608 - as above
+                records = [_record_of_row(row) for row in self._reader.execute(statement, parameters)]
             finally:
                 self._reader.set_progress_handler(None, 0)
         return records[::-1]
@@ -143,8 +143,8 @@ class LedgerFile:
             terms.append(("number >= ?", [self._first_number_at(query.since)]))
         if query.until is not None:
             terms.append(("number < ?", [self._first_number_at(query.until)]))
-        where = " AND ".join(f"({condition})" for condition, _ in terms)
-        return f"WHERE {where}" if where else "", [value for _, values in terms for value in values]
+        where_clause = " AND ".join(f"({condition})" for condition, _ in terms)
+        return f"WHERE {where_clause}" if where_clause else "", [value for _, values in terms for value in values]
 
     def _first_number_at(self, instant: Instant) -> int:
         """Return the number of the first decision at or after an instant, by binary search."""
@@ -240,11 +240,11 @@ class LiveLedger:
         self._writing: list[DecisionRecord] = []
         self._is_write_scheduled = False
         #: The number of added entries, and the number of lost entries.
-        self._entries = self._lost = 0
+        self._added = self._lost = 0
 
     def add_entry(self, entry: DecisionRecord) -> None:
         """Add a decision, whose number must be greater than the numbers of all earlier decisions."""
-        self._entries += 1
+        self._added += 1
         self._unwritten.append(entry)
         if not self._is_write_scheduled and not self._writing:
             self._is_write_scheduled = True
@@ -252,19 +252,19 @@ class LiveLedger:
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the decisions that match a query, oldest first, including those not written yet."""
-        recent = [entry for entry in (*self._writing, *self._unwritten) if _matches_query(entry, query)]
-        by_number = {entry.number: entry for entry in (*self._file.find(query), *recent)}
+        unwritten_entries = [entry for entry in (*self._writing, *self._unwritten) if _matches_query(entry, query)]
+        by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten_entries)}
         return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the decision with this number, written or not; None if it was deleted."""
-        unwritten = (entry for entry in (*self._writing, *self._unwritten) if entry.number == number)
-        return next(unwritten, None) or self._file.get(number)
+        unwritten_entries = (entry for entry in (*self._writing, *self._unwritten) if entry.number == number)
+        return next(unwritten_entries, None) or self._file.get(number)
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the decision ledger, as Prometheus text."""
         unwritten_count = len(self._writing) + len(self._unwritten)
-        values_by_name = {"entries_total": self._entries, "lost_total": self._lost, "waiting": unwritten_count}
+        values_by_name = {"entries_total": self._added, "lost_total": self._lost, "waiting": unwritten_count}
         for name, value in values_by_name.items():
             yield gauge_text(metric(f"batchyard_ledger_{name}"), [((), value)])
 

@@ -124,8 +124,8 @@ class CycleLog:
         is_logged = _LOG.isEnabledFor(logging.DEBUG)
         if not is_logged and self._emit is None:
             return
-        ended_at, counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
-        outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES.values()}
+        ended_at, outcome_counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
+        outcomes = {outcome: outcome_counts[outcome] for outcome in _OUTCOMES.values()}
         counters = {"cycle": cycle.number, "heads": len(decisions), **outcomes}
         if is_logged:
             times = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}

@@ -81,7 +81,7 @@ class SpanExport:
             async with aiohttp.ClientSession() as session:
                 while self._queued:
                     if len(self._queued) < _BATCH_SIZE:
-                        await _pause(_BATCH_INTERVAL, self._loop)
+                        await _sleep(_BATCH_INTERVAL, self._loop)
                     await self._send(session, self._take_batch())
                     self._batch = ()
         finally:
@@ -92,35 +92,35 @@ class SpanExport:
         self._batch = [self._queued.popleft() for _ in range(min(_BATCH_SIZE, len(self._queued)))]
         return self._batch
 
-    async def _send(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
+    async def _send(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
         """Send a batch of spans to the collector, with retries. If all attempts fail, the spans are lost."""
         last_error: object = ""
         for delay in (*_RETRY_DELAYS, None):
             try:
-                code = await self._post(session, spans)
-                if code not in _RETRIED_CODES:
-                    if code >= 400:
-                        self._count_lost(len(spans), f"HTTP status {code}")
+                status_code = await self._post(http_session, spans)
+                if status_code not in _RETRIED_CODES:
+                    if status_code >= 400:
+                        self._count_lost(len(spans), f"HTTP status {status_code}")
                     return
-                last_error = f"HTTP status {code}"
+                last_error = f"HTTP status {status_code}"
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 last_error = error
             if delay is not None:
-                await _pause(delay, self._loop)
+                await _sleep(delay, self._loop)
         self._count_lost(len(spans), last_error)
 
-    async def _post(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
+    async def _post(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
         body = msgspec.json.encode(trace_request_document(spans))
         headers = {"content-type": "application/json"}
-        async with session.post(self._url, data=body, headers=headers, timeout=_SEND_TIMEOUT) as answer:
-            return answer.status
+        async with http_session.post(self._url, data=body, headers=headers, timeout=_SEND_TIMEOUT) as response:
+            return response.status
 
     def _count_lost(self, count: int, reason: object) -> None:
         self.lost += count
         _LOG.warning("%d trace spans are lost, because they could not be sent to %s: %s", count, self._url, reason)
 
 
-async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+async def _sleep(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
     timer_future = loop.create_future()
     handle = loop.call_later(seconds, timer_future.set_result, None)
     try:

@@ -61,20 +61,20 @@ class HttpTransport:
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response. After a 401, retry once with renewed credentials."""
-        answer = await self._send_once(request)
-        if answer.code == _UNAUTHORIZED and await self._renew_credentials():
-            answer = await self._send_once(request)
-        return answer
+        response = await self._send_once(request)
+        if response.code == _UNAUTHORIZED and await self._renew_credentials():
+            response = await self._send_once(request)
+        return response
 
     async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response; until its timeout, retry if the server is overloaded or down."""
         deadline = monotonic_seconds() + request.within / SECOND
-        while (answer := await self.ask(request)).code in _RETRIED_CODES:
-            wait = answer.retry_after or _RETRY_DELAY
-            if monotonic_seconds() + wait / SECOND > deadline:
+        while (response := await self.ask(request)).code in _RETRIED_CODES:
+            delay = response.retry_after or _RETRY_DELAY
+            if monotonic_seconds() + delay / SECOND > deadline:
                 break
-            await sleep_for(wait)
-        return answer
+            await sleep_for(delay)
+        return response
 
     async def stream(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, deliver_incomplete_line: bool = False
@@ -89,22 +89,22 @@ class HttpTransport:
                 if response.status != 200:
                     if response.status == _UNAUTHORIZED:
                         await self._renew_credentials()
-                    return await _read_answer(response)
+                    return await _read_response(response)
                 deliver(())
                 incomplete_line = await _read_lines(response, deliver)
                 if incomplete_line and deliver_incomplete_line:
                     deliver([incomplete_line])
         except _CONNECTION_ERRORS as error:
-            return _failed_answer(error)
+            return _failed_response(error)
         return HttpResponse(200)
 
     async def _send_once(self, request: HttpRequest) -> HttpResponse:
         timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
         try:
             async with self._open_request(request, timeout) as response:
-                return await _read_answer(response)
+                return await _read_response(response)
         except _CONNECTION_ERRORS as error:
-            return _failed_answer(error)
+            return _failed_response(error)
 
     def _open_request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
         access = self._access
@@ -166,14 +166,14 @@ class KernelTransport:
         self._transport.start(self._watch(request, deliver, on_end))
 
     async def _send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
-        answer = await self._transport.ask(request)
-        self._post(partial(on_response, answer))
+        response = await self._transport.ask(request)
+        self._post(partial(on_response, response))
 
     async def _watch(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], on_end: Callable[[HttpResponse], None]
     ) -> None:
-        answer = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
-        self._post(partial(on_end, answer))
+        response = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
+        self._post(partial(on_end, response))
 
 
 def _http_session() -> aiohttp.ClientSession:
@@ -184,22 +184,22 @@ def _http_session() -> aiohttp.ClientSession:
     )
 
 
-async def _read_answer(response: aiohttp.ClientResponse) -> HttpResponse:
+async def _read_response(response: aiohttp.ClientResponse) -> HttpResponse:
     wait, date = response.headers.get("retry-after", ""), response.headers.get("date", "")
     return HttpResponse(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
     """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
-    incomplete: list[bytes] = []
+    incomplete_parts: list[bytes] = []
     async for chunk in response.content.iter_any():
         first_part, *later_parts = chunk.split(b"\n")
-        incomplete.append(first_part)
+        incomplete_parts.append(first_part)
         if later_parts:
-            lines = [b"".join(incomplete), *later_parts[:-1]]
-            incomplete = [later_parts[-1]]
+            lines = [b"".join(incomplete_parts), *later_parts[:-1]]
+            incomplete_parts = [later_parts[-1]]
             deliver([line for line in lines if line])
-    return b"".join(incomplete)
+    return b"".join(incomplete_parts)
 
 
 def _parse_retry_after(text: str) -> Duration | None:
@@ -215,7 +215,7 @@ def _parse_date(date: str) -> Instant:
         return 0
 
 
-def _failed_answer(error: BaseException) -> HttpResponse:
+def _failed_response(error: BaseException) -> HttpResponse:
     """Return the HttpResponse (code 0) of a failed request: the error, and whether the server may have received it."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     message = str(error) or type(error).__name__

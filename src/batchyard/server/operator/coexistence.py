@@ -28,7 +28,7 @@ from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 CHECK_INTERVAL: Final = 5 * SECOND
 _WEBHOOK_CONFIGURATIONS_PATH: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 #: A manager that wrote within this time is assumed to be running.
-_RECENT: Final = 10 * MINUTE
+_RECENT_PERIOD: Final = 10 * MINUTE
 #: The number of objects of a kind that are checked. A running controller would have written all of them.
 _CHECKED_OBJECTS_MAX: Final = 50
 _BATCHYARD_LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
@@ -77,9 +77,9 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
         return conflict
     for group in groups:
         upstream = _UPSTREAMS.get(group)
-        signs = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
-        if upstream is not None and signs:
-            return _conflict(group, upstream.name, signs)
+        evidence = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
+        if upstream is not None and evidence:
+            return _conflict(group, upstream.name, evidence)
     return ""
 
 
@@ -99,7 +99,7 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
         if upstream is not None and event.key.kind in upstream.kinds:
             written_at = _last_written([event.obj], upstream.managers)
             previously_written_at = None if event.old is None else _last_written([event.old], upstream.managers)
-            if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT:
+            if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT_PERIOD:
                 return _conflict(group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"])
     return ""
 
@@ -108,8 +108,8 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
     """Return why these controller groups must not start, if the API server is a batchyard that runs them; else ''."""
     if await is_other_server(sender):
         return ""
-    report = await sender.ask(HttpRequest("GET", REPORT))
-    platform_groups = (decode_object(report.body).get("controllers") or ()) if report.code == 200 else ()
+    response = await sender.ask(HttpRequest("GET", REPORT))
+    platform_groups = (decode_object(response.body).get("controllers") or ()) if response.code == 200 else ()
     shared_groups = ",".join(group for group in groups if group in platform_groups)
     if not shared_groups:
         return ""
@@ -168,11 +168,11 @@ async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIte
     for kind in upstream.kinds:
         info = kind_info(kind)
         path = kind_path(info, info.storage_version)
-        answer = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
-        listed_leases = list_in_response(answer) or {}
-        written_at = _last_written(listed_leases.get("items") or (), upstream.managers)
-        now = answer.server_time or wall_clock()  # managedFields have the server's time
-        if written_at is not None and now - written_at < _RECENT:
+        response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
+        listed_objects = list_in_response(response) or {}
+        written_at = _last_written(listed_objects.get("items") or (), upstream.managers)
+        now = response.server_time or wall_clock()  # managedFields have the server's time
+        if written_at is not None and now - written_at < _RECENT_PERIOD:
             yield f"it wrote a {info.kind} {format_age(max(0, now - written_at))} ago"
 
 
@@ -183,14 +183,14 @@ def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str])
     ClusterQueues under other names.
     """
     exact_name, prefix = managers
-    times = [
+    write_times = [
         parse_time(entry["time"])
         for obj in objects
         for entry in obj["metadata"].get("managedFields") or ()
         if entry.get("time") and entry.get("manager") not in SHARED_MANAGERS
         if entry.get("manager") == exact_name or str(entry.get("manager")).startswith(prefix)
     ]
-    return max(times, default=None)
+    return max(write_times, default=None)
 
 
 # Reads Kueue's Configuration from the ConfigMap that Kueue's manager mounts.
@@ -233,13 +233,13 @@ async def read_kueue_configuration(
 ) -> ConfigurationResult:
     """Read Kueue's Configuration from the first of these ConfigMaps that exists, and return it with a message."""
     for config_map in config_maps:
-        answer = await send_with_retries(sender, HttpRequest("GET", config_map.path))
+        response = await send_with_retries(sender, HttpRequest("GET", config_map.path))
         name = f"ConfigMap {config_map.name} of {config_map.namespace}"
-        if answer.code == 200:
-            return _parse_config_map(name, (decode_object(answer.body).get("data") or {}).get(_CONFIG_KEY))
-        if answer.code != 404:
-            fault = f"Kueue's Configuration cannot be read: {failure_reason(answer)}"
-            return ConfigurationResult(None, fault, is_unreadable=True)
+        if response.code == 200:
+            return _parse_config_map(name, (decode_object(response.body).get("data") or {}).get(_CONFIG_KEY))
+        if response.code != 404:
+            message = f"Kueue's Configuration cannot be read: {failure_reason(response)}"
+            return ConfigurationResult(None, message, is_unreadable=True)
     return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
 
 

@@ -97,7 +97,7 @@ class OperatorPage:
         assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
         hub.join(stream)
         try:
-            return await self._follow(request, stream, token)
+            return await self._stream(request, stream, token)
         finally:
             hub.leave(stream)
             stream.end()
@@ -117,7 +117,7 @@ class OperatorPage:
         assert isinstance(answer, Response), "a request without watch returns a plain response"
         return answer
 
-    async def _follow(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
         """Stream the changes of a dashboard page's data to its user while the user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
@@ -140,10 +140,10 @@ class OperatorPage:
         return response
 
 
-def _web_response(answer: Response) -> web.Response:
-    body = answer.body if isinstance(answer.body, bytes) else _encode_body(answer.body)
-    headers = dict(answer.headers) | {"content-type": answer.content_type}
-    return web.Response(status=answer.code, body=body, headers=headers)
+def _web_response(response: Response) -> web.Response:
+    body = response.body if isinstance(response.body, bytes) else _encode_body(response.body)
+    headers = dict(response.headers) | {"content-type": response.content_type}
+    return web.Response(status=response.code, body=body, headers=headers)
 
 
 def _encode_body(body: object) -> bytes:
@@ -181,34 +181,34 @@ class HttpEndpoints:
             await self._runner.cleanup()
 
 
-def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
+def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) -> list[web.RouteDef]:
     """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what the process waits for; '' if ready."""
 
     async def handle_healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     async def handle_readyz(_request: web.Request) -> web.Response:
-        reason = waits_for()
+        reason = readiness_delay()
         return web.Response(status=503, text=f"waiting for {reason}") if reason else web.Response(text="ok")
 
     async def handle_metrics(request: web.Request) -> web.StreamResponse:
         """Respond with the metrics in parts, so that the controllers run in between."""
         try:
-            parts = exposition.parts(request.query.getall(GROUPS_PARAMETER, []))
+            exposition_parts = exposition.parts(request.query.getall(GROUPS_PARAMETER, []))
         except ValueError as error:
             return web.Response(status=400, text=str(error))
-        answer = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
-        await answer.prepare(request)
-        for part in parts:
-            await (answer.write(part.encode()) if part else _yield_to_loop())
-        await answer.write_eof()
-        return answer
+        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        await response.prepare(request)
+        for part in exposition_parts:
+            await (response.write(part.encode()) if part else _yield_to_loop())
+        await response.write_eof()
+        return response
 
     return [web.get("/healthz", handle_healthz), web.get("/readyz", handle_readyz), web.get("/metrics", handle_metrics)]
 
 
 async def _yield_to_loop() -> None:
     """Let the asyncio loop run one iteration."""
-    turn = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(turn.set_result, None)
-    await turn
+    next_iteration = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(next_iteration.set_result, None)
+    await next_iteration

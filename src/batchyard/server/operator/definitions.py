@@ -14,7 +14,7 @@ from batchyard.client.informer import Informer
 from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, kind_path
 from batchyard.server.clocks.wall import sleep_for
 
-_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_CRDS_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: API groups of Kubernetes itself have no dot or this suffix. They are never installed.
 _NATIVE_GROUP_SUFFIXES: Final = (".k8s.io",)
 _POLLS_MAX: Final = 50
@@ -45,8 +45,8 @@ def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
 async def _is_served(api_client: DefinitionsClient, info: ServedKind) -> bool:
     """Report whether the server serves the kind in any known version."""
     for version in info.versions:
-        answer = await api_client.ask(HttpRequest("GET", f"{kind_path(info, version)}?limit=1"))
-        if answer.code != 404:
+        response = await api_client.ask(HttpRequest("GET", f"{kind_path(info, version)}?limit=1"))
+        if response.code != 404:
             return True
     return False
 
@@ -54,12 +54,12 @@ async def _is_served(api_client: DefinitionsClient, info: ServedKind) -> bool:
 async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -> str:
     definition = definition_of(info)
     name = definition["metadata"]["name"]
-    answer = await api_client.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
-    if answer.code not in {201, _ALREADY_EXISTS}:
-        reason = decode_object(answer.body).get("message") or answer.trouble or answer.code
+    response = await api_client.ask(HttpRequest("POST", _CRDS_PATH, msgspec.json.encode(definition)))
+    if response.code not in {201, _ALREADY_EXISTS}:
+        reason = decode_object(response.body).get("message") or response.trouble or response.code
         return f"batchyard: CustomResourceDefinition {name} could not be installed: {reason}"
     for _ in range(_POLLS_MAX):
-        stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
+        stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_CRDS_PATH}/{name}"))).body)
         if is_true(stored_definition, ESTABLISHED):
             return f"batchyard: CustomResourceDefinition {name} installed, version {info.storage_version}"
         await sleep_for(_POLL_INTERVAL)

@@ -131,7 +131,7 @@ class OperatorProcess:
             for line in await install_definitions(self.http_transport, kinds_read(self._config.settings.controllers)):
                 self.report(line)
         if self._leadership is None:
-            self._lead()
+            self._start_leading()
         else:
             self.report("batchyard: waiting to lead; the leader is elected with a Lease")
             self._leadership.start()
@@ -157,11 +157,11 @@ class OperatorProcess:
         if terms is None:
             return None
         leadership = Leadership(LeaderElector(terms), self.timers, self._kernel_transport)
-        leadership.on_leading, leadership.on_lost = self._lead, self._stop_after_lost_lease
+        leadership.on_leading, leadership.on_lost = self._start_leading, self._stop_after_lost_lease
         leadership.on_trouble = lambda trouble: self.report(f"batchyard: {trouble}")
         return leadership
 
-    def _lead(self) -> None:
+    def _start_leading(self) -> None:
         self.leads = True
         self.report("batchyard: this replica leads; listing objects")
         self.client.start()
@@ -315,10 +315,10 @@ def operator_endpoints(
     operator: OperatorProcess, address: tuple[str, int], report: Callable[[str], None]
 ) -> HttpEndpoints:
     """Return the operator's HTTP server for health checks, metrics and the dashboard."""
-    program = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
-    exposition = Exposition([*program, *operator.server_metrics.sources()])
-    page = OperatorPage(operator.token_reviewer, lambda: operator.models)
-    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *page.routes()]
+    program_sources = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
+    exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
+    dashboard_page = OperatorPage(operator.token_reviewer, lambda: operator.models)
+    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_page.routes()]
     return HttpEndpoints(routes, address, report)
 
 
@@ -334,8 +334,8 @@ def _readiness_delay(operator: OperatorProcess) -> str:
 def _client_texts(operator: OperatorProcess) -> Iterator[str]:
     """Yield the metrics of leader election and of the operator's API client, as Prometheus text."""
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
-    answers = operator.client.outbox.response_counts
-    rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
+    counts_by_code = operator.client.outbox.response_counts
+    rows = (((str(code), method), counts_by_code[method, code]) for method, code in sorted(counts_by_code))
     yield gauge_text(metric("rest_client_requests_total"), rows)
     informers = operator.client.informers.items()
     yield gauge_text(metric("batchyard_lists_total"), (((kind,), informer.lists) for kind, informer in informers))

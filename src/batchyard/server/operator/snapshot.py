@@ -72,10 +72,11 @@ PageHandler = Callable[[str, Sequence[Obj]], None]
 
 async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: PageHandler) -> SnapshotResult:
     """List the objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
-    answer = await _request_status_document(sender)
-    status_document = transport.decode_object(answer.body) if answer.code == 200 else {}
+    response = await _request_status_document(sender)
+    status_document = transport.decode_object(response.body) if response.code == 200 else {}
     result = SnapshotResult(
-        at=int(status_document.get("instant") or answer.server_time), configuration=status_document.get("configuration")
+        at=int(status_document.get("instant") or response.server_time),
+        configuration=status_document.get("configuration"),
     )
     for kind in kinds:
         await _read_kind(sender, kind_info(kind), on_page, result)
@@ -85,10 +86,10 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
 async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
     """Request the status document, which only batchyard serves. Raises SnapshotError if the server is unreachable."""
     request = transport.HttpRequest("GET", REPORT)
-    answer = await sender.ask(request)
-    if not answer.code:
-        raise SnapshotError(transport.failure_reason(answer))
-    return answer if answer.code not in _RETRIED_CODES else await send_with_retries(sender, request)
+    response = await sender.ask(request)
+    if not response.code:
+        raise SnapshotError(transport.failure_reason(response))
+    return response if response.code not in _RETRIED_CODES else await send_with_retries(sender, request)
 
 
 async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
@@ -98,21 +99,21 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
         path, exact_query = transport.kind_path(info, version), ""
         if result.revision:
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
-        answer = await _fetch_page(sender, path, exact_query)
-        if exact_query and answer.code in _INEXACT_CODES:
+        response = await _fetch_page(sender, path, exact_query)
+        if exact_query and response.code in _INEXACT_CODES:
             result.loose.append(info.constant)
-            answer = await _fetch_page(sender, path, "")
-        if answer.code == 200:
-            await _take_pages(sender, (info, version), answer, on_page, result)
+            response = await _fetch_page(sender, path, "")
+        if response.code == 200:
+            await _take_pages(sender, (info, version), response, on_page, result)
             return
-        if answer.code == _FORBIDDEN:
+        if response.code == _FORBIDDEN:
             result.forbidden.append(info.constant)
-            result.refusal = result.refusal or transport.failure_reason(answer)
+            result.refusal = result.refusal or transport.failure_reason(response)
             return
-        if _is_unconverted(answer):
-            unconverted_response = answer
-        elif answer.code != _NOT_FOUND:
-            raise SnapshotError(transport.failure_reason(answer))
+        if _is_unconverted(response):
+            unconverted_response = response
+        elif response.code != _NOT_FOUND:
+            raise SnapshotError(transport.failure_reason(response))
     if unconverted_response is not None:
         raise SnapshotError(transport.failure_reason(unconverted_response))
     result.unserved.append(info.constant)
@@ -121,7 +122,7 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
 async def _take_pages(
     sender: RequestSender,
     kind_and_version: tuple[ServedKind, str],
-    answer: transport.HttpResponse,
+    response: transport.HttpResponse,
     on_page: PageHandler,
     result: SnapshotResult,
 ) -> None:
@@ -129,9 +130,9 @@ async def _take_pages(
     info, version = kind_and_version
     path = transport.kind_path(info, version)
     while True:
-        page = transport.list_in_response(answer)
+        page = transport.list_in_response(response)
         if page is None:
-            raise SnapshotError(transport.failure_reason(answer))
+            raise SnapshotError(transport.failure_reason(response))
         result.revision = result.revision or transport.revision_of(page)
         items: Sequence[Mapping[str, Any]] = page.get("items") or ()
         result.counts[info.constant] = result.counts.get(info.constant, 0) + len(items)
@@ -139,10 +140,10 @@ async def _take_pages(
         token = _continue_token(page)
         if not token:
             return
-        answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
-        if answer.code == _GONE and (token := _continue_token(transport.decode_object(answer.body))):
+        response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
+        if response.code == _GONE and (token := _continue_token(transport.decode_object(response.body))):
             result.loose.append(info.constant)
-            answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
+            response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
 
 
 def _continue_token(page: Mapping[str, Any]) -> str:
@@ -157,15 +158,15 @@ async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport
 
 async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpResponse:
     """Send a request and return the response. Retry with exponential backoff if the server is overloaded."""
-    answer = await sender.ask(request)
+    response = await sender.ask(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):
-        if answer.code not in _RETRIED_CODES or _is_unconverted(answer):
+        if response.code not in _RETRIED_CODES or _is_unconverted(response):
             break
-        await sleep_for(min(answer.retry_after or (SECOND << attempt) // 8, _RETRY_DELAY_MAX))
-        answer = await sender.ask(request)
-    return answer
+        await sleep_for(min(response.retry_after or (SECOND << attempt) // 8, _RETRY_DELAY_MAX))
+        response = await sender.ask(request)
+    return response
 
 
-def _is_unconverted(answer: transport.HttpResponse) -> bool:
+def _is_unconverted(response: transport.HttpResponse) -> bool:
     """Report whether a list failed because the conversion webhook of its API version is unavailable."""
-    return answer.code == 500 and "conversion webhook" in transport.failure_reason(answer)
+    return response.code == 500 and "conversion webhook" in transport.failure_reason(response)

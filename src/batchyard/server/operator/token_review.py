@@ -47,15 +47,15 @@ class TokenReviewer:
 
     async def user_of(self, token: str) -> UserInfo | None:
         """Return the user that a bearer token authenticates; None if the token is invalid."""
-        digest = hashlib.sha256(token.encode()).digest()
-        reviewed_at, user = self._users.get(digest, (-CACHE_LIFETIME, None))
+        token_digest = hashlib.sha256(token.encode()).digest()
+        reviewed_at, user = self._users.get(token_digest, (-CACHE_LIFETIME, None))
         if self._now() - reviewed_at < CACHE_LIFETIME:
             return user
-        status = await self._review(_TOKEN_REVIEWS_PATH, "TokenReview", {"token": token})
+        status = await self._send_review(_TOKEN_REVIEWS_PATH, "TokenReview", {"token": token})
         user = _user_info(status.get("user") or {}) if status.get("authenticated") is True else None
         if len(self._users) >= CACHE_SIZE_MAX:
             self._users.clear()
-        self._users[digest] = self._now(), user
+        self._users[token_digest] = self._now(), user
         return user
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
@@ -76,7 +76,7 @@ class TokenReviewer:
         resource_attributes = {"verb": "list", "group": group, "resource": plural, "namespace": namespace}
         subject = {"user": user.name, "groups": list(user.groups), "uid": user.uid, "extra": dict(user.extra)}
         async with self._review_slots:
-            status = await self._review(
+            status = await self._send_review(
                 _ACCESS_REVIEWS_PATH, "SubjectAccessReview", {**subject, "resourceAttributes": resource_attributes}
             )
         _, previously_allowed = self._permissions.get(question, (0, False))
@@ -86,12 +86,12 @@ class TokenReviewer:
         self._permissions[question] = self._now(), is_allowed
         return is_allowed is not previously_allowed
 
-    async def _review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    async def _send_review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Send a review to the API server; return its status, or an empty status, which allows nothing, on errors."""
         group = path.removeprefix("/apis/").rpartition("/")[0]
         body = _encode({"apiVersion": group, "kind": kind, "spec": spec})
-        answer = await self._transport.ask(HttpRequest("POST", path, body))
-        status: dict[str, Any] = decode_object(answer.body).get("status") or {} if answer.code in (200, 201) else {}
+        response = await self._transport.ask(HttpRequest("POST", path, body))
+        status: dict[str, Any] = decode_object(response.body).get("status") or {} if response.code in (200, 201) else {}
         return status
 
 

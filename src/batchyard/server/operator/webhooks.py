@@ -111,15 +111,15 @@ def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
 def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
     """Return the state after the next step of certificate rotation; the same object if no step is due."""
     if not _can_serve(state.served, now, terms):
-        pair, authority = _create_generation(now, terms)
-        return CertificateGenerations(pair, CertificatePair(), authority + _without_expired(state.authorities, now))
+        new_pair, new_ca = _create_generation(now, terms)
+        return CertificateGenerations(new_pair, CertificatePair(), new_ca + _without_expired(state.authorities, now))
     if state.next_pair.certificate:
         if now < _created_at(state.next_pair) + terms.overlap:
             return state
         return CertificateGenerations(state.next_pair, CertificatePair(), state.authorities)
     if now >= _expires_at(state.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
-        pair, authority = _create_generation(now, terms)
-        return CertificateGenerations(state.served, pair, authority + state.authorities)
+        new_pair, new_ca = _create_generation(now, terms)
+        return CertificateGenerations(state.served, new_pair, new_ca + state.authorities)
     authorities = _without_expired(state.authorities, now)
     return (
         state
@@ -205,8 +205,8 @@ def _without_expired(bundle: bytes, now: Instant) -> bytes:
 #: The maximum interval between checks of the Secret, and the minimum number of checks within an overlap.
 _CHECK_INTERVAL: Final = MINUTE
 _CHECKS_IN_OVERLAP: Final = 6
-_REGISTRATIONS: Final = "/apis/admissionregistration.k8s.io/v1"
-_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_REGISTRATIONS_PATH: Final = "/apis/admissionregistration.k8s.io/v1"
+_CRDS_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -243,7 +243,7 @@ class CertificateKeeper:
     @contextlib.asynccontextmanager
     async def rotate_certificates(self) -> AsyncIterator[None]:
         """Check the webhook certificates, then rotate them in the background within the `async with` block."""
-        await self._check()
+        await self._check_certificates()
         task = asyncio.create_task(self._check_periodically())
         try:
             yield
@@ -263,13 +263,13 @@ class CertificateKeeper:
             wait = self.check_interval if self.is_ready else min(self.check_interval, SECOND)
             asyncio.get_running_loop().call_later(wait / SECOND, timeout.set)
             await timeout.wait()
-            await self._check()
+            await self._check_certificates()
 
-    async def _check(self) -> None:
+    async def _check_certificates(self) -> None:
         generations = await self._perform_rotation()
         if generations is None:
             return
-        injection_results = [await self._inject(path, generations.authorities) for path in self._target_paths()]
+        injection_results = [await self._inject_bundle(path, generations.authorities) for path in self._target_paths()]
         if generations.served != self._served:
             with _memory_file(generations.served.certificate + generations.served.key) as path:
                 self.context.load_cert_chain(path)
@@ -283,13 +283,13 @@ class CertificateKeeper:
         """Perform the next step of rotation in the certificates' Secret; return the new state, or None on errors."""
         targets = self._targets
         secrets_path = f"/api/v1/namespaces/{targets.namespace}/secrets"
-        answer = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
-        if answer.code not in {200, 404}:
-            self._report_error(answer)
+        response = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
+        if response.code not in {200, 404}:
+            self._report_error(response)
             return None
-        secret = transport.decode_object(answer.body) if answer.code == 200 else {}
+        secret = transport.decode_object(response.body) if response.code == 200 else {}
         current_generations = parse_generations(secret.get("data") or {})
-        new_generations = next_generations(current_generations, answer.server_time or wall_clock(), targets.terms)
+        new_generations = next_generations(current_generations, response.server_time or wall_clock(), targets.terms)
         if new_generations is current_generations:
             return current_generations
         body = _encode(_secret_object(secret, targets, new_generations))
@@ -298,22 +298,22 @@ class CertificateKeeper:
             if secret
             else transport.HttpRequest("POST", secrets_path, body)
         )
-        answer = await self._transport.ask(request)
-        if answer.code in {200, 201}:
+        response = await self._transport.ask(request)
+        if response.code in {200, 201}:
             return new_generations
-        if answer.code == 409:
+        if response.code == 409:
             return await self._perform_rotation()
-        self._report_error(answer)
+        self._report_error(response)
         return None
 
     def _target_paths(self) -> Iterator[str]:
         name = self._targets.service
-        yield f"{_REGISTRATIONS}/mutatingwebhookconfigurations/{name}"
-        yield f"{_REGISTRATIONS}/validatingwebhookconfigurations/{name}"
+        yield f"{_REGISTRATIONS_PATH}/mutatingwebhookconfigurations/{name}"
+        yield f"{_REGISTRATIONS_PATH}/validatingwebhookconfigurations/{name}"
         for definition in self._targets.definitions:
-            yield f"{_DEFINITIONS}/{definition}"
+            yield f"{_CRDS_PATH}/{definition}"
 
-    async def _inject(self, path: str, authorities: bytes) -> bool:
+    async def _inject_bundle(self, path: str, authorities: bytes) -> bool:
         """Write the CA bundle into the object at this URL path, if the object exists. Return False if that fails."""
         answer = await self._transport.ask(transport.HttpRequest("GET", path))
         if answer.code == 404:
@@ -328,40 +328,40 @@ class CertificateKeeper:
             return True
         answer = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
         if answer.code == 409:  # another replica updated it first: read it again
-            return await self._inject(path, authorities)
+            return await self._inject_bundle(path, authorities)
         if answer.code != 200:
             self._report_error(answer)
         return answer.code == 200
 
-    def _report_error(self, answer: transport.HttpResponse) -> None:
-        error = transport.failure_reason(answer)
+    def _report_error(self, response: transport.HttpResponse) -> None:
+        error = transport.failure_reason(response)
         if error not in self._reported_errors:
             self._reported_errors[error] = None
             self._report(f"batchyard: webhook certificates cannot be checked or published: {error}")
 
 
-def with_ca_bundle(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
+def with_ca_bundle(obj: Mapping[str, Any], ca_bundle: str, service: Mapping[str, str]) -> Obj:
     """Return a webhook configuration or a CRD with this CA bundle in the webhooks that call this Service.
 
     Webhooks of another Service keep their bundle, because they belong to another program such as Kueue.
     """
     if "webhooks" in obj:
-        hooks = [{**h, "clientConfig": _set_ca_bundle(h["clientConfig"], bundle, service)} for h in obj["webhooks"]]
+        hooks = [{**h, "clientConfig": _set_ca_bundle(h["clientConfig"], ca_bundle, service)} for h in obj["webhooks"]]
         return {**obj, "webhooks": hooks}
     old_conversion = obj.get("spec", {}).get("conversion") or {}
     if old_conversion.get("strategy") != "Webhook":
         return obj  # it has no conversion webhook
     webhook = old_conversion["webhook"]
-    client = _set_ca_bundle(webhook["clientConfig"], bundle, service)
-    conversion = {**old_conversion, "webhook": {**webhook, "clientConfig": client}}
+    client_config = _set_ca_bundle(webhook["clientConfig"], ca_bundle, service)
+    conversion = {**old_conversion, "webhook": {**webhook, "clientConfig": client_config}}
     return {**obj, "spec": {**obj["spec"], "conversion": conversion}}
 
 
-def _set_ca_bundle(client_config: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
+def _set_ca_bundle(client_config: Mapping[str, Any], ca_bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
     """Return a webhook's `clientConfig`, with this CA bundle if it refers to this Service."""
     service_reference = client_config.get("service") or {}
     is_own_service = all(service_reference.get(field) == value for field, value in service.items())
-    return {**client_config, "caBundle": bundle} if is_own_service else client_config
+    return {**client_config, "caBundle": ca_bundle} if is_own_service else client_config
 
 
 def _secret_object(secret: Mapping[str, Any], targets: CertificateTargets, generations: CertificateGenerations) -> Obj:
@@ -466,9 +466,9 @@ class Webhooks:
             await self._runner.cleanup()
             await self._keeper_context.__aexit__(None, None, None)
 
-    def _count_requests(self, path: str, answer: WebhookHandler) -> WebhookHandler:
+    def _count_requests(self, path: str, handler: WebhookHandler) -> WebhookHandler:
         async def counting_handler(request: web.Request) -> web.Response:
-            return await self._metrics.count_response(path, answer(request), lambda response: response.status)
+            return await self._metrics.count_response(path, handler(request), lambda response: response.status)
 
         return counting_handler
 
@@ -495,21 +495,21 @@ class Webhooks:
             return web.Response(status=500, text=f"looking up a referenced object failed: {failed}")
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
-    async def _look_up(self, question: ObjectQuery) -> Sequence[Obj]:
+    async def _look_up(self, object_query: ObjectQuery) -> Sequence[Obj]:
         """List the objects that an admission review asks for; a list is used since the operator may always list."""
-        kind = scheme.POD if question.owner else question.key.kind
+        kind = scheme.POD if object_query.owner else object_query.key.kind
         info = kind_info(kind)
-        selector = f"fieldSelector=metadata.name={question.key.name}"
-        if question.owner:
-            selector = f"labelSelector={well_known.CONTROLLER_UID}={question.owner}"
-        path = transport.object_path(info, info.storage_version, question.key.namespace)
+        selector = f"fieldSelector=metadata.name={object_query.key.name}"
+        if object_query.owner:
+            selector = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner}"
+        path = transport.object_path(info, info.storage_version, object_query.key.namespace)
         request = transport.HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
-        answer = await self._transport.ask_with_retries(request)
-        if answer.code == 404:  # the kind is not served
+        response = await self._transport.ask_with_retries(request)
+        if response.code == 404:  # the kind is not served
             return []
-        if answer.code != 200:
-            raise LookupFailed(transport.failure_reason(answer))
-        items = transport.decode_object(answer.body).get("items") or ()
+        if response.code != 200:
+            raise LookupFailed(transport.failure_reason(response))
+        items = transport.decode_object(response.body).get("items") or ()
         return [transport.to_storage_version(info, info.storage_version, item) for item in items]
 
 

@@ -126,8 +126,8 @@ class SigningKey:
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message; return the ECDSA signature as r and s, concatenated (RFC 7518, section 3.4)."""
-        numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
-        return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in numbers)
+        r_and_s = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
+        return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in r_and_s)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
         """Report whether a signature of a message was made with this key."""
@@ -163,8 +163,8 @@ def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCe
 
 
 def _subject_name(user: str, groups: Sequence[str] = ()) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+    name_attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*name_attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
 
 
 def _general_name(address: str) -> x509.GeneralName:
@@ -179,14 +179,14 @@ def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def _load_key(path: Path, alternative: str) -> ec.EllipticCurvePrivateKey:
+def _load_key(path: Path, other_remedy: str) -> ec.EllipticCurvePrivateKey:
     """Load a private key from a file. Raises CredentialsError if it is not a P-256 private key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CredentialsError(f"{path} is damaged; {_REMEDY}, {alternative}")
+        raise CredentialsError(f"{path} is damaged; {_REMEDY}, {other_remedy}")
     return key
 
 

@@ -80,11 +80,11 @@ def remove_state(folder: Path) -> None:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file atomically, with permissions for its owner only."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(mode=0o600)
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    temporary_path = path.with_name(f".{path.name}.new")
+    temporary_path.unlink(missing_ok=True)
+    temporary_path.touch(mode=0o600)
+    temporary_path.write_bytes(content)
+    temporary_path.replace(path)
 
 
 def running_process_in(folder: Path) -> PlatformProcess | None:

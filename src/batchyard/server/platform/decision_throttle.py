@@ -92,8 +92,8 @@ class DecisionThrottle:
 
     def _pause_after_last(self) -> Duration:
         """Return the required pause after the last scheduling cycle, given the current load of the thread."""
-        factor, maximum = (_BUSY_PAUSE_FACTOR, BUSY_PAUSE_MAX) if self._is_busy else (_PAUSE_FACTOR, PAUSE_MAX)
-        return min(factor * self._last_duration, maximum)
+        pause_factor, pause_max = (_BUSY_PAUSE_FACTOR, BUSY_PAUSE_MAX) if self._is_busy else (_PAUSE_FACTOR, PAUSE_MAX)
+        return min(pause_factor * self._last_duration, pause_max)
 
     def _measure_load(self, now: Instant) -> None:
         """Measure whether the thread is busy, at most once in each _MEASUREMENT_INTERVAL."""

@@ -75,7 +75,7 @@ LARGE_BATCH: Final = 256
 #: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
 UNDURABLE_CHANGES_MAX: Final = 2048
 #: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
-CALLBACK_TURNS: Final = 3
+CALLBACK_ITERATIONS: Final = 3
 
 _TransactionResult: TypeAlias = tuple[int, float]
 """The result of a transaction: the size of its objects in bytes, and its duration in seconds."""
@@ -104,8 +104,8 @@ class GroupCommit:
         self._loop = loop
         self._writer = BackgroundThread(loop)
         self._on_failure = on_failure
-        self._collected: list[WatchEvent] = []
-        self._callers: deque[tuple[int, DurableCallback]] = deque()
+        self._collected_changes: list[WatchEvent] = []
+        self._waiting_callers: deque[tuple[int, DurableCallback]] = deque()
         self._watches: dict[DurableWatch, None] = {}
         #: The number of transactions that the writer thread has not completed, and whether a batch is scheduled.
         self._transactions_in_progress = 0
@@ -117,7 +117,7 @@ class GroupCommit:
         self._all_written: asyncio.Future[None] | None = None
         self._is_ending = False
         #: The bytes of objects that each transaction in the history wrote, with its last revision, and their sum.
-        self._sizes: deque[tuple[int, int]] = deque()
+        self._transaction_sizes: deque[tuple[int, int]] = deque()
         self._history_size = 0
         #: Called with the duration of each transaction in seconds.
         self.on_commit: Callable[[float], None] = _ignore_commit
@@ -150,7 +150,7 @@ class GroupCommit:
         if revision <= self.durable or self.failure is not None:
             on_durable(None if revision <= self.durable else self.failure)
         else:
-            self._callers.append((revision, on_durable))
+            self._waiting_callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
         """Report whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
@@ -164,7 +164,7 @@ class GroupCommit:
 
     async def close(self) -> None:
         """Write the remaining changes to the journal, then stop the writer thread."""
-        while self._collected or self._transactions_in_progress:
+        while self._collected_changes or self._transactions_in_progress:
             if self._all_written is None or self._all_written.done():
                 self._all_written = self._loop.create_future()
             await asyncio.shield(self._all_written)
@@ -173,24 +173,24 @@ class GroupCommit:
     def _collect(self, change: WatchEvent) -> None:
         if self.failure is not None:
             return
-        self._collected.append(change)
-        if len(self._collected) >= LARGE_BATCH:
+        self._collected_changes.append(change)
+        if len(self._collected_changes) >= LARGE_BATCH:
             self._start_transaction()
         elif not self._transactions_in_progress and not self._is_batch_scheduled:
             self._is_batch_scheduled = True
             self._loop.call_soon(self._write_batch_after, 0)
 
-    def _write_batch_after(self, turns: int) -> None:
+    def _write_batch_after(self, iterations: int) -> None:
         """Write the collected changes after `turns` loop iterations, unless a transaction is in progress by then."""
-        if turns:
-            self._loop.call_soon(self._write_batch_after, turns - 1)
+        if iterations:
+            self._loop.call_soon(self._write_batch_after, iterations - 1)
             return
         self._is_batch_scheduled = False
-        if self._collected and not self._transactions_in_progress:
+        if self._collected_changes and not self._transactions_in_progress:
             self._start_transaction()
 
     def _start_transaction(self) -> None:
-        changes, self._collected = self._collected, []
+        changes, self._collected_changes = self._collected_changes, []
         self._transactions_in_progress += 1
         self._writer.do(partial(self._append, changes), partial(self._process_result, changes))
 
@@ -210,8 +210,8 @@ class GroupCommit:
         self.durable = changes[-1].revision
         self._record_size(size)
         self._feed_watches(changes)
-        while self._callers and self._callers[0][0] <= self.durable:
-            self._callers.popleft()[1](None)
+        while self._waiting_callers and self._waiting_callers[0][0] <= self.durable:
+            self._waiting_callers.popleft()[1](None)
         if self.durable - self._compaction_floor > 2 * HISTORY_REVISIONS:
             self._compact(self.durable - HISTORY_REVISIONS)
         if self._history_size > 2 * HISTORY_BYTES:
@@ -221,10 +221,10 @@ class GroupCommit:
         """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
         if self._transactions_in_progress:
             return
-        if self._collected:
+        if self._collected_changes:
             if not self._is_batch_scheduled:
                 self._is_batch_scheduled = True
-                self._loop.call_soon(self._write_batch_after, CALLBACK_TURNS)
+                self._loop.call_soon(self._write_batch_after, CALLBACK_ITERATIONS)
         elif self._all_written is not None and not self._all_written.done():
             self._all_written.set_result(None)
 
@@ -236,16 +236,16 @@ class GroupCommit:
 
     def _record_size(self, size: int) -> None:
         """Record the size of a transaction in bytes, and drop the sizes of those whose revisions were compacted."""
-        self._sizes.append((self.durable, size))
+        self._transaction_sizes.append((self.durable, size))
         self._history_size += size
-        while self._sizes[0][0] <= self.durable - 2 * HISTORY_REVISIONS:
-            self._history_size -= self._sizes.popleft()[1]
+        while self._transaction_sizes[0][0] <= self.durable - 2 * HISTORY_REVISIONS:
+            self._history_size -= self._transaction_sizes.popleft()[1]
 
     def _shorten_history(self) -> None:
         """Compact the journal and the store's history of changes, so that HISTORY_BYTES bytes of objects remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
-            revision, size = self._sizes.popleft()
+            revision, size = self._transaction_sizes.popleft()
             self._history_size -= size
         self._store.forget_changes(revision)
         self._compact(revision)
@@ -268,9 +268,9 @@ class GroupCommit:
             if isinstance(error, JournalError)
             else JournalError(f"unexpected exception in a write of the journal: {error!r}")
         )
-        self._collected.clear()
-        while self._callers:
-            self._callers.popleft()[1](self.failure)
+        self._collected_changes.clear()
+        while self._waiting_callers:
+            self._waiting_callers.popleft()[1](self.failure)
         self._on_failure()
 
     # --- on the writer thread ---

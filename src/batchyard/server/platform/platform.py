@@ -126,27 +126,29 @@ class ProvidedObjects:
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
-                self._schedule(partial(self._define, name))
+                self._schedule(partial(self._create_crd, name))
             else:  # staggered, so that requests are served in between
-                self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER + index * SECOND, partial(self._refresh, name))
+                self._kernel.call_at(
+                    self._kernel.now() + _REFRESH_AFTER + index * SECOND, partial(self._update_crd, name)
+                )
 
     def observe(self, event: WatchEvent) -> None:
         """After a change of a CustomResourceDefinition or an APIService, schedule a repair of the provided objects."""
         if event.key.kind == DEFINITION:
             self._synchronize_soon()
             if event.type is EventType.DELETED and event.key.name in self._kinds:
-                self._schedule(partial(self._define, event.key.name))
+                self._schedule(partial(self._create_crd, event.key.name))
         elif event.key.kind == API_SERVICE and not _is_update(event):
             self._synchronize_soon()
 
-    def _define(self, name: str) -> None:
+    def _create_crd(self, name: str) -> None:
         """Create the provided CustomResourceDefinition with this name as established, unless it exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
         self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
 
-    def _refresh(self, name: str) -> None:
+    def _update_crd(self, name: str) -> None:
         """Update the spec of a stored CustomResourceDefinition, if an earlier release of batchyard created it."""
         stored_definition = self._client.get(Key(DEFINITION, "", name))
         if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
@@ -168,7 +170,7 @@ class ProvidedObjects:
             service["metadata"]["name"]: service for service in provided_services(self._served_resources(), now)
         }
         stored_services = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
-        for write in _differences(services, stored_services, now):
+        for write in _service_writes(services, stored_services, now):
             self._write(write)
 
     def _schedule(self, work: Callable[[], None]) -> None:
@@ -185,7 +187,7 @@ def provided_role(role: Obj) -> Obj:
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
 
 
-def _differences(services: Mapping[str, Obj], stored_services: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
+def _service_writes(services: Mapping[str, Obj], stored_services: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
     for name, service in services.items():
         if name not in stored_services:
             yield Create(service)
@@ -288,9 +290,9 @@ class EmbeddedPlatform:
         #: Called when the journal can no longer be written.
         self.on_failure: Callable[[], None] = _ignore_failure
         self._commit = GroupCommit(self._store, self._journal, loop, self._process_failure)
-        self._kernel.is_held = self._commit.is_behind
-        report = StatusReport(self._store, options, wall_clock(), speed)
-        self._metrics = EmbeddedMetrics(report, self._kernel, speed)
+        self._kernel.must_pause = self._commit.is_behind
+        status_report = StatusReport(self._store, options, wall_clock(), speed)
+        self._metrics = EmbeddedMetrics(status_report, self._kernel, speed)
         self._commit.on_commit = self._metrics.observe_commit
         stored_clusters = self._store.list(CLUSTER)
         has_nodes = bool(stored_clusters) or cluster is not None
@@ -322,15 +324,15 @@ class EmbeddedPlatform:
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
         audit = _combine_auditors(self._metrics.requests.note, audit)
         self._server, security = self._create_server(built_in, tokens, audit)
-        self._server.add_document(REPORT, lambda: self._status_document(report))
+        self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
         self._serve_page(security, timers, speed)
         self._start_clock(timers, speed)
         self._replay_stored_objects(cluster)
 
-    def _export_spans(self, receiver: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
+    def _export_spans(self, collector_url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
         """Start to send trace spans of Workloads to the collector at this URL; add the metrics of this export."""
-        spans = _span_export(receiver, loop)
+        spans = _span_export(collector_url, loop)
         self._client.subscribe(WorkloadTracer(self._kernel.now, spans.emit).observe)
         self._metrics.server_metrics.also.append(spans.texts)
         return spans
@@ -379,13 +381,13 @@ class EmbeddedPlatform:
         index, clock = self.platform.index, self._kernel.clock
         self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
-        pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
+        views = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
         self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
-        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).respond)
+        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
 
-    def _status_document(self, report: StatusReport) -> Mapping[str, Any]:
+    def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:
         node_status = None if self._local is None else self._local.status()
-        return report.document(wall=wall_clock(), clock=self._kernel.clock(), node_status=node_status)
+        return status_report.document(wall=wall_clock(), clock=self._kernel.clock(), node_status=node_status)
 
     def _start_clock(self, timers: LoopTimers, speed: float) -> None:
         """Follow the machine's clock. If time is accelerated, let HTTP requests control the clock instead."""

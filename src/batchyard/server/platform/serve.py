@@ -231,8 +231,8 @@ async def _serve_requests(
     dispatcher, connections, end_event = platform.create_dispatcher(watchdog), Connections(), asyncio.Event()
     _shut_down_on_signal(end_event, platform)
     loop = asyncio.get_running_loop()
-    turns = ResponseTurns(loop)
-    connect = partial(HttpProtocol, dispatcher, connections, turns, is_secure=sockets.context is not None)
+    response_turns = ResponseTurns(loop)
+    connect = partial(HttpProtocol, dispatcher, connections, response_turns, is_secure=sockets.context is not None)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     for listener in sockets.listeners:

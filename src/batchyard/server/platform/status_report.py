@@ -150,16 +150,16 @@ class EmbeddedMetrics:
         ]
         exposition, loop = Exposition(sources), asyncio.get_running_loop()
 
-        def answer(request: ApiRequest) -> AnyResponse:
+        def serve_metrics(request: ApiRequest) -> AnyResponse:
             try:
-                parts = exposition.parts(selected_groups(request.query, request.query_items))
+                exposition_parts = exposition.parts(selected_groups(request.query, request.query_items))
             except ValueError as error:
                 raise bad_request(str(error)) from error
             if request.method == "HEAD":
                 return Response(200, "", content_type=CONTENT_TYPE)
-            return Scrape(parts, loop.call_soon)
+            return Scrape(exposition_parts, loop.call_soon)
 
-        server.add_handler(METRICS_PATH, answer)
+        server.add_handler(METRICS_PATH, serve_metrics)
 
     def observe_commit(self, seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""

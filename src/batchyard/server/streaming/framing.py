@@ -17,7 +17,7 @@ from batchyard.server.streaming.upgraded_connection import UpgradedTransport
 
 _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY = 1, 2, 3, 6, 7
 _CONTROL_FLAG: Final = 0x80000000
-_VERSION: Final = 3
+_SPDY_VERSION: Final = 3
 _FIN_FLAG: Final = 1
 _ID: Final = 0x7FFFFFFF
 #: Maximum bytes of a control frame, maximum bytes of its decompressed headers, and maximum number of headers.
@@ -104,19 +104,19 @@ class SpdyFrames:
             if len(self._buffer) < 8:
                 return
             first_word, second_word = struct.unpack_from(">II", self._buffer)
-            flags, length = second_word >> 24, second_word & 0xFFFFFF
+            flags, frame_length = second_word >> 24, second_word & 0xFFFFFF
             if not first_word & _CONTROL_FLAG:
                 del self._buffer[:8]
-                self._stream, self._remaining_bytes, self._is_last = first_word, length, bool(flags & _FIN_FLAG)
-                if not length:
+                self._stream, self._remaining_bytes, self._is_last = first_word, frame_length, bool(flags & _FIN_FLAG)
+                if not frame_length:
                     yield SpdyData(first_word, b"", self._is_last)
                 continue
-            if (first_word & _ID) >> 16 != _VERSION or length > CONTROL_MAX:
+            if (first_word & _ID) >> 16 != _SPDY_VERSION or frame_length > CONTROL_MAX:
                 raise SpdyError
-            if len(self._buffer) < 8 + length:
+            if len(self._buffer) < 8 + frame_length:
                 return
-            body = bytes(self._buffer[8 : 8 + length])
-            del self._buffer[: 8 + length]
+            body = bytes(self._buffer[8 : 8 + frame_length])
+            del self._buffer[: 8 + frame_length]
             event = self._parse_control_frame(first_word & 0xFFFF, flags, body)
             if event is not None:
                 yield event
@@ -183,18 +183,18 @@ def encode_go_away() -> bytes:
 
 def compression_dictionary() -> bytes:
     """Return the dictionary that SPDY/3 defines for the compression of headers."""
-    words = (word.replace("_", " ").encode() for word in _DICTIONARY_WORDS.split())
-    return b"".join(struct.pack(">I", len(word)) + word for word in words) + _DICTIONARY_TEXT.encode()
+    dictionary_words = (word.replace("_", " ").encode() for word in _DICTIONARY_WORDS.split())
+    return b"".join(struct.pack(">I", len(word)) + word for word in dictionary_words) + _DICTIONARY_TEXT.encode()
 
 
 def _control_frame(frame_type: int, body: bytes) -> bytes:
-    return struct.pack(">II", _CONTROL_FLAG | _VERSION << 16 | frame_type, len(body)) + body
+    return struct.pack(">II", _CONTROL_FLAG | _SPDY_VERSION << 16 | frame_type, len(body)) + body
 
 
 def _length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
     """Return the bytes after a length prefix at this offset, and the offset after them. Raises SpdyError."""
-    (length,) = struct.unpack_from(">I", content, offset)
-    end = offset + 4 + length
+    (content_length,) = struct.unpack_from(">I", content, offset)
+    end = offset + 4 + content_length
     if end > len(content):
         raise SpdyError
     return content[offset + 4 : end], end
@@ -205,7 +205,7 @@ def _length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
 
 #: The GUID that RFC 6455 appends to the key of a handshake.
 _HANDSHAKE_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
+_DATA_OPCODES: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
 
 
 class MessageHandler(Protocol):
@@ -299,7 +299,7 @@ class WebSocket:
             return
         elif frame.opcode is Opcode.PING:
             self._answer_ping(_payload_bytes(frame))
-        elif frame.opcode in _DATA and self._handler is not None:
+        elif frame.opcode in _DATA_OPCODES and self._handler is not None:
             is_first, self._is_message_complete = self._is_message_complete, frame.message_finished
             self._handler.process_part(_payload_bytes(frame), is_first=is_first)
 

@@ -128,7 +128,7 @@ def _parse_size(text: bytes) -> tuple[int, int] | None:
     return document.get("Width", 0), document.get("Height", 0)
 
 
-_ERROR: Final = "error"
+_ERROR_STREAM: Final = "error"
 _EXEC_SPDY_RESIZE: Final = "resize"
 
 
@@ -152,7 +152,7 @@ class ExecSpdy:
             _EXEC_SPDY_RESIZE: requested_streams.tty,
         }
         #: The streams that the client must open before the command starts.
-        self._missing_streams = {_ERROR, *(name for name, is_wanted in is_stream_wanted.items() if is_wanted)}
+        self._missing_streams = {_ERROR_STREAM, *(name for name, is_wanted in is_stream_wanted.items() if is_wanted)}
 
     # --- callbacks of the connection ---
 
@@ -200,7 +200,7 @@ class ExecSpdy:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
         status = msgspec.json.encode(self._command.status(session_end))
-        self._connection.send(framing.encode_data(self._streams[_ERROR], status))
+        self._connection.send(framing.encode_data(self._streams[_ERROR_STREAM], status))
         for stream in self._streams.values():
             self._connection.send(framing.encode_data(stream, b"", is_last=True))
         self._connection.close()
@@ -242,9 +242,9 @@ class ExecSpdy:
 _SWITCHING_PROTOCOLS: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
 
 
-def switching_protocols_response(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
+def switching_protocols_response(response: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
     """Return the bytes of the 101 (Switching Protocols) response to an upgrade request."""
-    upgrade = answer.upgrade
+    upgrade = response.upgrade
     if upgrade.to == WEBSOCKET:
         key = handshake_accept_key(request.headers["sec-websocket-key"])
         header_fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
@@ -256,28 +256,28 @@ def switching_protocols_response(answer: UpgradeResponse, request: ApiRequest, d
 
 
 def serve_upgraded(
-    answer: UpgradeResponse, connection: UpgradedConnection, received_data: bytes, on_lost: Callable[[], None]
+    response: UpgradeResponse, connection: UpgradedConnection, received_data: bytes, on_lost: Callable[[], None]
 ) -> None:
     """Create the handler of an upgraded connection, and pass it the received bytes; `on_lost` is called at its end."""
-    create_handler = _websocket_handler if answer.upgrade.to == WEBSOCKET else _spdy_handler
-    connection.start_handler(_NotifyingHandler(create_handler(answer, connection), on_lost), received_data)
+    create_handler = _websocket_handler if response.upgrade.to == WEBSOCKET else _spdy_handler
+    connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 
 
-def _websocket_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+def _websocket_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
     socket = WebSocket(connection)
-    if isinstance(answer, ExecResponse):
-        ExecWebSocket(socket, answer)
-    elif answer.ports:
-        PortForwardWebSocket(socket, answer, connection)
+    if isinstance(response, ExecResponse):
+        ExecWebSocket(socket, response)
+    elif response.ports:
+        PortForwardWebSocket(socket, response, connection)
     else:
-        socket.set_handler(PortForwardSpdy(socket, answer, connection))
+        socket.set_handler(PortForwardSpdy(socket, response, connection))
     return socket
 
 
-def _spdy_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
-    if isinstance(answer, ExecResponse):
-        return ExecSpdy(connection, answer)
-    return PortForwardSpdy(connection, answer, connection)
+def _spdy_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+    if isinstance(response, ExecResponse):
+        return ExecSpdy(connection, response)
+    return PortForwardSpdy(connection, response, connection)
 
 
 class _NotifyingHandler:
