@@ -98,7 +98,7 @@ class RateLimit:
         self._tokens = float(burst)
         self._refilled_at: Instant | None = None
 
-    def wait(self, now: Instant) -> Duration:
+    def take_token(self, now: Instant) -> Duration:
         """Take one token for a request; return how long the request must wait for the token (0 if it was available)."""
         elapsed_time = 0 if self._refilled_at is None else now - self._refilled_at
         self._refilled_at = now

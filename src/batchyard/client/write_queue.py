@@ -305,7 +305,7 @@ class WriteQueue:
 
     def _send_when_allowed(self, submission: Submission) -> None:
         now = self._timers.now()
-        self._run_at(now + self._limit.wait(now), lambda: self._send(submission))
+        self._run_at(now + self._limit.take_token(now), lambda: self._send(submission))
 
     def _run_at(self, instant: Instant, callback: Callable[[], None]) -> None:
         if instant <= self._timers.now():
@@ -340,7 +340,7 @@ class WriteQueue:
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
             delay = max(
-                http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now)
+                http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.take_token(now)
             )
             self._run_at(now + delay, lambda: self._send(submission))
             return

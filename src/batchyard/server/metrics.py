@@ -98,7 +98,7 @@ class ServerMetrics:
         self._runner: Runner | None = None
         self.defects = 0
         #: Additional metric sources, such as the ledger and the trace export.
-        self.also: list[TextSource] = []
+        self.additional_sources: list[TextSource] = []
 
     def begin(self, observed_platform: ObservedPlatform, existing_events: Iterable[WatchEvent]) -> None:
         """Start to collect metrics of a platform's controllers, given the existing objects as ADDED events."""
@@ -151,7 +151,7 @@ class ServerMetrics:
         yield from self.cycles.own_texts()
         yield from self._machines.texts()
         yield gauge_text(metric("batchyard_defects_total"), [((), self.defects)])
-        for texts in self.also:
+        for texts in self.additional_sources:
             yield from texts()
         observed_platform = self._observed
         if observed_platform is not None:

@@ -313,7 +313,7 @@ class ForecastEngine:
         self._calibration_loop.record_use()
         return forecast
 
-    def foreseen(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
+    def with_effect_warnings(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
         """Return the response to a dry-run change with warnings about its effects; unchanged if the queue is full."""
         changed_object = to_storage_version(path.info, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))

@@ -62,7 +62,7 @@ class Connections:
         self._open[connection] = None
         return len(self._open) <= CONNECTIONS_MAX and of_same_client < CLIENT_CONNECTIONS_MAX
 
-    def hold(self, holder: str, length: int) -> bool:
+    def count_body_bytes(self, holder: str, length: int) -> bool:
         """Count a user's body bytes in memory; a negative `length` releases them. Return False if a limit is exceeded.
 
         `holder` identifies the user; it is '' for the owner, who has only the total limit.

@@ -42,10 +42,10 @@ class RequestSink(Protocol):
     def refuse(self, code: int, message: str) -> None:
         """Respond to invalid input with an error; the parser stops."""
 
-    def hold(self, length: int) -> bool:
+    def count_body_bytes(self, length: int) -> bool:
         """Count received body bytes until their request is answered. Return False if they exceed a limit."""
 
-    def invite(self) -> None:
+    def send_continue(self) -> None:
         """Respond to a client that sent `Expect: 100-continue` and waits before it sends the body."""
 
 
@@ -171,7 +171,7 @@ class RequestParser:
             self._pass_request(request)  # the dispatcher authenticates it again, rejects it and audits it
             return
         if self._headers.get("expect", "").lower() == "100-continue":
-            self._sink.invite()
+            self._sink.send_continue()
 
     def on_body(self, body_part: bytes) -> None:
         """Append a part of the request body (httptools callback); reject the request if the body exceeds a limit."""
@@ -181,7 +181,7 @@ class RequestParser:
         if len(self._body) > BODY_SIZE_MAX:
             message = f"Request entity too large: limit is {BODY_SIZE_MAX}"
             self._refuse_body(StatusError(413, "RequestEntityTooLarge", message))
-        elif not self._sink.hold(len(body_part)):
+        elif not self._sink.count_body_bytes(len(body_part)):
             self._refuse_body(too_many_requests())
 
     def on_message_complete(self) -> None:

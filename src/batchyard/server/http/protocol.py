@@ -308,12 +308,12 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(head + message.encode())
             self._transport.close()
 
-    def hold(self, length: int) -> bool:
+    def count_body_bytes(self, length: int) -> bool:
         """Count received body bytes until their request is answered. Return False if they exceed a limit."""
         self._body_bytes[self._holder] = self._body_bytes.get(self._holder, 0) + length
-        return self._connections.hold(self._holder, length)
+        return self._connections.count_body_bytes(self._holder, length)
 
-    def invite(self) -> None:
+    def send_continue(self) -> None:
         """Send 100 Continue, unless another request is in progress: after a while the client sends the body anyway."""
         if not self._is_busy:
             self._transport.write(_CONTINUE)
@@ -422,7 +422,7 @@ class HttpProtocol(asyncio.Protocol):
     def _release_bodies(self) -> None:
         """Stop counting the body bytes of the answered request as in memory."""
         for holder, length in self._body_bytes.items():
-            self._connections.hold(holder, -length)
+            self._connections.count_body_bytes(holder, -length)
         self._body_bytes.clear()
 
     def _is_last(self, parsed_request: ParsedRequest) -> bool:

@@ -527,7 +527,7 @@ def _container_not_found_message(container: str) -> str:
     return f'unable to upgrade connection: container not found ("{container}")'
 
 
-class BothContainers:
+class CombinedContainers:
     """Access to the containers of all pods: simulated pods, and pods of this machine, chosen by the pod's node."""
 
     def __init__(

@@ -20,7 +20,7 @@ from batchyard.shim.isolation import network
 _SWITCH_REPLY_MAX = 16
 
 
-class PodsNetwork:
+class PodNetworkConnection:
     """A connection to the process that owns the pod network. Raises OSError if that process is not running."""
 
     def __init__(self, node: Path) -> None:

@@ -26,7 +26,7 @@ from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.containers import LocalContainers
-from batchyard.server.local_node.network import NameServer, PodsNetwork
+from batchyard.server.local_node.network import NameServer, PodNetworkConnection
 from batchyard.server.local_node.run_dirs import NodeTimes
 from batchyard.server.local_node.runtime import LocalMachine
 from batchyard.shim.isolation import seccomp
@@ -167,7 +167,7 @@ class Gpus:
         except pynvml.NVMLError as error:
             self.failure = str(error)
 
-    def use(self, gpu: Gpu) -> GpuUtilization | None:
+    def utilization(self, gpu: Gpu) -> GpuUtilization | None:
         """Return the current utilization of a GPU; None if the GPU does not report it."""
         handle = self._handles[gpu.uuid]
         try:
@@ -218,7 +218,7 @@ _ISOLATION_FEATURES: Final = frozenset({"bubblewrap", "users of pods", "seccomp"
 API_PORT: Final = 443
 
 
-class LocalNodeParts:
+class LocalNodeComponents:
     """The components that make this machine a node; `local_settings` is `spec.local` of the Cluster object.
 
     It must be created within the asyncio loop that runs it.
@@ -288,7 +288,7 @@ class LocalNodeParts:
         return [self._gpu_state(gpu) for gpu in self._gpus.devices]
 
     def _gpu_state(self, gpu: Gpu) -> GpuState:
-        use, holder = self._gpus.use(gpu), self._holder_of(gpu)
+        use, holder = self._gpus.utilization(gpu), self._holder_of(gpu)
         state = GpuState(gpu.number, gpu.uuid, gpu.model, self.name, holder, MEASURED)
         if use is None:
             return state
@@ -311,7 +311,7 @@ class LocalNodeParts:
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
         """Return the entry of one GPU in the platform's status document."""
-        use, holder = self._gpus.use(gpu), self._holder_of(gpu)
+        use, holder = self._gpus.utilization(gpu), self._holder_of(gpu)
         return {
             "uuid": gpu.uuid,
             "model": gpu.model,
@@ -326,7 +326,7 @@ class LocalNodeParts:
         if not self.machine.features.get("podNetwork"):
             return None
         try:
-            with PodsNetwork(self._folder) as network:
+            with PodNetworkConnection(self._folder) as network:
                 listener = network.create_tcp_socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
@@ -346,7 +346,7 @@ class LocalNodeParts:
         if not self.machine.features.get("podNetwork"):
             return
         try:
-            with PodsNetwork(node) as network:
+            with PodNetworkConnection(node) as network:
                 await self._name_server.serve(network.create_udp_socket(), network.create_tcp_socket())
         except OSError as error:
             _LOG.warning("the DNS server of the pods could not be started: %s", error)

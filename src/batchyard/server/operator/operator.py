@@ -116,7 +116,7 @@ class OperatorProcess:
         self.models: tuple[ModelHandler, StreamHub] | None = None
         self.server_metrics = ServerMetrics(STANDALONE if config.terms is None else LEADER)
         if self.spans is not None:
-            self.server_metrics.also.append(self.spans.texts)
+            self.server_metrics.additional_sources.append(self.spans.texts)
         self.leads = False
         #: Returns whether the webhooks are ready to be called.
         self.are_webhooks_ready: Callable[[], bool] = lambda: True
@@ -180,7 +180,7 @@ class OperatorProcess:
 
     def _start_controllers(self) -> WiredPlatform:
         throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)
-        self.server_metrics.also.append(throttle.texts)
+        self.server_metrics.additional_sources.append(throttle.texts)
         cycles = self.server_metrics.cycles
         decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         observer = self._cycle_observer(cycles)

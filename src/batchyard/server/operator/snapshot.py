@@ -46,7 +46,7 @@ class SnapshotResult:
 
     #: The server's time if it reports its time, else 0.
     at: Instant = 0
-    #: The revision of all objects, except those of the kinds in `loose`.
+    #: The revision of all objects, except those of the kinds in `kinds_at_other_revision`.
     revision: int = 0
     #: The number of objects of each kind that is served and may be listed.
     counts: dict[str, int] = field(default_factory=dict)
@@ -57,13 +57,13 @@ class SnapshotResult:
     #: Kinds that the server does not serve.
     unserved: list[str] = field(default_factory=list)
     #: Kinds that were listed at another revision.
-    loose: list[str] = field(default_factory=list)
+    kinds_at_other_revision: list[str] = field(default_factory=list)
     #: Kueue's Configuration, as reported by a platform or read from a ConfigMap.
     configuration: Obj | None = None
     #: A message about that Configuration; '' if it is neither known nor expected.
     configuration_message: str = ""
     #: Messages about settings of that Configuration that batchyard does not support.
-    beside: list[str] = field(default_factory=list)
+    unsupported_settings: list[str] = field(default_factory=list)
 
 
 PageHandler = Callable[[str, Sequence[Obj]], None]
@@ -101,7 +101,7 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
         response = await _fetch_page(sender, path, exact_query)
         if exact_query and response.code in _INEXACT_CODES:
-            result.loose.append(info.constant)
+            result.kinds_at_other_revision.append(info.constant)
             response = await _fetch_page(sender, path, "")
         if response.code == 200:
             await _take_pages(sender, (info, version), response, on_page, result)
@@ -142,7 +142,7 @@ async def _take_pages(
             return
         response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
         if response.code == _GONE and (token := _continue_token(transport.decode_object(response.body))):
-            result.loose.append(info.constant)
+            result.kinds_at_other_revision.append(info.constant)
             response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
 
 

@@ -68,14 +68,16 @@ class CertificateAuthority:
             mismatch = f"{self.certificate_file} is not the certificate of {key_file}"
             raise CredentialsError(f"{mismatch}; remove {CA_FILE} (the next start creates it), or {_REMEDY}")
 
-    def server(self, addresses: Sequence[str]) -> SignedCertificate:
+    def issue_server_certificate(self, addresses: Sequence[str]) -> SignedCertificate:
         """Issue a TLS server certificate for these DNS names and IP addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
         return self._sign_certificate(
             self._certificate_builder(_subject_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names
         )
 
-    def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> SignedCertificate:
+    def issue_client_certificate(
+        self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR
+    ) -> SignedCertificate:
         """Issue a TLS client certificate that authenticates this user with these groups."""
         return self._sign_certificate(
             self._certificate_builder(_subject_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None

@@ -124,12 +124,12 @@ class GroupCommit:
         #: The error because of which the journal is no longer written; None while it is written.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
-        self.durable = store.revision
+        self.durable_revision = store.revision
         store.listen(self._collect)
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the durable changes after a revision. Raises Expired if the store no longer has all of them."""
-        return [change for change in self.changes_since(revision) if change.revision <= self.durable]
+        return [change for change in self.changes_since(revision) if change.revision <= self.durable_revision]
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return all changes after a revision, durable or not. Raises Expired if the store has lost some of them."""
@@ -147,14 +147,14 @@ class GroupCommit:
 
     def when_durable(self, revision: int, on_durable: DurableCallback) -> None:
         """Call `on_durable` with None once a revision is in the journal, or with the error if it will never be."""
-        if revision <= self.durable or self.failure is not None:
-            on_durable(None if revision <= self.durable else self.failure)
+        if revision <= self.durable_revision or self.failure is not None:
+            on_durable(None if revision <= self.durable_revision else self.failure)
         else:
             self._waiting_callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
         """Report whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
-        return self._store.revision - self.durable > UNDURABLE_CHANGES_MAX and self.failure is None
+        return self._store.revision - self.durable_revision > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:
         """End all registered watches and all watches that are registered later, because the platform shuts down."""
@@ -207,13 +207,13 @@ class GroupCommit:
 
     def _process_success(self, changes: Sequence[WatchEvent], size: int, seconds: float) -> None:
         self.on_commit(seconds)
-        self.durable = changes[-1].revision
+        self.durable_revision = changes[-1].revision
         self._record_size(size)
         self._feed_watches(changes)
-        while self._waiting_callers and self._waiting_callers[0][0] <= self.durable:
+        while self._waiting_callers and self._waiting_callers[0][0] <= self.durable_revision:
             self._waiting_callers.popleft()[1](None)
-        if self.durable - self._compaction_floor > 2 * HISTORY_REVISIONS:
-            self._compact(self.durable - HISTORY_REVISIONS)
+        if self.durable_revision - self._compaction_floor > 2 * HISTORY_REVISIONS:
+            self._compact(self.durable_revision - HISTORY_REVISIONS)
         if self._history_size > 2 * HISTORY_BYTES:
             self._shorten_history()
 
@@ -236,9 +236,9 @@ class GroupCommit:
 
     def _record_size(self, size: int) -> None:
         """Record the size of a transaction in bytes, and drop the sizes of those whose revisions were compacted."""
-        self._transaction_sizes.append((self.durable, size))
+        self._transaction_sizes.append((self.durable_revision, size))
         self._history_size += size
-        while self._transaction_sizes[0][0] <= self.durable - 2 * HISTORY_REVISIONS:
+        while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 
     def _shorten_history(self) -> None:

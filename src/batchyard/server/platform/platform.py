@@ -75,8 +75,8 @@ from batchyard.server.clocks.wall import LoopTimers, wall_clock
 from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctions
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
 from batchyard.server.http.forked_writes import ForkedWork
-from batchyard.server.local_node.containers import BothContainers
-from batchyard.server.local_node.node import LocalNodeParts, local_node_settings
+from batchyard.server.local_node.containers import CombinedContainers
+from batchyard.server.local_node.node import LocalNodeComponents, local_node_settings
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
@@ -311,13 +311,13 @@ class EmbeddedPlatform:
         tokens = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
-        self._metrics.server_metrics.also.append(self._ledger.texts)
+        self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
         recorder = EventRecorder(self._client, socket.gethostname())
         self._decisions = DecisionLog(recorder, self._ledger.add_entry, self._ledger.last)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         self._local = None
         if local_settings is not None:
-            self._local = LocalNodeParts(local_settings, options.folder, self._kernel, self._client, token)
+            self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, token)
         self._runtime = options.runtime
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
@@ -334,7 +334,7 @@ class EmbeddedPlatform:
         """Start to send trace spans of Workloads to the collector at this URL; add the metrics of this export."""
         spans = _span_export(collector_url, loop)
         self._client.subscribe(WorkloadTracer(self._kernel.now, spans.emit).observe)
-        self._metrics.server_metrics.also.append(spans.texts)
+        self._metrics.server_metrics.additional_sources.append(spans.texts)
         return spans
 
     def _create_forecast_engine(
@@ -344,7 +344,7 @@ class EmbeddedPlatform:
         if functions is None:
             return None
         engine = ForecastEngine(functions, self._store, self._kernel.clock, loop, folder / FORECASTS_FILE)
-        self._metrics.server_metrics.also.append(engine.texts)
+        self._metrics.server_metrics.additional_sources.append(engine.texts)
         return engine
 
     def _create_server(
@@ -369,7 +369,7 @@ class EmbeddedPlatform:
         server.set_write_executor(self._forked_work)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
-            server.set_dry_run_forecast(self._forecast_engine.foreseen)
+            server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
 
     def _pods_denial(self) -> str:
@@ -440,7 +440,7 @@ class EmbeddedPlatform:
         kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
-        self._metrics.server_metrics.also.append(throttle.texts)
+        self._metrics.server_metrics.additional_sources.append(throttle.texts)
         ports = PlatformPorts(
             self._kernel,
             self._client if local_node is None else CompositeClient(self._client, local_node.machine),
@@ -462,7 +462,7 @@ class EmbeddedPlatform:
         if self._local is None:
             return simulated_containers
         self._commit.join(self._local.containers)
-        return BothContainers(simulated_containers, self._local.containers, self._local.name)
+        return CombinedContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
         """Show the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""

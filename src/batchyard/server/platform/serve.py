@@ -304,9 +304,11 @@ def _create_tls_context(
     authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((pod_listener[0], *_API_NAMES) if pod_listener else ())
-    certificate = authority.server([name for name in names if name not in _ALL_ADDRESSES])
+    certificate = authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)
     ca_certificate = authority.certificate_file.read_bytes()
-    admin_kubeconfig = kubeconfig_text(url, ca_certificate, ADMIN_USER, authority.client(ADMIN_USER, [MASTERS_GROUP]))
+    admin_kubeconfig = kubeconfig_text(
+        url, ca_certificate, ADMIN_USER, authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
+    )
     data_dir.write_private(options.folder / data_dir.KUBECONFIG_FILE, admin_kubeconfig.encode())
     return server_tls_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / CA_FILE))
