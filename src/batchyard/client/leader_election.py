@@ -163,8 +163,8 @@ class LeaderElector:
         self._last_lease = lease
 
     def _expires_at(self) -> Instant:
-        seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
-        return self._changed_at + seconds * SECOND
+        duration_seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
+        return self._changed_at + duration_seconds * SECOND
 
     def _request(self, method: str, name_suffix: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
         content = b"" if body is None else _encode(body)

@@ -122,8 +122,8 @@ class RestClient:
         """Send writes in order until one is rejected; `on_result` later gets the result of the last attempted write."""
         last_write = writes[-1]
         known_object = self.get(last_write.key) if isinstance(last_write, Delete) else None
-        bases = [self._find_base(write) for write in writes]
-        submission = Submission(writes, partial(self._process_responses, on_result, known_object), bases)
+        base_objects = [self._find_base(write) for write in writes]
+        submission = Submission(writes, partial(self._process_responses, on_result, known_object), base_objects)
         self.outbox.submit(submission)
 
     def _find_base(self, write: Write) -> Obj | None:
@@ -173,10 +173,10 @@ class RestClient:
             for listener in self._listeners:
                 listener(events)
         kind = informer.info.constant
-        pending_pairs = self._pending_confirmations.get(kind)
-        if pending_pairs:
+        pending_confirmations = self._pending_confirmations.get(kind)
+        if pending_confirmations:
             self._pending_confirmations[kind] = []
-            for confirmation, pending_result in pending_pairs:
+            for confirmation, pending_result in pending_confirmations:
                 if self._is_confirmed(confirmation):
                     self._count_confirmation(pending_result)
                 else:

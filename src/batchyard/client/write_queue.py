@@ -357,7 +357,7 @@ class WriteQueue:
                 return
         self._complete_write(submission, self._response_from_body(write, body, error))
 
-    def _report_rejection(self, write: Write, code: int, error: ApiError | None) -> None:
+    def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
         """Report a rejected write: code 403 once for each kind, others at the 1st, 2nd, 4th, 8th time for an object."""
         kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:
@@ -365,7 +365,7 @@ class WriteQueue:
                 self._rejection_counts.pop(kind_key, None)
                 self._rejection_counts.pop(object_key, None)
             return
-        if not 400 <= code < 500 or isinstance(error, Conflict | NotFound):
+        if not 400 <= status_code < 500 or isinstance(error, Conflict | NotFound):
             return
         is_forbidden = isinstance(error, TemporarilyForbidden)
         count_key = kind_key if is_forbidden else object_key

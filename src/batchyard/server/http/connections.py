@@ -58,9 +58,9 @@ class Connections:
     def enter(self, connection: ClosableConnection) -> bool:
         """Count a connection as open until `leave`. Return False if too many are open, in total or of its client."""
         peer = connection.peer
-        of_same_client = sum(1 for other in self._open if other.peer == peer)
+        same_client_count = sum(1 for other in self._open if other.peer == peer)
         self._open[connection] = None
-        return len(self._open) <= CONNECTIONS_MAX and of_same_client < CLIENT_CONNECTIONS_MAX
+        return len(self._open) <= CONNECTIONS_MAX and same_client_count < CLIENT_CONNECTIONS_MAX
 
     def count_body_bytes(self, holder: str, length: int) -> bool:
         """Count a user's body bytes in memory; a negative `length` releases them. Return False if a limit is exceeded.
@@ -219,18 +219,18 @@ class Acceptor:
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
                 self._drop_oldest()
-            task = self._loop.create_task(self._serve(connection))
-            self._handshakes[task] = None
-            task.add_done_callback(self._remove_handshake)
+            handshake_task = self._loop.create_task(self._serve(connection))
+            self._handshakes[handshake_task] = None
+            handshake_task.add_done_callback(self._remove_handshake)
 
     def _drop_oldest(self) -> None:
-        oldest = next(iter(self._handshakes), None)
-        if oldest is not None:
-            del self._handshakes[oldest]
-            oldest.cancel()
+        oldest_handshake = next(iter(self._handshakes), None)
+        if oldest_handshake is not None:
+            del self._handshakes[oldest_handshake]
+            oldest_handshake.cancel()
 
-    def _remove_handshake(self, task: asyncio.Task[None]) -> None:
-        self._handshakes.pop(task, None)
+    def _remove_handshake(self, handshake_task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(handshake_task, None)
 
     async def _serve(self, connection: socket.socket) -> None:
         connection.setblocking(False)

@@ -216,11 +216,11 @@ class RequestDispatcher:
             self._limiter.end_watch(user)
 
     def _execute(self, request: ApiRequest, began_at: float, finish: _FinishResponse) -> None:
-        answer, measurement = self._answer(request), (self._metrics.latest_labels, began_at)
-        if isinstance(answer, DeferredResponse):  # registered now: the response may come before the journal is written
-            answer.then(lambda response: self._send_deferred(finish, response, measurement))
+        result, measurement = self._handle(request), (self._metrics.latest_labels, began_at)
+        if isinstance(result, DeferredResponse):  # registered now: the response may come before the journal is written
+            result.then(lambda response: self._send_deferred(finish, response, measurement))
         else:
-            self._commit.when_durable(self._revision(), partial(finish, answer, measurement))
+            self._commit.when_durable(self._revision(), partial(finish, result, measurement))
 
     def _finish(
         self,
@@ -241,11 +241,11 @@ class RequestDispatcher:
         """Send a deferred response once the current store revision is durable, since the response may reveal it."""
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
-    def _answer(self, request: ApiRequest) -> AnyResponse:
+    def _handle(self, request: ApiRequest) -> AnyResponse:
         """Execute a request and return its response; an exception is logged and becomes a 500 response."""
         try:
-            answer = self._server.handle(request)
-            return _encode_response(answer, request) if isinstance(answer, Response) else answer
+            result = self._server.handle(request)
+            return _encode_response(result, request) if isinstance(result, Response) else result
         except Exception:  # noqa: BLE001 - becomes a 500 response
             self._exceptions += 1
             exception_id = f"{self._kernel.clock():x}-{self._exceptions}"

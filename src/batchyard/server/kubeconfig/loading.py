@@ -132,11 +132,11 @@ class KubeconfigContext(NamedTuple):
     namespace: str
 
 
-def select_context(files: str, context: str) -> KubeconfigContext:
+def select_context(file_list: str, context: str) -> KubeconfigContext:
     """Return the content of a context ('' for the current context) in kubeconfig files. Raises KubeconfigFaultError."""
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _ENTRY_FIELDS}
     current_context = ""
-    for path in _existing_files(files):
+    for path in _existing_files(file_list):
         config = _read_kubeconfig(path)
         current_context = current_context or config.get("current-context") or ""
         for kind, entry_field in _ENTRY_FIELDS.items():
@@ -158,8 +158,8 @@ def select_context(files: str, context: str) -> KubeconfigContext:
     return KubeconfigContext(entries_by_kind["clusters"][cluster], entries_by_kind["users"].get(user) or {}, namespace)
 
 
-def _existing_files(files: str) -> list[Path]:
-    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+def _existing_files(file_list: str) -> list[Path]:
+    paths = [Path(name).expanduser() for name in file_list.split(os.pathsep) if name]
     existing_files = [path for path in paths if path.is_file()]
     if not existing_files:
         raise FileNotFoundError("no such file")

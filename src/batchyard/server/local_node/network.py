@@ -255,7 +255,7 @@ class NameServer:
         if self._server is not None:
             self._server.close()
 
-    def answer(self, message: bytes, length_max: int) -> bytes | None:
+    def response_to(self, message: bytes, length_max: int) -> bytes | None:
         """Return the DNS response to a query; None if `message` is not a query."""
         return answer_dns_query(message, self._look_up, length_max)
 
@@ -269,7 +269,7 @@ class NameServer:
         """Answer the next UDP query. If the response cannot be sent, do nothing: the client retries."""
         with suppress(OSError):
             message, client_address = udp_socket.recvfrom(_MESSAGE_SIZE_MAX)
-            response = self.answer(message, DATAGRAM_MAX)
+            response = self.response_to(message, DATAGRAM_MAX)
             if response is not None:
                 udp_socket.sendto(response, client_address)
 
@@ -280,7 +280,7 @@ class NameServer:
             while self._connections <= _CONNECTIONS_MAX:
                 async with asyncio.timeout(_QUERY_TIMEOUT):
                     message_length = int.from_bytes(await reader.readexactly(2))
-                    response = self.answer(await reader.readexactly(message_length), _MESSAGE_SIZE_MAX)
+                    response = self.response_to(await reader.readexactly(message_length), _MESSAGE_SIZE_MAX)
                     if response is None:
                         break
                     writer.write(len(response).to_bytes(2) + response)

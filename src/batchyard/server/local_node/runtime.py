@@ -53,19 +53,19 @@ _FILE_MODE: Final = 0o644
 _VOLUME_MODE: Final = 0o777
 
 
-def make_volume(folder: Path, name: str, plan: volumes.VolumePlan, now: Instant) -> bool:
+def make_volume(folder: Path, name: str, volume_plan: volumes.VolumePlan, now: Instant) -> bool:
     """Create or update a pod's volume in its folder. Return whether its files have changed. Raises VolumeError.
 
     For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there.
     """
     try:
-        match plan:
+        match volume_plan:
             case volumes.VolumeFiles():
-                return write_files(folder, plan, now)
+                return write_files(folder, volume_plan, now)
             case volumes.EmptyDirPlan():
-                _make_folders(folder, folder, plan.mode)
+                _make_folders(folder, folder, volume_plan.mode)
             case volumes.HostPathPlan():
-                _check_host_path(name, plan)
+                _check_host_path(name, volume_plan)
     except OSError as error:
         raise VolumeError(name, f"{error.filename or folder}: {error.strerror}") from error
     return False
@@ -146,10 +146,10 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
             shutil.rmtree(path)
 
 
-def _make_folders(volume: Path, target: Path, mode: int) -> None:
+def _make_folders(volume: Path, deepest_folder: Path, mode: int) -> None:
     """Create the missing folders on a path within a volume, with this mode whatever the umask is."""
     missing_folders: list[Path] = []
-    folder = target
+    folder = deepest_folder
     while not folder.exists() and folder != volume.parent:
         missing_folders.append(folder)
         folder = folder.parent

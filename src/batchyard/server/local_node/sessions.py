@@ -286,7 +286,7 @@ class _LocalSession:
         self._early_input: list[bytes] = []
         self._is_reading = True
         self._is_closed = False
-        self._ending: SessionEnd | None = None
+        self._session_end: SessionEnd | None = None
         self._host = HostConnection(host, self._loop, self._process_host_message, self._process_host_loss)
 
     def write(self, data: bytes) -> None:
@@ -376,13 +376,13 @@ class _LocalSession:
 
     def _process_host_loss(self) -> None:
         """End the session with an error, because the host process has disconnected."""
-        if self._ending is None:
+        if self._session_end is None:
             self._end_with(SessionEnd(failure=f"{self._error_prefix}the connection to its host process was lost"))
 
     def _end_with(self, session_end: SessionEnd) -> None:
         """End the session with this result, once stdout and stderr of the process have been read completely."""
-        if self._ending is None:
-            self._ending = session_end
+        if self._session_end is None:
+            self._session_end = session_end
             self._loop.call_soon(self._end_if_complete)
 
     def _process_output_end(self, name: str) -> None:
@@ -390,9 +390,9 @@ class _LocalSession:
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:
-        if self._ending is not None and not self._is_closed and not self._output_readers:
+        if self._session_end is not None and not self._is_closed and not self._output_readers:
             self.close()
-            self._session_client.process_end(self._ending)
+            self._session_client.process_end(self._session_end)
 
 
 class LocalCommand(_LocalSession):

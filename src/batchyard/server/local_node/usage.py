@@ -187,10 +187,10 @@ class LocalUsage:
 class _Rate:
     """The usage between two readings: CPU in millicores, memory in bytes, and the interval in microseconds."""
 
-    def __init__(self, old: UsageReading, new: UsageReading) -> None:
-        self.window = new.at - old.at
-        millicores = max(0, new.cpu - old.cpu) * 1000 // self.window
-        self.usage = {"cpu": millicores, "memory": new.memory}
+    def __init__(self, old_reading: UsageReading, new_reading: UsageReading) -> None:
+        self.window = new_reading.at - old_reading.at
+        millicores = max(0, new_reading.cpu - old_reading.cpu) * 1000 // self.window
+        self.usage = {"cpu": millicores, "memory": new_reading.memory}
 
 
 def _usage_rate(readings: _Readings) -> _Rate | None:

@@ -70,7 +70,7 @@ class LedgerFile:
         with journal_errors(path):
             self._reader = _open_database(path)
         first_number, last_number = self._number_range()
-        self._count = last_number - first_number + 1 if last_number else 0
+        self._entry_count = last_number - first_number + 1 if last_number else 0
         #: The number of the last entry; 0 if there is none.
         self.last = last_number
 
@@ -79,15 +79,15 @@ class LedgerFile:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._insert(records)
-            count = self._count + len(records)
-            if count > self._entries_max + self._entries_max // 10:
+            new_count = self._entry_count + len(records)
+            if new_count > self._entries_max + self._entries_max // 10:
                 self._db.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._entries_max,))
-                count = self._entries_max
+                new_count = self._entries_max
             self._db.execute("COMMIT")
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-        self._count = count
+        self._entry_count = new_count
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
         """Insert decisions, 64 with each SQL statement, because each statement releases and reacquires the GIL."""
@@ -237,7 +237,7 @@ class LiveLedger:
         self._loop = loop
         self._writer = BackgroundThread(loop)
         self._unwritten: list[DecisionRecord] = []
-        self._writing: list[DecisionRecord] = []
+        self._writing_entries: list[DecisionRecord] = []
         self._is_write_scheduled = False
         #: The number of added entries, and the number of lost entries.
         self._added = self._lost = 0
@@ -246,24 +246,24 @@ class LiveLedger:
         """Add a decision, whose number must be greater than the numbers of all earlier decisions."""
         self._added += 1
         self._unwritten.append(entry)
-        if not self._is_write_scheduled and not self._writing:
+        if not self._is_write_scheduled and not self._writing_entries:
             self._is_write_scheduled = True
             self._loop.call_later(_BATCH_SECONDS, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the decisions that match a query, oldest first, including those not written yet."""
-        unwritten_entries = [entry for entry in (*self._writing, *self._unwritten) if _matches_query(entry, query)]
-        by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten_entries)}
+        unwritten = [entry for entry in (*self._writing_entries, *self._unwritten) if _matches_query(entry, query)]
+        by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten)}
         return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the decision with this number, written or not; None if it was deleted."""
-        unwritten_entries = (entry for entry in (*self._writing, *self._unwritten) if entry.number == number)
+        unwritten_entries = (entry for entry in (*self._writing_entries, *self._unwritten) if entry.number == number)
         return next(unwritten_entries, None) or self._file.get(number)
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the decision ledger, as Prometheus text."""
-        unwritten_count = len(self._writing) + len(self._unwritten)
+        unwritten_count = len(self._writing_entries) + len(self._unwritten)
         values_by_name = {"entries_total": self._added, "lost_total": self._lost, "waiting": unwritten_count}
         for name, value in values_by_name.items():
             yield gauge_text(metric(f"batchyard_ledger_{name}"), [((), value)])
@@ -279,14 +279,14 @@ class LiveLedger:
 
     def _write(self) -> None:
         self._is_write_scheduled = False
-        if not self._unwritten or self._writing:
+        if not self._unwritten or self._writing_entries:
             return
         self._lost += max(0, len(self._unwritten) - _UNWRITTEN_MAX)
-        self._writing, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
-        self._writer.do(partial(self._append, self._writing), self._finish_write)
+        self._writing_entries, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
+        self._writer.do(partial(self._append, self._writing_entries), self._finish_write)
 
     def _finish_write(self, _error: Exception | None) -> None:
-        self._writing = []
+        self._writing_entries = []
         if self._unwritten and not self._is_write_scheduled:
             self._is_write_scheduled = True
             self._loop.call_later(_BATCH_SECONDS, self._write)

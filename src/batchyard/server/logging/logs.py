@@ -125,8 +125,8 @@ class CycleLog:
         if not is_logged and self._emit is None:
             return
         ended_at, outcome_counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
-        outcomes = {outcome: outcome_counts[outcome] for outcome in _OUTCOMES.values()}
-        counters = {"cycle": cycle.number, "heads": len(decisions), **outcomes}
+        counts_by_outcome = {outcome: outcome_counts[outcome] for outcome in _OUTCOMES.values()}
+        counters = {"cycle": cycle.number, "heads": len(decisions), **counts_by_outcome}
         if is_logged:
             times = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
             _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | times})

@@ -90,9 +90,9 @@ class OperatorPage:
         if user is None:
             raise unauthorized_error()
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
-        answer = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
+        result = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
         if not api_request.flag("watch"):
-            return _web_response(answer)
+            return _web_response(result)
         stream = models.respond(api_request)
         assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
         hub.join(stream)
@@ -107,15 +107,15 @@ class OperatorPage:
         for _ in range(_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
-                answer = models.respond(api_request)
+                response = models.respond(api_request)
             except StatusError as error:
                 error_response = error
             if not await self._token_reviewer.send_reviews():
                 break
         if error_response is not None:
             raise error_response
-        assert isinstance(answer, Response), "a request without watch returns a plain response"
-        return answer
+        assert isinstance(response, Response), "a request without watch returns a plain response"
+        return response
 
     async def _stream(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
         """Stream the changes of a dashboard page's data to its user while the user's token is valid."""

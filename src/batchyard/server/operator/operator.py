@@ -300,8 +300,8 @@ def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEven
 
 
 def _is_batchyard_exception(error: BaseException) -> bool:
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in frames)
+    traceback_frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in traceback_frames)
 
 
 def _post_directly(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:

@@ -90,22 +90,22 @@ class CertificateGenerations:
 
     def data(self) -> dict[str, str]:
         """Return this state of certificate rotation as the `data` of a Secret."""
-        contents = {
+        file_contents = {
             "tls.crt": self.served.certificate,
             "tls.key": self.served.key,
             "next.crt": self.next_pair.certificate,
             "next.key": self.next_pair.key,
             "ca.crt": self.authorities,
         }
-        return {name: base64.b64encode(content).decode() for name, content in contents.items()}
+        return {name: base64.b64encode(content).decode() for name, content in file_contents.items()}
 
 
 def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
     """Parse the state of certificate rotation from the `data` of a Secret."""
-    contents = {name: base64.b64decode(text) for name, text in data.items()}
-    served_pair = CertificatePair(contents.get("tls.crt", b""), contents.get("tls.key", b""))
-    next_pair = CertificatePair(contents.get("next.crt", b""), contents.get("next.key", b""))
-    return CertificateGenerations(served_pair, next_pair, contents.get("ca.crt", b""))
+    file_contents = {name: base64.b64decode(text) for name, text in data.items()}
+    served_pair = CertificatePair(file_contents.get("tls.crt", b""), file_contents.get("tls.key", b""))
+    next_pair = CertificatePair(file_contents.get("next.crt", b""), file_contents.get("next.key", b""))
+    return CertificateGenerations(served_pair, next_pair, file_contents.get("ca.crt", b""))
 
 
 def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
@@ -315,23 +315,23 @@ class CertificateKeeper:
 
     async def _inject_bundle(self, path: str, authorities: bytes) -> bool:
         """Write the CA bundle into the object at this URL path, if the object exists. Return False if that fails."""
-        answer = await self._transport.ask(transport.HttpRequest("GET", path))
-        if answer.code == 404:
+        response = await self._transport.ask(transport.HttpRequest("GET", path))
+        if response.code == 404:
             return True
-        if answer.code != 200:
-            self._report_error(answer)
+        if response.code != 200:
+            self._report_error(response)
             return False
-        stored_object = transport.decode_object(answer.body)
+        stored_object = transport.decode_object(response.body)
         service = {"namespace": self._targets.namespace, "name": self._targets.service}
         updated_object = with_ca_bundle(stored_object, base64.b64encode(authorities).decode(), service)
         if updated_object == stored_object:
             return True
-        answer = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
-        if answer.code == 409:  # another replica updated it first: read it again
+        response = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
+        if response.code == 409:  # another replica updated it first: read it again
             return await self._inject_bundle(path, authorities)
-        if answer.code != 200:
-            self._report_error(answer)
-        return answer.code == 200
+        if response.code != 200:
+            self._report_error(response)
+        return response.code == 200
 
     def _report_error(self, response: transport.HttpResponse) -> None:
         error = transport.failure_reason(response)
@@ -454,7 +454,7 @@ class Webhooks:
         app = web.Application(client_max_size=_BODY_MAX)
         handlers = {MUTATE_PATH: self._mutate, VALIDATE_PATH: self._validate, CONVERT_PATH: _convert}
         self._metrics.expect(handlers)
-        app.add_routes(web.post(path, self._count_requests(path, answer)) for path, answer in handlers.items())
+        app.add_routes(web.post(path, self._count_requests(path, handler)) for path, handler in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._certificate_keeper.context).start()
@@ -479,14 +479,14 @@ class Webhooks:
         return await self._answer_review(request, review_validation)
 
     async def _answer_review(
-        self, request: web.Request, answer: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
+        self, request: web.Request, decide: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
     ) -> web.Response:
         review = transport.decode_object(await request.read())
         fetched: dict[ObjectQuery, Sequence[Obj]] = {}
         try:
             for _ in range(_LOOKUPS_MAX):
                 try:
-                    return _json_response(answer(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
+                    return _json_response(decide(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
                 except ObjectNotFetched as unknown:
                     fetched[unknown.question] = await self._look_up(unknown.question)
         except InvalidReview as invalid:

@@ -65,8 +65,8 @@ class CertificateAuthority:
             self._make_certificate()
         self._certificate = _load_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
-            mismatch = f"{self.certificate_file} is not the certificate of {key_file}"
-            raise CredentialsError(f"{mismatch}; remove {CA_FILE} (the next start creates it), or {_REMEDY}")
+            mismatch_error = f"{self.certificate_file} is not the certificate of {key_file}"
+            raise CredentialsError(f"{mismatch_error}; remove {CA_FILE} (the next start creates it), or {_REMEDY}")
 
     def issue_server_certificate(self, addresses: Sequence[str]) -> SignedCertificate:
         """Issue a TLS server certificate for these DNS names and IP addresses."""

@@ -104,10 +104,10 @@ def running_process_in(folder: Path) -> PlatformProcess | None:
 def process_start_time(pid: int) -> str:
     """Return a process's start time in clock ticks since boot, which reveals a reused pid; '' if it is unknown."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        stat_text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return stat.rpartition(")")[2].split()[_START_TIME_INDEX]
+    return stat_text.rpartition(")")[2].split()[_START_TIME_INDEX]
 
 
 LOOPBACK: Final = "127.0.0.1"

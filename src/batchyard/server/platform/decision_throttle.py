@@ -100,9 +100,9 @@ class DecisionThrottle:
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
-        demand = cpu_demand()
-        self._is_busy = (demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
-        self._measured_at, self._measured_cpu = now, demand
+        total_demand = cpu_demand()
+        self._is_busy = (total_demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
+        self._measured_at, self._measured_cpu = now, total_demand
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of scheduling cycles and pauses, as Prometheus text."""

@@ -205,10 +205,10 @@ class GroupCommit:
         finally:
             self._schedule_next_batch()
 
-    def _process_success(self, changes: Sequence[WatchEvent], size: int, seconds: float) -> None:
-        self.on_commit(seconds)
+    def _process_success(self, changes: Sequence[WatchEvent], object_bytes: int, duration: float) -> None:
+        self.on_commit(duration)
         self.durable_revision = changes[-1].revision
-        self._record_size(size)
+        self._record_size(object_bytes)
         self._feed_watches(changes)
         while self._waiting_callers and self._waiting_callers[0][0] <= self.durable_revision:
             self._waiting_callers.popleft()[1](None)
@@ -234,10 +234,10 @@ class GroupCommit:
             for watch in reversed(self._watches):
                 stack.callback(watch.feed, changes)
 
-    def _record_size(self, size: int) -> None:
+    def _record_size(self, object_bytes: int) -> None:
         """Record the size of a transaction in bytes, and drop the sizes of those whose revisions were compacted."""
-        self._transaction_sizes.append((self.durable_revision, size))
-        self._history_size += size
+        self._transaction_sizes.append((self.durable_revision, object_bytes))
+        self._history_size += object_bytes
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 

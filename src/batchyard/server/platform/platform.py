@@ -332,18 +332,18 @@ class EmbeddedPlatform:
 
     def _export_spans(self, collector_url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
         """Start to send trace spans of Workloads to the collector at this URL; add the metrics of this export."""
-        spans = _span_export(collector_url, loop)
-        self._client.subscribe(WorkloadTracer(self._kernel.now, spans.emit).observe)
-        self._metrics.server_metrics.additional_sources.append(spans.texts)
-        return spans
+        span_export = _span_export(collector_url, loop)
+        self._client.subscribe(WorkloadTracer(self._kernel.now, span_export.emit).observe)
+        self._metrics.server_metrics.additional_sources.append(span_export.texts)
+        return span_export
 
     def _create_forecast_engine(
-        self, functions: ForecastFunctions | None, folder: Path, loop: asyncio.AbstractEventLoop
+        self, forecast_functions: ForecastFunctions | None, folder: Path, loop: asyncio.AbstractEventLoop
     ) -> ForecastEngine | None:
         """Create the service that forecasts start times, and add its metrics; None without forecast functions."""
-        if functions is None:
+        if forecast_functions is None:
             return None
-        engine = ForecastEngine(functions, self._store, self._kernel.clock, loop, folder / FORECASTS_FILE)
+        engine = ForecastEngine(forecast_functions, self._store, self._kernel.clock, loop, folder / FORECASTS_FILE)
         self._metrics.server_metrics.additional_sources.append(engine.texts)
         return engine
 
@@ -394,9 +394,9 @@ class EmbeddedPlatform:
         if speed == 1:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
-        control = ClockControl(self._kernel, lambda: self._store.revision)
-        self._server.add_document(CLOCK_PATH, control.document)
-        self._server.add_put_handler(CLOCK_PATH, control.put)
+        clock_control = ClockControl(self._kernel, lambda: self._store.revision)
+        self._server.add_document(CLOCK_PATH, clock_control.document)
+        self._server.add_put_handler(CLOCK_PATH, clock_control.put)
 
     def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
         """Create the dispatcher of HTTP requests; the watchdog, if given, learns which request is executed."""
@@ -436,15 +436,15 @@ class EmbeddedPlatform:
     def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
         has_nodes, local_node = settings.with_nodes, self._local
         name = "" if local_node is None else local_node.name
-        delays = container_delays_of(cluster, 0)
-        kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
-        runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
+        container_delays = container_delays_of(cluster, 0)
+        kubelets = SimulatedKubelets(container_delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
+        runtime_controllers = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.additional_sources.append(throttle.texts)
         ports = PlatformPorts(
             self._kernel,
             self._client if local_node is None else CompositeClient(self._client, local_node.machine),
-            runtime if local_node is None else (*runtime, *local_node.controllers),
+            runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
             simulated_cloud(0) if has_nodes else (),
             self._decisions,
             self._metrics.server_metrics.cycles.loop,

@@ -57,14 +57,14 @@ class LoopWatchdog:
         self._timer = loop.call_soon(self._send_heartbeat)
         self._write_record(monotonic_seconds(), 0.0, b"")
         fds = (alive_read_fd, memory_fd, self._stacks_fd, *(listener.fileno() for listener in listeners))
-        arguments = (
+        watchdog_arguments = (
             str(os.getpid()),
             *map(str, fds[:3]),
             _log_format(),
             "" if certificate is None else str(certificate),
         )
         self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-            [sys.executable, "-I", "-m", _WATCHDOG_MODULE, *arguments, *map(str, fds[3:])],
+            [sys.executable, "-I", "-m", _WATCHDOG_MODULE, *watchdog_arguments, *map(str, fds[3:])],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             start_new_session=True,
@@ -211,12 +211,12 @@ async def _serve_on(
     platform.publish_address(
         reachable_address, port, is_secure=not options.is_insecure, among_pods=pod_listener[0] if pod_listener else ""
     )
-    context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
+    tls_context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
     listeners = [listener, *(pod_listener[1:] if pod_listener else ())]
-    certificate = None if context is None else options.folder / _SERVER_CERTIFICATE
+    certificate = None if tls_context is None else options.folder / _SERVER_CERTIFICATE
     watchdog = LoopWatchdog(asyncio.get_running_loop(), listeners, certificate)
     with closing(watchdog):
-        await _serve_requests(options, url, platform, _ListeningSockets(listeners, context), watchdog, on_ready)
+        await _serve_requests(options, url, platform, _ListeningSockets(listeners, tls_context), watchdog, on_ready)
 
 
 async def _serve_requests(

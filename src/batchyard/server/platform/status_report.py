@@ -161,9 +161,9 @@ class EmbeddedMetrics:
 
         server.add_handler(METRICS_PATH, serve_metrics)
 
-    def observe_commit(self, seconds: float) -> None:
+    def observe_commit(self, commit_seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""
-        self._commits.observe((), seconds)
+        self._commits.observe((), commit_seconds)
 
     def defect(self, error: Exception) -> None:
         """Count and log an unexpected exception of a controller."""

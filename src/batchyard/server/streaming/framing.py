@@ -150,13 +150,13 @@ class SpdyFrames:
         header_block = self._inflate.decompress(compressed_headers, HEADERS_BYTES_MAX)
         if self._inflate.unconsumed_tail:
             raise SpdyError
-        (count,), offset = struct.unpack_from(">I", header_block), 4
+        (count,), block_offset = struct.unpack_from(">I", header_block), 4
         if count > HEADERS_MAX:
             raise SpdyError
         headers = {}
         for _ in range(count):
-            name, offset = _length_prefixed(header_block, offset)
-            value, offset = _length_prefixed(header_block, offset)
+            name, block_offset = _length_prefixed(header_block, block_offset)
+            value, block_offset = _length_prefixed(header_block, block_offset)
             headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         return headers
 
@@ -273,8 +273,8 @@ class WebSocket:
         """Tell the message handler to stop or resume sending; when it resumes, answer a ping that waited for this."""
         self._is_writable = is_writable
         if is_writable and self._delayed_ping is not None:
-            ping, self._delayed_ping = self._delayed_ping, None
-            self._transport.send(bytes(self._frames.pong(ping)))
+            ping_payload, self._delayed_ping = self._delayed_ping, None
+            self._transport.send(bytes(self._frames.pong(ping_payload)))
         if self._handler is not None:
             self._handler.set_writable(is_writable=is_writable)
 
