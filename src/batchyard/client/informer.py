@@ -181,7 +181,7 @@ class Informer:
         self._page: dict[Key, Obj] = {}
         self._wait: Duration = 0
         self._failures = 0
-        #: How often in a row a watch expired without any event in between.
+        #: How often in a row the revision of a watch expired (410) without any event in between.
         self._consecutive_expiries = 0
         #: The revision up to which changes were reported; None before the first list is complete.
         self.revision: int | None = None

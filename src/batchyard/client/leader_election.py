@@ -57,7 +57,7 @@ class LeaderElector:
         self.terms = terms
         #: Whether this candidate holds the Lease, as far as is known.
         self.leads = False
-        #: The Lease as last read, and when its last change was noticed.
+        #: The Lease as last read, and when this candidate noticed its last change.
         self._last_lease: Mapping[str, Any] = {}
         self._changed_at: Instant = 0
         #: When the last successful renewal was started.
@@ -176,7 +176,7 @@ class LeaderElector:
 
 #: Jitter in percent of the retry period, so that candidates do not retry at the same time.
 _JITTER = 120
-#: The Lease does not exist, or another candidate was faster.
+#: Response codes that are no errors: the Lease does not exist, or another candidate was faster.
 _EXPECTED_CODES = (404, 409)
 _CONFLICT = 409
 

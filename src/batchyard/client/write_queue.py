@@ -244,7 +244,7 @@ class Submission:
         self.writes = writes
         #: The object that each write is based on, if known.
         self.bases = bases or [None] * len(writes)
-        #: The requests of the current write, and the outstanding request.
+        #: The generator of the current write's HTTP requests, and the request that has no response yet.
         self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
         #: Called when all requests of the submission have responses.

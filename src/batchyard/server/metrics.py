@@ -92,12 +92,12 @@ class ServerMetrics:
         self._machines = MachineMetrics()
         self._costs = CostMetrics()
         self._observed: ObservedPlatform | None = None
-        #: None until `begin`.
+        #: The metrics that need a platform; None until `begin`.
         self._workloads: WorkloadMetrics | None = None
         self._queues: QueueMetrics | None = None
         self._runner: Runner | None = None
         self.defects = 0
-        #: Additional metric sources, such as the ledger and the trace export.
+        #: Functions that yield more metrics, such as those of the decision ledger and the trace export.
         self.additional_sources: list[TextSource] = []
 
     def begin(self, observed_platform: ObservedPlatform, existing_events: Iterable[WatchEvent]) -> None:

@@ -16,7 +16,7 @@ from batchyard.interfaces.controller import Ticket, Work
 
 #: How long work runs before asyncio polls its sockets again.
 SLICE_MAX: Final = 0.02  # seconds
-#: How often the event loop checks whether it may continue while it is held.
+#: How often the paused event loop checks whether it may continue.
 PAUSE_CHECK_INTERVAL: Final = 0.002  # seconds
 
 

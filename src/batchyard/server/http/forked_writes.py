@@ -99,7 +99,7 @@ def _close_other_fds(kept_fd: int) -> None:
     os.closerange(kept_fd + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-#: Maximum concurrent child processes for users, and additional ones for the owner.
+#: Maximum concurrent child processes for all users, and additional ones for the platform's owner.
 CHILDREN_MAX: Final = 2
 OWNER_CHILDREN_MAX: Final = 1
 #: Maximum queued requests of one user, and of all users.

@@ -115,7 +115,7 @@ def _base64(text: Any) -> str:
 # folder of their file. Source: client-go, tools/clientcmd/loader.go.
 
 
-#: The field that holds the value of an entry, by the list that the entry is in.
+#: The field with the content of a kubeconfig entry, by the list (such as `clusters`) that the entry is in.
 _ENTRY_FIELDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 

@@ -212,7 +212,7 @@ def _is_mig_enabled(handle: Any) -> bool:
 _LOG: Final = logging.getLogger("batchyard")
 #: The node's folder within the data directory.
 NODE_FOLDER: Final = "node"
-#: The features that a machine needs to run pods of users other than the owner.
+#: The features that a machine needs to run pods of users other than the platform's owner.
 _ISOLATION_FEATURES: Final = frozenset({"bubblewrap", "users of pods", "seccomp", "pod network", "user namespaces"})
 #: The port of the API for pods, as in other clusters.
 API_PORT: Final = 443

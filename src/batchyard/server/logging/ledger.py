@@ -23,7 +23,7 @@ from batchyard.metrics.registry import gauge_text
 from batchyard.server.platform.group_commit import BackgroundThread
 from batchyard.store.journal_file import DAMAGE_ERRORS, is_disk_error, journal_error, journal_errors
 
-#: Maximum entries in the ledger.
+#: Maximum decisions in the ledger.
 ENTRIES_MAX: Final = 1_000_000
 #: A query is aborted after this many thousand steps of SQLite, about half a second.
 _THOUSAND_STEPS_MAX: Final = 20_000
@@ -71,7 +71,7 @@ class LedgerFile:
             self._reader = _open_database(path)
         first_number, last_number = self._number_range()
         self._entry_count = last_number - first_number + 1 if last_number else 0
-        #: The number of the last entry; 0 if there is none.
+        #: The number of the last decision in the file; 0 if there is none.
         self.last = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
@@ -215,13 +215,13 @@ def _record_of_row(row: Sequence[Any]) -> DecisionRecord:
 
 # Decision ledger of a running platform, with batched writes on a background thread.
 #
-# Queries also return entries that are not written yet.
+# Queries also return decisions that are not written yet.
 
 
 _LOG: Final = logging.getLogger("batchyard")
-#: How long entries are batched.
+#: How long decisions are collected before they are written together.
 _BATCH_SECONDS: Final = 0.05  # seconds
-#: Maximum unwritten entries. Beyond it the oldest are dropped.
+#: Maximum unwritten decisions; the oldest ones beyond this number are dropped.
 _UNWRITTEN_MAX: Final = 200_000
 
 
@@ -232,14 +232,14 @@ class LiveLedger:
         self._file = LedgerFile(path)
         if self._file.was_damaged:
             _LOG.error("the decision ledger %s was damaged: renamed (.damaged) and replaced by an empty one", path)
-        #: The number of the last entry when the file was opened.
+        #: The number of the last decision when the file was opened.
         self.last = self._file.last
         self._loop = loop
         self._writer = BackgroundThread(loop)
         self._unwritten: list[DecisionRecord] = []
         self._writing_entries: list[DecisionRecord] = []
         self._is_write_scheduled = False
-        #: The number of added entries, and the number of lost entries.
+        #: The number of added decisions, and the number of lost ones.
         self._added = self._lost = 0
 
     def add_entry(self, entry: DecisionRecord) -> None:

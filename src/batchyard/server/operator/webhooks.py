@@ -50,8 +50,8 @@ from batchyard.webhooks.hooks import (
 
 
 _VALID_BEFORE: Final = HOUR  # tolerates clock skew
-#: A CA is published before its certificate is served, for an overlap of 1/_SHARE of the lifetime. The next generation
-#: is created _BEFORE overlaps before the current one expires.
+#: A CA is published before its certificate is served, for an overlap: the lifetime / _OVERLAP_DIVISOR. The next
+#: generation is created _OVERLAPS_BEFORE_EXPIRY overlaps before the current one expires.
 _OVERLAP_DIVISOR: Final = 12
 _OVERLAPS_BEFORE_EXPIRY: Final = 3
 _PEM_END: Final = b"-----END CERTIFICATE-----\n"

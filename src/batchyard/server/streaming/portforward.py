@@ -164,7 +164,7 @@ class _StreamPair:
         self._owner = owner
         self._port = port
         self._session: ByteStream | None = None
-        #: By type: `data` and `error`.
+        #: The ids of the SPDY streams by type: `data` and `error`.
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
