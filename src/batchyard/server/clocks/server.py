@@ -17,7 +17,7 @@ from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.operator.snapshot import RequestSender
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
-#: Every API server reports its version here without authentication. The version of a batchyard server contains `batchyard`.
+#: Every API server reports its version here without authentication; that of batchyard contains `batchyard`.
 _VERSION_PATH: Final = "/version"
 _BATCHYARD: Final = "batchyard"
 #: The status codes of other servers for the path of the status document.
