@@ -104,7 +104,7 @@ class Kubernetes:
 
     def kubeconfig_of(self, user: str, *groups: str) -> Path:
         """The kubeconfig with a certificate of a user."""
-        signed = self.authority.client(user, groups)
+        signed = self.authority.issue_client_certificate(user, groups)
         name = user.replace(":", "-")
         certificate = self._written(f"{name}.crt", signed.certificate)
         key = self._written(f"{name}.key", signed.key)
@@ -128,7 +128,7 @@ class Kubernetes:
         return self._written(f"{user.replace(':', '-')}.kubeconfig", yaml.safe_dump(config).encode())
 
     def _arguments(self) -> Iterator[str]:
-        server = self.authority.server(("127.0.0.1", "localhost"))
+        server = self.authority.issue_server_certificate(("127.0.0.1", "localhost"))
         yield from (f"--etcd-servers={self._etcd}", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1")
         yield f"--secure-port={self.url.rpartition(':')[2]}"
         yield f"--cert-dir={self._folder}"

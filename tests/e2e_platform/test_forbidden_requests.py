@@ -517,7 +517,7 @@ def _made(owner: Caller, path: str, obj: dict[str, Any]) -> dict[str, Any]:
 
 def _certificate(folder: Path, user: str, *groups: str, at: Instant | None = None) -> Path:
     """A client certificate of the authority in a folder, valid for a day from an instant."""
-    signed = CertificateAuthority(folder, at or wall_clock()).client(user, groups, DAY)
+    signed = CertificateAuthority(folder, at or wall_clock()).issue_client_certificate(user, groups, DAY)
     path = folder / f"{user}{at or ''}.pem"
     path.write_bytes(signed.certificate + signed.key)
     return path

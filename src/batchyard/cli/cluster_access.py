@@ -264,7 +264,7 @@ async def _find_configuration(snapshot_result: SnapshotResult, transport: HttpTr
             search_result.message if search_result.configuration is not None or search_result.is_unreadable else ""
         )
     if snapshot_result.configuration is not None:
-        snapshot_result.beside = list(unsupported_settings(snapshot_result.configuration))
+        snapshot_result.unsupported_settings = list(unsupported_settings(snapshot_result.configuration))
         snapshot_result.configuration = decision_fields(snapshot_result.configuration)
 
 

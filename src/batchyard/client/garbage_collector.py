@@ -28,7 +28,7 @@ _DELETED: Final = client.EventType.DELETED  # a member is slow to look up by nam
 
 
 class GarbageCollector:
-    """A garbage collector: records deletions of objects, and deletes their dependents in `collect`."""
+    """The garbage collector: `observe` records changes, and `collect` deletes the dependents of deleted owners."""
 
     __slots__ = (
         "_deleted_owner_uids",
@@ -52,14 +52,14 @@ class GarbageCollector:
         self._deleted_owner_uids: list[str] = []  # uids of deleted owners
         self._orphan_deleted: dict[str, Key] = {}  # by uid, objects that are to orphan their dependents
         self._foreground_deleted: dict[str, Key] = {}  # by uid, objects that wait for their dependents
-        self._uids_to_recheck: dict[str, None] = {}  # uids in `_leaving` to check again
+        self._uids_to_recheck: dict[str, None] = {}  # uids in `_foreground_deleted` to check again
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Key]:
         """Return the sorted keys of an owner's dependents, by its uid and its namespace ('' if cluster-scoped)."""
         return self._owners.dependents(uid, namespace)
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:
-        """Load all existing objects at the start, given as ADDED events; find dependents of owners deleted before."""
+        """Record all objects that exist at the start, given as ADDED events, and find owners that no longer exist."""
         for event in events:
             self.observe(event)
         if self.scopes is not None:
@@ -105,7 +105,7 @@ class GarbageCollector:
             self._continue_foreground_deletions()
 
     def _recheck_owners(self, metadata: Obj) -> None:
-        """Schedule another check of each owner in foreground deletion that waited for the deletion of this object."""
+        """Schedule another check of the owners in foreground deletion of a deleted object with this metadata."""
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._foreground_deleted:
                 self._uids_to_recheck[owner["uid"]] = None
@@ -123,12 +123,12 @@ class GarbageCollector:
             self._apply(client.Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
     def _apply(self, write: client.Write) -> None:
-        """Apply a write, and ignore the API error if it is rejected."""
+        """Apply a write to the store, and ignore the API error if the write is rejected."""
         with suppress(ApiError):  # for example a namespace that cannot be deleted
             self._write(write)
 
     def _collect_dependents_of_deleted(self) -> None:
-        """Delete the dependents of deleted owners."""
+        """Delete the dependents of recently deleted owners (background deletion)."""
         deleted_uids, self._deleted_owner_uids = self._deleted_owner_uids, []
         for uid in deleted_uids:
             for key in tuple(self._owners.dependents(uid)):
@@ -192,29 +192,29 @@ class GarbageCollector:
         return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
 
     def _owner_exists(self, owner: Obj, namespace: str) -> bool:
-        """Report whether an owner exists."""
+        """Report whether the owner in this ownerReference exists, for a dependent in this namespace."""
         return self._find_owner(owner, namespace) is not None
 
     def _counts_as_deleted(self, owner: Obj, namespace: str) -> bool:
-        """Report whether a missing owner counts as deleted: its kind is served, and its scope allows it as an owner."""
+        """Report whether a missing owner counts as deleted: its kind is served, and its scope is valid for an owner."""
         assert self.scopes is not None
         is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
         return is_namespaced is not None and (bool(namespace) or not is_namespaced)
 
     def _owner_stays(self, owner: Obj, namespace: str) -> bool:
-        """Report whether an owner exists and is not itself in foreground deletion."""
+        """Report whether the owner in this ownerReference exists and is not itself in foreground deletion."""
         owner_object = self._find_owner(owner, namespace)
         return owner_object is not None and not _is_deleted_with(FOREGROUND_FINALIZER, owner_object["metadata"])
 
     def _find_owner(self, owner: Obj, namespace: str) -> Obj | None:
-        """Return the object that an owner reference names, namespaced or cluster-scoped, if its uid still matches."""
+        """Return the existing object that an ownerReference names; None if it does not exist or has another uid."""
         kind, name = group_kind(owner), owner["name"]
         candidates = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
         return next((obj for obj in candidates if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
 
 
 def _has_new_owners(event: client.WatchEvent) -> bool:
-    """Report whether a change gave an object new owner references."""
+    """Report whether a watch event shows an object with new owner references."""
     _, _, obj, old, _ = event
     owners = obj["metadata"].get("ownerReferences")
     return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
@@ -226,6 +226,6 @@ def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
 
 
 def _blocks(dependent: Obj, uid: str) -> bool:
-    """Report whether a dependent blocks the deletion of the owner with this uid (`blockOwnerDeletion`)."""
+    """Report whether a dependent has `blockOwnerDeletion` in its reference to the owner with this uid."""
     owners = dependent["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)

@@ -1,12 +1,12 @@
-"""Informers, their cache of watched objects, a client that adds container runs, and the expiry of cached views.
+"""Informers with their cache of watched objects, a client that adds container runs, and the expiry of parsed objects.
 
 An informer lists the objects of one kind, then watches them from the revision of the list. It sends nothing itself:
 `plan_request` returns the next request, and other methods process the responses. Every change is reported once, with
 the previous object. A watch that breaks off resumes at the last reported revision. If the server no longer has that
 revision, or does not have it yet because it was restored from a backup, the informer lists again and reports the
 differences as changes. If the server does not serve one version of the kind, the informer tries the other versions. If
-it serves no version, the informer retries periodically.
-Sources: client-go, tools/cache/reflector.go; k8s.io/apimachinery, pkg/api/errors.
+it serves no version, the informer retries periodically. Sources: client-go, tools/cache/reflector.go;
+k8s.io/apimachinery, pkg/api/errors.
 """
 
 from bisect import bisect_left, insort
@@ -46,7 +46,7 @@ class OwnerIndex:
         return uid in self._dependents
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the index after a change of an object's owner references."""
+        """Update the index after a watch event, if it changes the owner references of its object."""
         kind, _, obj, old, _ = event
         old_references = old["metadata"].get("ownerReferences") if old is not None else None
         new_references = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
@@ -67,7 +67,7 @@ class OwnerIndex:
         return [key for key in keys if key.namespace == namespace] if namespace else keys
 
     def _replace(self, key: Key, old_references: Sequence[Obj], new_references: Sequence[Obj]) -> None:
-        """Replace the owner references of an object in the index."""
+        """Replace the old owner references of the object with this key by the new ones in the index."""
         for owner in old_references:
             self._remove(owner["uid"], key)
         for owner in new_references:
@@ -88,7 +88,7 @@ class OwnerIndex:
 
 
 class ObjectCache:
-    """The objects of each kind by key, their sorted keys, and an index by owner."""
+    """A client-side cache of watched objects, by kind and key, with sorted keys and an index by owner."""
 
     __slots__ = ("_keys", "_objects", "_owners")
 
@@ -107,7 +107,7 @@ class ObjectCache:
         return self._objects.setdefault(kind, {})
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the cached objects of a kind in a namespace (None: in all), sorted by namespace and name."""
         objects, keys = self._objects.get(kind, {}), self._keys.get(kind, [])
         if namespace is not None:
             start_index = bisect_left(keys, Key(kind, namespace, ""))
@@ -115,7 +115,7 @@ class ObjectCache:
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an owner's dependents, sorted by key, by its uid and its namespace ('' if cluster-scoped)."""
+        """Return the cached dependents of an owner, sorted by key, by its uid and namespace ('' if cluster-scoped)."""
         return [self._objects[key.kind][key] for key in self._owners.dependents(uid, namespace)]
 
     def apply_event(self, event: WatchEvent) -> None:
@@ -151,11 +151,11 @@ class NextRequest(NamedTuple):
 
     request: transport.HttpRequest
     is_watch: bool
-    wait: Duration
+    delay: Duration
 
 
 class InformerScope(NamedTuple):
-    """The objects of a kind that an informer lists and watches: a namespace ('' for all) and a selector."""
+    """The objects of a kind that an informer lists and watches: a namespace ('' for all) and a selector query."""
 
     namespace: str = ""
     #: In query form, such as `fieldSelector=metadata.name%3Da`.
@@ -181,7 +181,7 @@ class Informer:
         self._page: dict[Key, Obj] = {}
         self._wait: Duration = 0
         self._failures = 0
-        #: How often in a row a watch expired without any event in between.
+        #: How often in a row the revision of a watch expired (410) without any event in between.
         self._consecutive_expiries = 0
         #: The revision up to which changes were reported; None before the first list is complete.
         self.revision: int | None = None
@@ -205,7 +205,7 @@ class Informer:
 
     @property
     def is_served(self) -> bool:
-        """Whether the server serves the kind in some version, as far as is known."""
+        """Whether the server serves the kind in some version, as far as the informer knows."""
         return self._rejected_versions < len(self._versions)
 
     @property
@@ -216,21 +216,21 @@ class Informer:
     def plan_request(self) -> NextRequest:
         """Return the informer's next request: a page of a list, or a watch after the list is complete."""
         path = self._path()
-        wait, self._wait = self._wait, 0
+        delay, self._wait = self._wait, 0
         if not self._is_listed:
             self.lists += not self._token
             request = transport.HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT)
-            return NextRequest(request, False, wait)
+            return NextRequest(request, False, delay)
         self.watches += 1
         self._has_received = False
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         timeout = timeout_seconds * SECOND
         request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout)
-        return NextRequest(request, True, wait)
+        return NextRequest(request, True, delay)
 
     def names_page_request(self, token: str) -> transport.HttpRequest:
-        """Return a request for a page of the objects' names and revisions, for a staleness check outside the cache."""
+        """Return a request for a page of the objects' metadata, for a staleness check, given the continue token."""
         next_page = f"&continue={quote(token, safe='')}" if token else ""
         query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
         return transport.HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
@@ -255,7 +255,7 @@ class Informer:
         return self._compare_with_cache(listed_objects, self.revision)
 
     def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
-        """Process lines of a watch and return the changes; an empty sequence means that the server has responded."""
+        """Process lines of a watch, and return the changes; no lines mean that the server has accepted the watch."""
         self.trouble = ""
         self._has_received = self._has_received or bool(lines)
         events: list[WatchEvent] = []
@@ -292,7 +292,7 @@ class Informer:
             self._wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
 
     def relist(self) -> None:
-        """Discard the position of the list or watch; the next request lists all objects of the kind again."""
+        """Forget the continue token and the revision, so that the next request lists all objects of the kind again."""
         self._is_listed, self._token = False, ""
         self._page.clear()
 
@@ -312,7 +312,7 @@ class Informer:
         return f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
-        """Apply a change that a watch received to the cache, unless the cache already has that revision."""
+        """Apply a received watch event to the cache unless it is outdated, and append the change to `events`."""
         obj = transport.to_storage_version(self.info, self.version, received_object)
         key, revision = transport.received_key(self.info, obj), transport.revision_of(obj)
         old = self._cache.get(key)
@@ -325,7 +325,7 @@ class Informer:
             self._store(key, obj, revision, events)
 
     def _store(self, key: Key, obj: Obj, revision: int, events: list[WatchEvent]) -> None:
-        """Store an object in the cache; if it replaces an object with another uid, report that deletion first."""
+        """Cache an object, and append the change to `events`; before it a DELETED event if the uid has changed."""
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
             self._record(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
@@ -337,7 +337,7 @@ class Informer:
         events.append(event)
 
     def _compare_with_cache(self, listed_objects: dict[Key, Obj], revision: int) -> Sequence[WatchEvent]:
-        """Return the differences between listed objects and the cache, as events, and update the cache."""
+        """Update the cache to the listed objects, and return the differences as watch events."""
         events: list[WatchEvent] = []
         cached_objects = self._cache.of_kind(self.info.constant)
         for key in sorted(key for key in cached_objects if key not in listed_objects):
@@ -382,8 +382,8 @@ class Informer:
             self._consecutive_expiries += 1
             return
         self._failures += 1
-        wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
-        self._wait = max(wait, response.retry_after or 0)
+        delay = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
+        self._wait = max(delay, response.retry_after or 0)
         self.trouble = transport.failure_reason(response)
 
     def _reset_errors(self) -> None:
@@ -391,7 +391,7 @@ class Informer:
 
 
 def _error_response(status: Any) -> transport.HttpResponse:
-    """Return the Status of a watch's ERROR event as an HTTP response, with its code and message."""
+    """Return the Status in an ERROR event of a watch as an HTTP response, with its code and message."""
     fields = status if isinstance(status, dict) else {}
     code = fields.get("code")
     return transport.HttpResponse(code if isinstance(code, int) else 500, trouble=str(fields.get("message") or ""))
@@ -406,14 +406,14 @@ def _resource_version(obj: Obj) -> str | None:
 
 
 class ResultDeliveringClient(ObjectClient, Protocol):
-    """A client that can also deliver the results of writes that another component executed."""
+    """An API client that can also deliver the results of writes that another component has executed."""
 
     def deliver_result(self, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
-        """Call `on_result` with the result of a write, later, from the event loop."""
+        """Schedule a call of `on_result` with the result of a write, on the event loop."""
 
 
 class CompositeClient:
-    """A client that sends writes of container runs to this machine's runtime, and all other writes to a client."""
+    """A client that sends writes of container runs to this machine's runtime, and other writes to an API client."""
 
     def __init__(self, objects: ResultDeliveringClient, machine: ContainerRuntime) -> None:
         self._objects = objects
@@ -428,11 +428,11 @@ class CompositeClient:
         return self._machine.runs(namespace) if kind == RUN else self._objects.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return all objects with an owner reference to this uid."""
+        """Return an owner's dependents, by its uid and its namespace ('' if cluster-scoped), without container runs."""
         return self._objects.owned_by(uid, namespace)
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
-        """Apply the writes of container runs at once, then the other writes in order until one is rejected."""
+        """Apply writes of container runs at once, then submit the other writes; `on_result` gets the last result."""
         object_writes = [write for write in writes if not _is_run_write(write)]
         run_results = [WriteResult(self._machine.execute_write(write)) for write in writes if _is_run_write(write)]
         if object_writes:
@@ -456,10 +456,10 @@ def _is_run_write(write: Write) -> bool:
     return bool(write.obj["kind"] == "Run" and write.obj["apiVersion"].startswith(RUN.partition(".")[2]))
 
 
-# Drops the cached views of deleted objects, to bound memory in a long-running process.
+# Drops the cached views (parsed forms) of deleted objects, to bound the memory of a long-running process.
 #
 # Subscribers that get the batch later, and watches that wait for the journal, read a deleted object once more. So its
-# view stays until KEPT_MAX other objects were deleted.
+# view stays until KEPT_VIEWS_MAX other objects were deleted.
 
 
 #: The number of deleted objects whose views stay in the cache.
@@ -472,13 +472,13 @@ _FORGET_VIEW: Final[Mapping[str, Callable[[str], None]]] = {
 
 
 class ViewExpiry:
-    """The queue of recently deleted objects whose views are still cached."""
+    """Drops cached parsed forms of deleted Nodes, Pods and Workloads, after KEPT_VIEWS_MAX later deletions."""
 
     def __init__(self) -> None:
         self._deleted: deque[tuple[str, str]] = deque()
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Record deleted objects, and drop the cached views of the oldest ones."""
+        """Record the objects that these events delete, and drop the parsed forms of the earliest deleted ones."""
         for event in events:
             if event.type is EventType.DELETED and event.key.kind in _FORGET_VIEW:
                 self._deleted.append((event.key.kind, event.obj["metadata"].get("uid", "")))

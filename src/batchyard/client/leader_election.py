@@ -26,7 +26,7 @@ _OK: Final = (200, 201)
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """The settings of leader election: the candidate's identity, the Lease's name, and the durations."""
+    """The settings of leader election: the candidate's identity, the Lease's namespace and name, and the durations."""
 
     identity: str
     namespace: str
@@ -37,13 +37,13 @@ class LeaseSettings:
 
 
 def lease_in(response: HttpResponse) -> Mapping[str, Any] | None:
-    """Return the Lease in a response, or None if the body is not a Lease: a proxy may also answer 200."""
+    """Return the Lease in an HTTP response, or None if its body is not a Lease, such as the login page of a proxy."""
     lease = decode_object(response.body) if response.code in _OK else {}
     return lease if lease.get("kind") == "Lease" and is_object(lease) else None
 
 
 class _RequestKind(Enum):
-    """The kind of the last request: read the Lease (LOOK), renew it (RENEW), or take it after reading (TAKE)."""
+    """The kind of the candidate's last request: read the Lease, renew its own Lease, or take over a Lease."""
 
     READ = auto()
     RENEW = auto()
@@ -51,13 +51,13 @@ class _RequestKind(Enum):
 
 
 class LeaderElector:
-    """The state machine of leader election: the Lease as last read, and whether this candidate leads."""
+    """The state machine of a candidate in leader election: the Lease as last read, and whether the candidate leads."""
 
     def __init__(self, terms: LeaseSettings) -> None:
         self.terms = terms
         #: Whether this candidate holds the Lease, as far as is known.
         self.leads = False
-        #: The Lease as last read, and when its last change was noticed.
+        #: The Lease as last read, and when this candidate noticed its last change.
         self._last_lease: Mapping[str, Any] = {}
         self._changed_at: Instant = 0
         #: When the last successful renewal was started.
@@ -74,7 +74,7 @@ class LeaderElector:
 
     @property
     def deadline(self) -> Instant:
-        """The instant until which the leader may write without another renewal."""
+        """The instant until which this candidate, as leader, may write without another renewal of the Lease."""
         return self._renewal_started_at + self.terms.renew_deadline
 
     def may_write(self, now: Instant) -> bool:
@@ -82,14 +82,14 @@ class LeaderElector:
         return self.leads and now < self.deadline
 
     def begin(self, now: Instant) -> HttpRequest:
-        """Start an attempt to take or renew the Lease, and return its first request. A leader renews without a read."""
+        """Start an attempt to take or renew the Lease; return its first request: the leader renews, others read."""
         self._attempt_started_at = now
         if self.leads and self._last_lease:
             return self._request_write(now, _RequestKind.RENEW)
         return self._request_read()
 
     def process_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
-        """Process a response, and return the next request; None if this attempt is over."""
+        """Process the response to the last request; return the next request, or None if this attempt is over."""
         if self._last_request is not _RequestKind.READ:
             return self._process_write(response, now)
         if response.code == 404:
@@ -105,7 +105,7 @@ class LeaderElector:
         return self._request_write(now, _RequestKind.TAKE)
 
     def release(self, now: Instant) -> HttpRequest:
-        """Return a request that releases the Lease, so that the next candidate need not wait for its expiry."""
+        """Give up leadership; return a request that clears the Lease's holder, so that others can take it at once."""
         spec = {**self._last_lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         spec |= {"renewTime": format_micro_time(now), "acquireTime": format_micro_time(now)}
         self.leads = False
@@ -116,7 +116,7 @@ class LeaderElector:
         return self._request_read()
 
     def release_as_seen(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
-        """Return a request that releases the Lease as a response shows it; None if another candidate holds it."""
+        """Return a request that releases the Lease in this response; None if another candidate holds the Lease."""
         lease = lease_in(response)
         if lease is None:
             return None
@@ -127,17 +127,17 @@ class LeaderElector:
         self._last_request = _RequestKind.READ
         return self._request("GET", f"/{self.terms.name}")
 
-    def _request_write(self, now: Instant, step: _RequestKind) -> HttpRequest:
-        """Return a request that writes this candidate's identity into the Lease, based on its last known state."""
-        self._last_request = step
-        old = self._last_lease.get("spec") or {}
+    def _request_write(self, now: Instant, request_kind: _RequestKind) -> HttpRequest:
+        """Return a request that writes this candidate's identity and the current time into the Lease as last read."""
+        self._last_request = request_kind
+        old_spec = self._last_lease.get("spec") or {}
         is_held = self.holder == self.terms.identity
         spec = {
             "holderIdentity": self.terms.identity,
             "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after the deadline
-            "acquireTime": old.get("acquireTime") if is_held else format_micro_time(now),
+            "acquireTime": old_spec.get("acquireTime") if is_held else format_micro_time(now),
             "renewTime": format_micro_time(now),
-            "leaseTransitions": (old.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_held),
+            "leaseTransitions": (old_spec.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_held),
         }
         new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
         type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -146,7 +146,7 @@ class LeaderElector:
         return self._request(method, path, lease)
 
     def _process_write(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
-        """Process the response to a write of the Lease; after a failed renewal, return a request that reads it."""
+        """Process the response to a write of the Lease; after a failed renewal, return a request to read the Lease."""
         lease = lease_in(response)
         if lease is not None:
             self._record_lease(lease, now)
@@ -163,8 +163,8 @@ class LeaderElector:
         self._last_lease = lease
 
     def _expires_at(self) -> Instant:
-        seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
-        return self._changed_at + seconds * SECOND
+        duration_seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
+        return self._changed_at + duration_seconds * SECOND
 
     def _request(self, method: str, name_suffix: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
         content = b"" if body is None else _encode(body)
@@ -176,16 +176,16 @@ class LeaderElector:
 
 #: Jitter in percent of the retry period, so that candidates do not retry at the same time.
 _JITTER = 120
-#: The Lease does not exist, or another candidate was faster.
+#: Response codes that are no errors: the Lease does not exist, or another candidate was faster.
 _EXPECTED_CODES = (404, 409)
 _CONFLICT = 409
 
 
 class Leadership:
-    """A running candidate. It ends when leadership is lost: the process must exit, since its state may be stale."""
+    """A candidate in leader election. After it loses leadership, the process must exit: its state may be stale."""
 
-    def __init__(self, election: LeaderElector, timers: Kernel, transport: Transport) -> None:
-        self._election = election
+    def __init__(self, elector: LeaderElector, timers: Kernel, transport: Transport) -> None:
+        self._elector = elector
         self._timers = timers
         self._transport = transport
         self._has_led = False
@@ -198,47 +198,47 @@ class Leadership:
         self.on_lost: Callable[[], None] = _noop
 
     def start(self) -> None:
-        """Start trying to take the Lease."""
+        """Start trying to take the Lease, until `end` is called or leadership is lost."""
         self._start_attempt()
 
     def may_write(self) -> bool:
-        """Report whether this candidate leads and no other can hold the Lease yet; always False after a loss."""
+        """Report whether this candidate leads and no other can hold the Lease; always False after lost leadership."""
         if self._is_over:
             return False
-        if self._election.may_write(self._timers.now()):
+        if self._elector.may_write(self._timers.now()):
             return True
         if self._has_led:
             self._lose_leadership()
         return False
 
     def end(self, on_released: Callable[[], None]) -> None:
-        """Stop the candidate, release the Lease if it holds it, then call `released`."""
-        if self._election.leads and not self._is_over:
-            request = self._election.release(self._timers.now())
+        """Stop the candidate, release the Lease if this candidate holds it, then call `on_released`."""
+        if self._elector.leads and not self._is_over:
+            request = self._elector.release(self._timers.now())
             self._transport.send(request, lambda response: self._process_release(response, on_released))
         else:
             on_released()
         self._is_over = True
 
     def _process_release(self, response: HttpResponse, on_released: Callable[[], None]) -> None:
-        """Process the response to a release; after a conflict with a concurrent renewal, read and release again."""
+        """Process the response to a release of the Lease; after a conflict with a renewal, read and release again."""
         if response.code != _CONFLICT:
             on_released()
             return
 
         def release_again(response: HttpResponse) -> None:
-            request = self._election.release_as_seen(response, self._timers.now())
+            request = self._elector.release_as_seen(response, self._timers.now())
             if request is None:
                 on_released()
             else:
                 self._transport.send(request, lambda _answer: on_released())
 
-        self._transport.send(self._election.read_request(), release_again)
+        self._transport.send(self._elector.read_request(), release_again)
 
     def _start_attempt(self) -> None:
         if not self._is_over:
             self._attempts += 1
-            self._send_request(self._election.begin(self._timers.now()))
+            self._send_request(self._elector.begin(self._timers.now()))
 
     def _send_request(self, request: HttpRequest) -> None:
         self._transport.send(request, self._process_response)
@@ -247,7 +247,7 @@ class Leadership:
         if self._is_over:
             return
         self._report_error(response)
-        next_request = self._election.process_response(response, self._timers.now())
+        next_request = self._elector.process_response(response, self._timers.now())
         if next_request is not None:
             self._send_request(next_request)
             return
@@ -255,7 +255,7 @@ class Leadership:
             self._has_led = True
             self._check_deadline()
             self.on_leading()
-        elif self._has_led and not self._election.leads:
+        elif self._has_led and not self._elector.leads:
             self._lose_leadership()
             return
         self._timers.call_at(self._timers.now() + self._retry_delay(), self._start_attempt)
@@ -268,15 +268,15 @@ class Leadership:
         self._last_error = error_text
 
     def _retry_delay(self) -> Duration:
-        terms = self._election.terms
+        terms = self._elector.terms
         if self._has_led:
             return terms.retry_period
         return terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER) // 100
 
     def _check_deadline(self) -> None:
-        """Check at each renew deadline whether leadership is lost."""
+        """Check at a renew deadline whether the Lease was renewed, and end leadership if not."""
         if self.may_write():
-            self._timers.call_at(self._election.deadline, self._check_deadline)
+            self._timers.call_at(self._elector.deadline, self._check_deadline)
 
     def _lose_leadership(self) -> None:
         if not self._is_over:

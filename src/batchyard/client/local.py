@@ -57,7 +57,7 @@ _GENERATED_LENGTH_MAX: Final = 63
 
 
 def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
-    """Return a new object with the metadata that the server sets; a uid and creation time that it has are kept."""
+    """Return a new object with the metadata that the server sets; an existing uid or creation time is kept."""
     given_metadata = obj["metadata"]
     metadata = {
         **given_metadata,
@@ -73,13 +73,13 @@ def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
 
 
 def generated_name(prefix: str, uid: str) -> str:
-    """Return the name for a `generateName`: the prefix and five characters derived from the uid."""
-    number = int(uid.replace("-", "")[:12], 16)
-    letters = []
+    """Return a name for an object with `generateName`: the prefix and five characters derived from its uid."""
+    remaining_number = int(uid.replace("-", "")[:12], 16)
+    suffix_letters = []
     for _ in range(_SUFFIX_LENGTH):
-        number, letter = divmod(number, len(_SUFFIX_ALPHABET))
-        letters.append(_SUFFIX_ALPHABET[letter])
-    return prefix[: _GENERATED_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(letters)
+        remaining_number, letter = divmod(remaining_number, len(_SUFFIX_ALPHABET))
+        suffix_letters.append(_SUFFIX_ALPHABET[letter])
+    return prefix[: _GENERATED_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(suffix_letters)
 
 
 def check_name_given(obj: Obj) -> None:
@@ -108,7 +108,7 @@ def check_preconditions(key: Key, stored_object: Obj, sent_object: Obj) -> None:
 def apply_update(
     stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False
 ) -> Obj:
-    """Return the object after an Update: as sent, but server-owned fields (and the status subresource) as stored."""
+    """Return the object to store for an Update: as sent, but the status and server-owned fields stay as stored."""
     metadata = _with_managed_fields(
         _updated_metadata(stored_object["metadata"], sent_object["metadata"]), managed_fields
     )
@@ -129,7 +129,7 @@ def apply_update(
 
 
 def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
-    """Return the object after an UpdateStatus: the status as sent, the rest as stored."""
+    """Return the object to store for an update of the status subresource: the status as sent, the rest as stored."""
     status, metadata = sent_object.get("status"), _with_managed_fields(stored_object["metadata"], managed_fields)
     if metadata is not stored_object["metadata"]:
         stored_object = {**stored_object, "metadata": metadata}
@@ -141,7 +141,7 @@ def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Se
 
 
 def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
-    """Return the deletion grace period in seconds: 0 except for a running pod that is bound to a node.
+    """Return the deletion grace period of an object in seconds: 0 except for a running pod that is bound to a node.
 
     Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
     """
@@ -154,9 +154,9 @@ def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
 
 
 def mark_deleted(stored_object: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
-    """Return the object marked as deleted, with these additional finalizers: it stays in the store for now.
+    """Return the object with a deletionTimestamp, this grace period and additional finalizers. It stays stored for now.
 
-    An object that is already marked changes only if its grace period gets shorter.
+    An object that has a deletionTimestamp already changes only if its grace period gets shorter.
     """
     metadata = stored_object["metadata"]
     added_finalizers = [name for name in finalizers if name not in metadata.get("finalizers", ())]
@@ -176,12 +176,12 @@ def mark_deleted(stored_object: Obj, now: Instant, grace: int = 0, *, finalizers
 
 
 def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the next `generation` as a metadata field after a change of the desired state; {} for other kinds."""
+    """Return `{"generation": N}` with the incremented `metadata.generation`; {} for kinds without generation."""
     return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
 
 
 def is_released(obj: Obj) -> bool:
-    """Report whether a deleted object has no finalizers and no grace period left, so that it is removed."""
+    """Report whether an object with a deletionTimestamp can be removed: no finalizers and no grace period are left."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False
@@ -189,7 +189,7 @@ def is_released(obj: Obj) -> bool:
 
 
 def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sent metadata with server-owned fields as stored; the stored mapping itself if both are equal."""
+    """Return the sent metadata, but server-owned fields as stored; the stored mapping itself if both are equal."""
     if sent_metadata is stored_metadata:
         return stored_metadata
     metadata = dict(sent_metadata)
@@ -202,14 +202,14 @@ def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping
 
 
 def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
-    """Return the metadata with these managedFields; the same mapping if they are unchanged."""
+    """Return this metadata with these managedFields; the same mapping if the managedFields are unchanged."""
     if managed_fields is None or managed_fields == metadata.get("managedFields", []):
         return metadata
     return {**metadata, "managedFields": managed_fields}
 
 
 def _desired_state(obj: Obj) -> dict[str, Any]:
-    """Return everything of an object except its metadata and status: the desired state."""
+    """Return all fields of an object except its metadata and status."""
     return {field: value for field, value in obj.items() if field not in {"metadata", "status"}}
 
 
@@ -217,14 +217,14 @@ def _desired_state(obj: Obj) -> dict[str, Any]:
 
 
 class ReadableStore(Protocol):
-    """Read access to stored objects."""
+    """Read access to an object store."""
 
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
 
 
 class DryRun:
-    """A store facade for dry runs: accepts writes, returns their result, and stores nothing."""
+    """A stand-in for the store in dry runs: accepts writes, returns the resulting objects, and stores nothing."""
 
     def __init__(self, records: ReadableStore) -> None:
         self._records = records
@@ -234,13 +234,13 @@ class DryRun:
         return self._records.get(key)
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Return the object as if stored. Raises Conflict if `expect` is 0 (create) and the object exists."""
+        """Return the object as if it were stored. Raises Conflict if `expect` is 0 (create) and the object exists."""
         if expect == 0 and self._records.get(key) is not None:
             raise Conflict(f'{key.kind} "{key}" already exists')
         return obj
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Return the object as if deleted. Raises NotFound if it does not exist."""
+        """Return the last state of the object, as if it were deleted. Raises NotFound if the object does not exist."""
         stored_object = self._records.get(key)
         if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -258,7 +258,7 @@ UpdateCheck: TypeAlias = Callable[[Obj, Obj, client.Reader], None]
 
 
 class AdmissionHooks(NamedTuple):
-    """The admission hooks that the client runs before it stores or deletes an object, by the object's kind."""
+    """The functions by kind that a LocalClient calls: for a new object, before a deletion, and for a changed object."""
 
     prepare: Mapping[str, PrepareHook] = {}
     guards: Mapping[str, DeletionGuard] = {}
@@ -273,7 +273,7 @@ _NAMES_TRIED_MAX: Final = 8  # as the API server does for generateName
 
 
 class WritableStore(Protocol):
-    """The storage to which a write is applied: the store, or a dry run."""
+    """Where LocalClient applies a write: the object store, or the stand-in of a dry run."""
 
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
@@ -286,17 +286,17 @@ class WritableStore(Protocol):
 
 
 class ObjectStore(WritableStore, Protocol):
-    """The store of a LocalClient: reads and writes objects, and reports changes."""
+    """The object store that a LocalClient needs: reads and writes objects, and reports changes."""
 
     @property
     def revision(self) -> int:
-        """The revision of the last change."""
+        """The revision of the last change in the store."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, sorted by namespace and name."""
 
     def listen(self, listener: Callable[[client.WatchEvent], None]) -> None:
-        """Call the listener with every later change, synchronously within the write."""
+        """Call `listener` with every later change, synchronously within the write that makes the change."""
 
 
 class LocalClient:
@@ -335,13 +335,13 @@ class LocalClient:
         self._admission = admission or AdmissionHooks()
         self._assign_manager = assign_manager
         self._collector = GarbageCollector(store.get, lambda write: self._apply(write, store))
-        self._uid_counts: dict[Key, int] = {}  # how many uids were created for each key at `_minted_at`
+        self._uid_counts: dict[Key, int] = {}  # how many uids were created for each key at `_uid_counts_at`
         self._uid_counts_at: Instant = kernel.now()
         store.listen(self._observe)
 
     @property
     def revision(self) -> int:
-        """The revision of the last change."""
+        """The revision of the last change in the store."""
         return self._store.revision
 
     def get(self, key: Key) -> Obj | None:
@@ -357,26 +357,26 @@ class LocalClient:
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
-    def set_scope_lookup(self, scopes: NamespacedLookup) -> None:
-        """Also garbage-collect objects whose owner does not exist; `scopes` returns which kinds are served."""
-        self._collector.scopes = scopes
+    def set_scope_lookup(self, scope_lookup: NamespacedLookup) -> None:
+        """Enable garbage collection of objects whose owner does not exist; `scopes` tells which kinds are served."""
+        self._collector.scopes = scope_lookup
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:
-        """Load all objects that are in the store at the start, given as ADDED events, into the garbage collector."""
+        """Pass all objects that are in the store at the start, given as ADDED events, to the garbage collector."""
         self._collector.recall(events)
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 
     def subscribe(self, listener: client.Listener) -> None:
-        """Call the listener with later changes, in order, in batches, from the event loop and never re-entrantly."""
+        """Call `listener` with batches of later changes, in revision order, from the event loop."""
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: client.Listener) -> None:
-        """Stop calling the listener."""
+        """Stop calling `listener` with changes."""
         self._listeners.remove(listener)
 
     def is_settled(self) -> bool:
-        """Report whether all changes and all results of writes have been delivered."""
+        """Report whether all changes were delivered to the subscribers, and all results of writes to their writers."""
         return not (self._events or self._results)
 
     def submit(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:
@@ -403,7 +403,7 @@ class LocalClient:
             self._schedule_delivery()
 
     def _apply(self, write: client.Write, records: WritableStore) -> Obj:
-        """Apply a write, and return the object as stored or, after its removal, its last state."""
+        """Apply a write to this store; return the stored object or, after a removal, the last state of the object."""
         if isinstance(write, client.Create):
             return self._create(write.obj, records)
         if isinstance(write, client.Delete):
@@ -444,7 +444,7 @@ class LocalClient:
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
     def _delete(self, write: client.Delete, records: WritableStore) -> Obj:
-        """Remove an object, or mark it as deleted if finalizers, a grace period or dependents delay its removal."""
+        """Remove an object; only set its deletionTimestamp if finalizers, a grace period or dependents delay that."""
         key = write.key
         stored_object = self._stored_object(key)
         guard = self._admission.guards.get(key.kind)
@@ -471,7 +471,7 @@ class LocalClient:
         return stored_object
 
     def _create_uid(self, key: Key) -> str:
-        """Return a uid for a new object, derived from the seed, its key, the instant, and a counter for repetitions.
+        """Return a uid for a new object, derived from the seed, its key, the time, and a counter for repetitions.
 
         The uid does not depend on other objects, so a simulation with one more object differs in that object only.
         """
@@ -491,7 +491,7 @@ class LocalClient:
             self._schedule_delivery()
 
     def _schedule_delivery(self) -> None:
-        """Schedule the delivery of queued events and results on the event loop."""
+        """Schedule the delivery of queued watch events and write results on the event loop."""
         self._is_delivery_scheduled = True
         self._kernel.call_soon(self._deliver)
 

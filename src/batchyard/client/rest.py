@@ -1,4 +1,4 @@
-"""The client of a remote API server: a cache filled by watches, and writes as HTTP requests.
+"""The client of a remote API server: reads from a cache that watches fill, and sends writes as HTTP requests.
 
 A watch event is in the cache before listeners get it, in the same step of the event loop. A write has two
 confirmations, in any order: the server's response and its watch event. `on_result` is called when both have arrived, so
@@ -27,7 +27,7 @@ CONFIRMATIONS_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ClientDependencies:
-    """The dependencies of a RestClient: event loop, real-time timers, transport, rate limit, and the gate for writes.
+    """What a RestClient needs: event loop, real-time timers, transport, rate limit, and a function that permits writes.
 
     `gate` returns whether writes may be sent. The event loop and the timers may be the same in real time.
     """
@@ -36,12 +36,12 @@ class ClientDependencies:
     timers: Kernel
     transport: Transport
     limit: RateLimit
-    gate: Callable[[], bool]
+    may_write: Callable[[], bool]
     seed: int = 0
 
 
 class _Confirmation(NamedTuple):
-    """What confirms a write in the cache: a revision of its kind, or the deletion of the object with a uid.
+    """What a watch must show before a write counts as seen: a revision of the kind, or the deletion of a uid.
 
     A list that starts after the response also confirms the write, even if the server was restored from a backup since.
     """
@@ -54,7 +54,7 @@ class _Confirmation(NamedTuple):
 
 
 class _PendingResult:
-    """A submission whose requests all have responses, its result, and the number of events it still waits for."""
+    """The result of writes that have HTTP responses, and the number of watch events to await before it is delivered."""
 
     __slots__ = ("on_result", "pending_events", "result", "submission")
 
@@ -73,7 +73,7 @@ class RestClient:
         self._cache = ObjectCache()
         self.informers = {kind: Informer(kind_info(kind), self._cache, dependencies.seed) for kind in kinds}
         self.outbox = WriteQueue(
-            dependencies.timers, dependencies.transport, dependencies.limit, self._api_version, dependencies.gate
+            dependencies.timers, dependencies.transport, dependencies.limit, self._api_version, dependencies.may_write
         )
         self._listeners: list[Listener] = []
         #: By kind, the events that must arrive before a writer gets its result.
@@ -90,7 +90,7 @@ class RestClient:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the initial lists of all kinds are complete."""
+        """Whether the initial lists of all watched kinds are complete."""
         return all(informer.is_synced for informer in self.informers.values())
 
     def added_events(self) -> Sequence[WatchEvent]:
@@ -111,7 +111,7 @@ class RestClient:
         return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call the listener with later changes, in order, in batches, from the event loop and never re-entrantly."""
+        """Call `listener` with batches of later changes, in the order of each watch, from the event loop."""
         self._listeners.append(listener)
 
     def is_settled(self) -> bool:
@@ -122,12 +122,12 @@ class RestClient:
         """Send writes in order until one is rejected; `on_result` later gets the result of the last attempted write."""
         last_write = writes[-1]
         known_object = self.get(last_write.key) if isinstance(last_write, Delete) else None
-        bases = [self._find_base(write) for write in writes]
-        submission = Submission(writes, partial(self._process_responses, on_result, known_object), bases)
+        base_objects = [self._find_base(write) for write in writes]
+        submission = Submission(writes, partial(self._process_responses, on_result, known_object), base_objects)
         self.outbox.submit(submission)
 
     def _find_base(self, write: Write) -> Obj | None:
-        """Return the cached object that a write is based on; None if the write names another revision."""
+        """Return the cached object on which an update is based; None if the update names another resourceVersion."""
         if isinstance(write, Create | Delete):
             return None
         base = self.get(key_of(write.obj))
@@ -149,9 +149,9 @@ class RestClient:
             start_request = partial(transport.watch, planned_request.request, on_lines, on_end)
         else:
             start_request = partial(transport.send, planned_request.request, partial(self._process_list, informer))
-        if planned_request.wait:
+        if planned_request.delay:
             timers = self._dependencies.timers
-            timers.call_at(timers.now() + planned_request.wait, start_request)
+            timers.call_at(timers.now() + planned_request.delay, start_request)
         else:
             start_request()
 
@@ -168,15 +168,15 @@ class RestClient:
         self._send_next(informer)
 
     def _deliver(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
-        """Deliver changes to the listeners, then results to the writers that waited for these changes."""
+        """Deliver an informer's changes to the listeners, then results to the writers that waited for these changes."""
         if events:
             for listener in self._listeners:
                 listener(events)
         kind = informer.info.constant
-        pending_pairs = self._pending_confirmations.get(kind)
-        if pending_pairs:
+        pending_confirmations = self._pending_confirmations.get(kind)
+        if pending_confirmations:
             self._pending_confirmations[kind] = []
-            for confirmation, pending_result in pending_pairs:
+            for confirmation, pending_result in pending_confirmations:
                 if self._is_confirmed(confirmation):
                     self._count_confirmation(pending_result)
                 else:
@@ -186,7 +186,7 @@ class RestClient:
     def _process_responses(
         self, on_result: Callable[[WriteResult], None], base: Obj | None, submission: Submission
     ) -> None:
-        """Wait for the watch events of a submission whose requests all have responses, then deliver its result."""
+        """Deliver the result of a submission once the watches show its writes; `base` is the object that it deletes."""
         pending_result = _PendingResult(submission, on_result, _result_from_response(submission.responses[-1], base))
         for response in submission.responses:
             confirmation = self._confirmation_for(response)
@@ -196,7 +196,7 @@ class RestClient:
         self._count_confirmation(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
-        """Return the confirmation to wait for after a write; None if it was rejected or its kind is not watched."""
+        """Return what a watch must show after this write; None if the write was rejected or its kind is not watched."""
         write, body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(body) if response.error is None else None
         if response.error is not None or key is None or key.kind not in self.informers:
@@ -205,12 +205,13 @@ class RestClient:
         metadata = body.get("metadata") or {}
         is_marked = "deletionTimestamp" in metadata
         is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
-        lists = self.informers[key.kind].lists
+        lists_before = self.informers[key.kind].lists
         if is_held or not (is_marked or isinstance(write, Delete)):
-            return _Confirmation(key, revision_of(body), "", lists)
+            return _Confirmation(key, revision_of(body), "", lists_before)
         cached_object = self._cache.get(key)
         uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
-        return None if cached_object is None else _Confirmation(key, 0, uid or cached_object["metadata"]["uid"], lists)
+        deleted_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
+        return None if cached_object is None else _Confirmation(key, 0, deleted_uid, lists_before)
 
     def _is_confirmed(self, confirmation: _Confirmation) -> bool:
         informer = self.informers[confirmation.key.kind]
@@ -222,14 +223,14 @@ class RestClient:
         return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_uid
 
     def _count_confirmation(self, pending_result: _PendingResult) -> None:
-        """Count one confirmation of a submission; deliver its result after the last one."""
+        """Count one awaited watch event of submitted writes as received; deliver the result after the last one."""
         pending_result.pending_events -= 1
         if not pending_result.pending_events:
             pending_result.on_result(pending_result.result)
             self.outbox.finish(pending_result.submission)
 
     def _store_unwatched(self, response: WriteResponse) -> None:
-        """Store the object of a write whose kind is not watched, as the base of later writes."""
+        """Keep the object that a write returned, if its kind is not watched: later updates need its last state."""
         write = response.write
         if isinstance(response.error, NotFound) and not isinstance(write, Create):
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
@@ -269,7 +270,7 @@ _CHECK_INTERVAL: Final = SECOND
 
 
 class StalenessCheck:
-    """A staleness check of all watches of a client. `caught_up` is called when `caught_up_to` advances."""
+    """Checks that all watches of a client have caught up with the server; `on_caught_up` is called when they have."""
 
     def __init__(
         self, client: RestClient, transport: Transport, timers: Kernel, on_caught_up: Callable[[], None]
@@ -286,15 +287,15 @@ class StalenessCheck:
         self._unconfirmed_lists: dict[str, _ListedObjects] = {}
 
     def ask(self) -> None:
-        """Start a staleness check, unless one is running."""
+        """Request a staleness check; do nothing if one is running."""
         if not self._is_running:
             self._is_running = True
             self._timers.call_at(max(self._timers.now(), self._started_at + _CHECK_INTERVAL), self._list_all_kinds)
 
     def heard(self, informer: Informer) -> None:
-        """Process data that the list or the watch of an informer has received."""
+        """Check again whether the watch of this informer has caught up, after its list or watch has received data."""
         listed_objects = self._unconfirmed_lists.get(informer.info.constant)
-        if listed_objects is not None and listed_objects.is_known(informer, self._client):
+        if listed_objects is not None and listed_objects.has_caught_up(informer, self._client):
             del self._unconfirmed_lists[informer.info.constant]
             if not self._unconfirmed_lists:
                 self._is_running, self.caught_up_to = False, self._started_at
@@ -310,7 +311,7 @@ class StalenessCheck:
         self._transport.send(informer.names_page_request(token), partial(self._process_page, informer))
 
     def _process_page(self, informer: Informer, response: HttpResponse) -> None:
-        """Process a page of the check's list; if the request failed, restart the list unless the kind is not served."""
+        """Process a page of a kind's list; if the request failed, restart the list, unless the kind is not served."""
         listed_objects = self._unconfirmed_lists[informer.info.constant]
         page = list_in_response(response)
         if page is not None and (token := listed_objects.add_page(informer, page)):
@@ -324,7 +325,7 @@ class StalenessCheck:
 
 
 class _ListedObjects:
-    """The objects of one kind that a staleness check listed: their revisions by key."""
+    """The resourceVersions of the objects of one kind, by key, as listed by a staleness check."""
 
     def __init__(self) -> None:
         self.revisions: dict[Key, int] = {}
@@ -340,8 +341,8 @@ class _ListedObjects:
         self.revision = revision_of(page)
         return (page.get("metadata") or {}).get("continue") or ""
 
-    def is_known(self, informer: Informer, cache: Reader) -> bool:
-        """Report whether the informer's watch has caught up with the list."""
+    def has_caught_up(self, informer: Informer, cache: Reader) -> bool:
+        """Report whether the informer's watch has caught up with this list, by its revision or its objects."""
         if not self.is_complete:
             return False
         if not informer.is_served or (informer.revision or 0) >= self.revision:

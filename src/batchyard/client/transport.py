@@ -19,7 +19,7 @@ LinesHandler: TypeAlias = Callable[[Sequence[bytes]], None]
 
 
 class HttpRequest(NamedTuple):
-    """An HTTP request; the path includes the query."""
+    """A request to an API server; its path includes the query."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """An HTTP response. The code is 0 if no response was received."""
+    """A response of an API server. The code is 0 if no response was received."""
 
     code: int
     body: bytes = b""
@@ -48,7 +48,7 @@ class HttpResponse(NamedTuple):
 
 
 class Transport(Protocol):
-    """Sends requests to one server as one user. Callbacks run on the event loop, never within the call."""
+    """Sends requests to one API server as one user. Callbacks run later, on the event loop."""
 
     def send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
         """Send a request, and call `on_response` once with its response."""
@@ -90,7 +90,7 @@ class ReadOnlyTransport:
 
 
 class RateLimit:
-    """A token bucket of `burst` requests, refilled with `qps` tokens a second; requests without a token are delayed."""
+    """A token bucket for requests: holds up to `burst` tokens, and gains `qps` tokens a second."""
 
     def __init__(self, qps: float, burst: int) -> None:
         self._qps = qps
@@ -98,8 +98,8 @@ class RateLimit:
         self._tokens = float(burst)
         self._refilled_at: Instant | None = None
 
-    def wait(self, now: Instant) -> Duration:
-        """Take one token for a request; return how long the request must be delayed."""
+    def take_token(self, now: Instant) -> Duration:
+        """Take one token for a request; return how long the request must wait for the token (0 if it was available)."""
         elapsed_time = 0 if self._refilled_at is None else now - self._refilled_at
         self._refilled_at = now
         self._tokens = min(self._burst, self._tokens + elapsed_time / SECOND * self._qps) - 1
@@ -150,7 +150,7 @@ def object_path(info: ServedKind, version: str, namespace: str, name: str = "", 
 
 
 def to_storage_version(info: ServedKind, version: str, received_object: Mapping[str, Any]) -> Obj:
-    """Convert a received object to its storage version; `version` is that of the request.
+    """Convert an object received in this API version to the version in which batchyard stores its kind.
 
     Items of lists may lack apiVersion and kind. A JobSet gets its defaults, and Kueue's kinds get a `spec`: another
     server may not have set the defaults, and Kueue allows writers to omit the spec.
@@ -165,13 +165,13 @@ def to_storage_version(info: ServedKind, version: str, received_object: Mapping[
 
 
 def received_key(info: ServedKind, obj: Obj) -> Key:
-    """Return the key of a received object of this kind."""
+    """Return the key (kind, namespace, name) of an object of this kind that a server has sent."""
     metadata = obj["metadata"]
     return Key(info.constant, metadata.get("namespace") or "", metadata["name"])
 
 
 def revision_of(obj: Mapping[str, Any]) -> int:
-    """Return the revision of an object or a list; 0 if it is not a number."""
+    """Return the resourceVersion of an object or a list as a number; 0 if it is not a number."""
     revision_text = str((obj.get("metadata") or {}).get("resourceVersion") or "")
     return int(revision_text) if revision_text.isdecimal() else 0
 
@@ -195,12 +195,12 @@ _SERVER_OWNED_FIELDS: Final = frozenset({"uid", "resourceVersion", "generation",
 
 
 def kind_of(write: Write) -> str:
-    """Return the kind of the written object."""
+    """Return the kind of the object that a write concerns."""
     return write.key.kind if isinstance(write, Delete) else group_kind(write.obj)
 
 
 def namespace_of(write: Write) -> str:
-    """Return the namespace of the written object."""
+    """Return the namespace of the object that a write concerns."""
     if isinstance(write, Delete):
         return write.key.namespace
     namespace: str = write.obj["metadata"].get("namespace") or ""
@@ -208,7 +208,7 @@ def namespace_of(write: Write) -> str:
 
 
 def name_of(write: Write) -> str:
-    """Return the name of the written object; '' if the server generates it."""
+    """Return the name of the object that a write concerns; '' if the server generates the name."""
     if isinstance(write, Delete):
         return write.key.name
     name: str = write.obj["metadata"].get("name") or ""
@@ -216,7 +216,7 @@ def name_of(write: Write) -> str:
 
 
 def to_wire_format(obj: Obj, info: ServedKind) -> dict[str, Any]:
-    """Return an object as it is sent to the server: with times in whole seconds, as Kubernetes clients write them."""
+    """Return an object as it is sent to the server: with times in whole seconds, as Kubernetes clients send them."""
     return cut_times_to_seconds(dict(obj), time_locations(info, info.storage_version))
 
 
@@ -236,19 +236,19 @@ def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
 
 
 def list_one_request(write: Write, info: ServedKind, version: str) -> HttpRequest:
-    """Return a request that reads the written object by a list of one, which needs only the `list` permission."""
+    """Return a request that lists only the written object: unlike a GET, this needs only the `list` permission."""
     selector = f"fieldSelector=metadata.name={quote(name_of(write))}"
     return HttpRequest("GET", f"{object_path(info, version, namespace_of(write))}?{selector}")
 
 
 def object_in_list(response: HttpResponse) -> Mapping[str, Any]:
-    """Return the object in the response to a `read_request`; an empty mapping if it does not exist."""
+    """Return the object in the response to a `list_one_request`; an empty mapping if the object does not exist."""
     items = decode_object(response.body).get("items") or () if response.code == 200 else ()
     return items[0] if items else {}
 
 
 def is_retriable(write: Write, response: HttpResponse) -> bool:
-    """Report whether a write may be retried: it may succeed, and is harmless if the server processed the first try.
+    """Report whether a write may be sent again after this response: a repetition may succeed, and cannot do harm.
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
@@ -260,12 +260,12 @@ def is_retriable(write: Write, response: HttpResponse) -> bool:
 
 
 def may_have_succeeded(response: HttpResponse) -> bool:
-    """Report whether the server may have processed a request although its response was lost."""
+    """Report whether the server may have processed a request, judged by this response or its absence."""
     return response.code in _LOST_CODES and response.was_sent
 
 
 def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
-    """Return the API error in the response to a write, given its decoded body (`status`); None on success.
+    """Return the API error in a response to a write; `status` is the decoded response body. Return None on success.
 
     Only an API object counts as success: a proxy may answer 200 too.
     """
@@ -291,7 +291,7 @@ def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) ->
 
 
 def failure_reason(response: HttpResponse) -> str:
-    """Describe why a request failed. Requests that fail for the same reason get the same text."""
+    """Return why a request failed, as text. Requests that fail for the same reason get the same text."""
     body = response.body
     if response.code == 200:
         return f"the response is not from the Kubernetes API: {_body_excerpt(body) or 'empty body'}"
@@ -304,7 +304,7 @@ def failure_reason(response: HttpResponse) -> str:
 
 
 def is_revision_too_new(response: HttpResponse) -> bool:
-    """Report whether the requested revision is newer than the server's: the server was restored from a backup.
+    """Report whether the server rejected a resourceVersion as newer than its own: it was restored from a backup.
 
     Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
     """
@@ -312,7 +312,7 @@ def is_revision_too_new(response: HttpResponse) -> bool:
 
 
 def decode_object(body: bytes) -> Mapping[str, Any]:
-    """Decode a body as a JSON object; return an empty mapping if it is not one."""
+    """Decode a response body as a JSON object; return an empty mapping if the body is not one."""
     try:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -321,7 +321,7 @@ def decode_object(body: bytes) -> Mapping[str, Any]:
 
 
 def list_in_response(response: HttpResponse) -> Mapping[str, Any] | None:
-    """Return the decoded list of objects in a response; None if it is an error or not a list.
+    """Return the decoded list object (such as a PodList) in a response; None if the response is an error or not a list.
 
     A proxy may answer 200 too, for example with a login page. That must not look like the deletion of all objects.
     """
@@ -332,12 +332,12 @@ def list_in_response(response: HttpResponse) -> Mapping[str, Any] | None:
 
 
 def is_object(value: Any) -> bool:
-    """Report whether a decoded value is an API object: a mapping whose metadata have a name."""
+    """Report whether a decoded JSON value is an API object: a mapping with `metadata.name`."""
     return isinstance(value, dict) and isinstance(metadata := value.get("metadata"), dict) and "name" in metadata
 
 
 def contains_fields(stored_value: Any, sent_value: Any) -> bool:
-    """Report whether a stored object contains all sent fields with equal values; ignore fields that the server sets."""
+    """Report whether a stored value contains all fields of a sent value; ignore fields that the server sets."""
     if isinstance(sent_value, Mapping):
         return isinstance(stored_value, Mapping) and all(
             contains_fields(stored_value.get(field), value)
@@ -351,7 +351,7 @@ def contains_fields(stored_value: Any, sent_value: Any) -> bool:
 
 
 def _body_excerpt(body: bytes) -> str:
-    """Return the beginning of a body that is not a Status, on one line."""
+    """Return the beginning of a response body that is not a Status object, on one line, for an error message."""
     return " ".join(body[:_BODY_SHOWN_MAX].decode("utf-8", "replace").split())
 
 

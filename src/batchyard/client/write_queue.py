@@ -78,14 +78,14 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _AppliedStatus(NamedTuple):
-    """A part of a Workload's status, and the field manager that applies it."""
+    """A part of a Workload's status, and the field manager that applies it by server-side apply."""
 
     manager: str
     status: Mapping[str, Any]
 
 
 def write_requests(write: Write, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
-    """Yield the HTTP requests of a write; `base` is the object that the write is based on, if known."""
+    """Yield the HTTP requests of one write; `base` is the cached object on which the write is based, or None."""
     if isinstance(write, Create | Delete) or (base is None and not write.obj["metadata"].get("resourceVersion")):
         yield request_of(write, info, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
@@ -95,7 +95,7 @@ def write_requests(write: Write, base: Obj | None, info: ServedKind, version: st
 
 
 def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON merge patch (RFC 7386) from one document to another; empty if they are equal."""
+    """Return the JSON merge patch (RFC 7386) that turns the old object into the new one; empty if they are equal."""
     patch: dict[str, Any] = dict.fromkeys(field for field in old_object if field not in new_object)
     for field, value in new_object.items():
         old = old_object.get(field, _ABSENT)
@@ -108,9 +108,9 @@ def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) ->
 
 
 def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> HttpRequest:
-    """Return a merge patch of the fields that a write changes, with the revision that the write is based on.
+    """Return a merge-patch request with the fields that a write changes, and the revision on which the write is based.
 
-    Without a base, all fields are sent. The server rejects the patch if the revision is outdated.
+    Without `base`, all fields are sent. The server rejects the patch if the revision is outdated.
     """
     is_status_update = isinstance(write, UpdateStatus)
     new_object = _convert_to_version(write.obj, info, version)
@@ -131,7 +131,7 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
 
 
 def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
-    """Yield requests that apply a Workload's status by field manager, then remove values that another manager kept."""
+    """Yield requests that apply a Workload's status by field manager, then one that removes values still stored."""
     new_object = _convert_to_version(write.obj, info, version)
     old_status = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
     metadata, status = new_object["metadata"], new_object.get("status") or {}
@@ -150,9 +150,9 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
 
 
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
-    """Split the changes of a Workload's status into parts, one for each field manager that applies them."""
+    """Split the changed status of a Workload into the parts that Kueue applies with different field managers."""
     changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
-    parts: list[_AppliedStatus] = []
+    status_parts: list[_AppliedStatus] = []
     if changed_fields == ["conditions"] and _changed_conditions(old_status, status) == ["PodsReady"]:
         ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
         return (
@@ -161,19 +161,19 @@ def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) 
             else [_admission_part(status)]
         )
     if changed_fields != [_RECLAIMABLE_FIELD]:
-        parts.append(_admission_part(status))
+        status_parts.append(_admission_part(status))
     if _RECLAIMABLE_FIELD in changed_fields:
         pods = status.get(_RECLAIMABLE_FIELD)
-        parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
-    return parts
+        status_parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
+    return status_parts
 
 
 def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
     """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
-    part = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
-    if "conditions" in part:
-        part["conditions"] = [each for each in part["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
-    return _AppliedStatus(ADMISSION_MANAGER, part)
+    applied = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
+    if "conditions" in applied:
+        applied["conditions"] = [each for each in applied["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
+    return _AppliedStatus(ADMISSION_MANAGER, applied)
 
 
 def _changed_conditions(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
@@ -184,14 +184,14 @@ def _changed_conditions(old_status: Mapping[str, Any], status: Mapping[str, Any]
 def _removal_patch(
     old_status: Mapping[str, Any], status: Mapping[str, Any], stored_status: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a merge patch that removes values that are still stored because another field manager also set them."""
+    """Return a patch that removes values of a Workload's status which another field manager also set."""
     removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():
         kept_keys = [item[key] for item in status.get(field) or ()]
         removed_keys = {item[key] for item in old_status.get(field) or () if item[key] not in kept_keys}
-        items = stored_status.get(field) or ()
-        if field not in removals and any(item[key] in removed_keys for item in items):
-            removals[field] = [item for item in items if item[key] not in removed_keys]
+        stored_items = stored_status.get(field) or ()
+        if field not in removals and any(item[key] in removed_keys for item in stored_items):
+            removals[field] = [item for item in stored_items if item[key] not in removed_keys]
     return removals
 
 
@@ -222,7 +222,7 @@ _REJECTED_MAX: Final = 4096
 
 
 class WriteResponse(NamedTuple):
-    """A write and the server's response."""
+    """A write, and the object or error with which the server responded."""
 
     write: Write
     #: The object in the response, or a Status.
@@ -231,7 +231,7 @@ class WriteResponse(NamedTuple):
 
 
 class Submission:
-    """Writes of one caller that are sent in order, one after the other, and the state of sending them."""
+    """Writes of one caller, sent one after the other until one is rejected, with the progress of sending them."""
 
     __slots__ = (
         *("bases", "followers", "is_repeat", "keys", "on_end", "request", "requests", "responses", "tries"),
@@ -244,7 +244,7 @@ class Submission:
         self.writes = writes
         #: The object that each write is based on, if known.
         self.bases = bases or [None] * len(writes)
-        #: The requests of the current write, and the outstanding request.
+        #: The generator of the current write's HTTP requests, and the request that has no response yet.
         self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
         #: Called when all requests of the submission have responses.
@@ -260,7 +260,7 @@ class Submission:
 
 
 class WriteQueue:
-    """A write queue: the pending submissions by object, and the counts of responses and rejections."""
+    """Sends submitted writes, in order for each object; counts responses and rejections."""
 
     def __init__(
         self,
@@ -268,13 +268,13 @@ class WriteQueue:
         transport: Transport,
         limit: RateLimit,
         version_of: Callable[[str], str],
-        gate: Callable[[], bool],
+        may_send: Callable[[], bool],
     ) -> None:
         self._timers = timers
         self._transport = transport
         self._limit = limit
         self._version_of = version_of
-        self._gate = gate
+        self._may_send = may_send
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
         self.response_counts: Counter[tuple[str, int]] = Counter()
@@ -283,7 +283,7 @@ class WriteQueue:
         self._rejection_counts: dict[tuple[type[Write], str | Key], int] = {}
 
     def submit(self, submission: Submission) -> None:
-        """Queue a submission; its writes are sent when earlier submissions of the same objects are finished."""
+        """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished."""
         for key in dict.fromkeys(submission.keys):
             earlier_submission = self._last_submissions.get(key)
             if earlier_submission is not None:
@@ -294,7 +294,7 @@ class WriteQueue:
             self._send_when_allowed(submission)
 
     def finish(self, submission: Submission) -> None:
-        """Remove a submission whose result is delivered, and send the submissions that waited for it."""
+        """Remove a submission whose result was delivered, and send the submissions that waited for its objects."""
         for key in submission.keys:
             if self._last_submissions.get(key) is submission:
                 del self._last_submissions[key]
@@ -305,7 +305,7 @@ class WriteQueue:
 
     def _send_when_allowed(self, submission: Submission) -> None:
         now = self._timers.now()
-        self._run_at(now + self._limit.wait(now), lambda: self._send(submission))
+        self._run_at(now + self._limit.take_token(now), lambda: self._send(submission))
 
     def _run_at(self, instant: Instant, callback: Callable[[], None]) -> None:
         if instant <= self._timers.now():
@@ -314,11 +314,11 @@ class WriteQueue:
             self._timers.call_at(instant, callback)
 
     def _send(self, submission: Submission) -> None:
-        position = len(submission.responses)
-        write = submission.writes[position]
+        write_index = len(submission.responses)
+        write = submission.writes[write_index]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            base = submission.bases[position]
+            base = submission.bases[write_index]
             submission.requests = write_requests(write, base, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
         self._send_counted(
@@ -330,7 +330,7 @@ class WriteQueue:
             self.response_counts[request.method, http_response.code] += 1
             on_response(http_response)
 
-        if self._gate():
+        if self._may_send():
             self._transport.send(request, count_response)
 
     def _process_response(self, submission: Submission, write: Write, http_response: HttpResponse) -> None:
@@ -339,10 +339,10 @@ class WriteQueue:
             submission.is_repeat = submission.is_repeat or may_have_succeeded(http_response)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            wait = max(
-                http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now)
+            delay = max(
+                http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.take_token(now)
             )
-            self._run_at(now + wait, lambda: self._send(submission))
+            self._run_at(now + delay, lambda: self._send(submission))
             return
         body = decode_object(http_response.body)
         error = error_of(http_response, write, body)
@@ -357,30 +357,30 @@ class WriteQueue:
                 return
         self._complete_write(submission, self._response_from_body(write, body, error))
 
-    def _report_rejection(self, write: Write, code: int, error: ApiError | None) -> None:
-        """Report a rejected write: a forbidden one once per kind, others at the 1st, 2nd, 4th, 8th of an object."""
+    def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
+        """Report a rejected write: code 403 once for each kind, others at the 1st, 2nd, 4th, 8th time for an object."""
         kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:
             if self._rejection_counts:
                 self._rejection_counts.pop(kind_key, None)
                 self._rejection_counts.pop(object_key, None)
             return
-        if not 400 <= code < 500 or isinstance(error, Conflict | NotFound):
+        if not 400 <= status_code < 500 or isinstance(error, Conflict | NotFound):
             return
         is_forbidden = isinstance(error, TemporarilyForbidden)
         count_key = kind_key if is_forbidden else object_key
-        times = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
+        rejection_count = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
         if len(self._rejection_counts) > _REJECTED_MAX:
             self._rejection_counts.pop(next(iter(self._rejection_counts)))
-        if times == 1 or (not is_forbidden and not times & (times - 1)):
+        if rejection_count == 1 or (not is_forbidden and not rejection_count & (rejection_count - 1)):
             subject = (
                 "" if is_forbidden else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
             )
-            repetitions = f" ({times} times)" if times > 1 else ""
+            repetitions = f" ({rejection_count} times)" if rejection_count > 1 else ""
             self.on_refused(f"{type(write).__name__}{subject}: {error}{repetitions}")
 
     def _handle_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
-        """Handle an error that may mean that an earlier attempt succeeded; return False if it cannot mean that."""
+        """Complete a repeated write whose error may mean that an earlier attempt succeeded. Return False otherwise."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))
             return True
@@ -388,13 +388,13 @@ class WriteQueue:
             return False
         kind = kind_of(write)
         request = list_one_request(write, kind_info(kind), self._version_of(kind))
-        self._send_counted(request, lambda answer: self._compare_existing(submission, write, answer, error))
+        self._send_counted(request, lambda response: self._compare_existing(submission, write, response, error))
         return True
 
     def _compare_existing(
         self, submission: Submission, write: Create, http_response: HttpResponse, error: ApiError
     ) -> None:
-        """Complete a Create that conflicted: it succeeded before if the existing object matches the sent one."""
+        """Complete a repeated Create after a Conflict: it succeeded earlier if the existing object is the sent one."""
         response = self._response_from_body(write, object_in_list(http_response), None)
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}
@@ -409,7 +409,7 @@ class WriteQueue:
         return WriteResponse(write, to_storage_version(kind_info(kind), self._version_of(kind), body), None)
 
     def _complete_write(self, submission: Submission, response: WriteResponse) -> None:
-        """Record the response to a write; continue with the next write, or complete the submission."""
+        """Record the response to a write; then send the next write of the submission, or end the submission."""
         submission.responses.append(response)
         submission.requests = submission.request = None
         if response.error is None and len(submission.responses) < len(submission.writes):
@@ -420,14 +420,14 @@ class WriteQueue:
 
 
 def _next_request(requests: RequestSteps, stored_object: Obj) -> HttpRequest | None:
-    """Return the next request of a write, given the object returned for the last one; None after the last."""
+    """Return the next HTTP request of a write, given the object in the last response; None after the last request."""
     try:
         return requests.send(stored_object)
     except StopIteration:
         return None
 
 
-def _ignore_rejection(_trouble: str) -> None:
+def _ignore_rejection(_rejection_text: str) -> None:
     pass
 
 

@@ -1,4 +1,4 @@
-"""Metrics that the embedded platform and the operator share: process metrics, and the collectors of a platform."""
+"""Metrics that `batchyard up` and `batchyard operator` share: of the process, and of the observed controllers."""
 
 import gc
 import os
@@ -54,15 +54,15 @@ def process_texts() -> Iterator[str]:
 
 
 def build_texts() -> Iterator[str]:
-    """Yield the build information under Kueue's metric name; the labels for Git and Go are empty."""
+    """Yield batchyard's build information as the metric kueue_build_info, with empty labels for Git and Go."""
     machine = f"{platform.system().lower()}/{platform.machine()}"
     labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine)
     yield gauge_text(metric("kueue_build_info"), [(labels, 1)])
 
 
 def _python_info_text() -> str:
-    parts = platform.python_version_tuple()
-    labels = (platform.python_implementation(), *parts, platform.python_version())
+    version_parts = platform.python_version_tuple()
+    labels = (platform.python_implementation(), *version_parts, platform.python_version())
     return gauge_text(metric("python_info"), [(labels, 1)])
 
 
@@ -73,7 +73,7 @@ LEADER: Final = "leader"
 
 @dataclass(frozen=True, slots=True)
 class ObservedPlatform:
-    """A running platform whose metrics are collected, with its client, its clock, and whether fair sharing is on."""
+    """A set of running controllers whose metrics are collected, with their client, clock and fair-sharing setting."""
 
     platform: WiredPlatform
     client: ObjectClient
@@ -82,7 +82,7 @@ class ObservedPlatform:
 
 
 class ServerMetrics:
-    """The metric collectors of a platform. They are created before the platform; `begin` attaches them to it."""
+    """The metrics of a platform's controllers. Created before the platform; `begin` then connects it."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role
@@ -92,16 +92,16 @@ class ServerMetrics:
         self._machines = MachineMetrics()
         self._costs = CostMetrics()
         self._observed: ObservedPlatform | None = None
-        #: None until `begin`.
+        #: The metrics that need a platform; None until `begin`.
         self._workloads: WorkloadMetrics | None = None
         self._queues: QueueMetrics | None = None
         self._runner: Runner | None = None
         self.defects = 0
-        #: Additional metric sources, such as the ledger and the trace export.
-        self.also: list[TextSource] = []
+        #: Functions that yield more metrics, such as those of the decision ledger and the trace export.
+        self.additional_sources: list[TextSource] = []
 
     def begin(self, observed_platform: ObservedPlatform, existing_events: Iterable[WatchEvent]) -> None:
-        """Start to observe a platform, given its existing objects as ADDED events."""
+        """Start to collect metrics of a platform's controllers, given the existing objects as ADDED events."""
         index, objects = observed_platform.platform.index, observed_platform.client
         self._observed = observed_platform
         self._workloads = workloads = WorkloadMetrics(index, objects, observed_platform.now, self._role)
@@ -115,7 +115,7 @@ class ServerMetrics:
         self._runner.meter = self._controllers
 
     def sources(self) -> Sequence[tuple[str, TextSource]]:
-        """Return the metric sources, each with its metric group. Platform metrics are empty before `begin`."""
+        """Return the functions that yield metrics, by metric group. Controller metrics are empty before `begin`."""
         return (
             ("kueue", build_texts),
             ("kueue", self.cycles.texts),
@@ -151,7 +151,7 @@ class ServerMetrics:
         yield from self.cycles.own_texts()
         yield from self._machines.texts()
         yield gauge_text(metric("batchyard_defects_total"), [((), self.defects)])
-        for texts in self.also:
+        for texts in self.additional_sources:
             yield from texts()
         observed_platform = self._observed
         if observed_platform is not None:

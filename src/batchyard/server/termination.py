@@ -1,4 +1,4 @@
-"""Cancellation of a coroutine when the process must terminate."""
+"""Cancellation of a coroutine when the process is to terminate."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def run_unless_ended(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """Await the work and return its result; if `end` is set before, cancel the work and return None."""
+    """Await a coroutine and return its result. If `end` is set first, cancel the coroutine and return None."""
     work_task, end_task = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
     try:
         await asyncio.wait({work_task, end_task}, return_when=asyncio.FIRST_COMPLETED)

@@ -115,7 +115,7 @@ def test_lease_is_released_during_pending_renewal() -> None:
     rivals = Rivals()
     rivals.run(5)
     leadership, ended = rivals.first.leadership, []
-    rivals.first.line.send(leadership._election.begin(rivals.kernel.now()), lambda _: None)
+    rivals.first.line.send(leadership._elector.begin(rivals.kernel.now()), lambda _: None)
     leadership.end(lambda: ended.append(True))
     rivals.run(5)
     assert ended == [True]

@@ -97,6 +97,6 @@ def test_leader_with_html_responses_writes_until_deadline_only() -> None:
     rivals = Rivals()
     rivals.run(5)
     rivals.first.line.trouble = lambda _request: LOGIN
-    deadline = rivals.first.leadership._election.deadline
+    deadline = rivals.first.leadership._elector.deadline
     rivals.run((deadline - rivals.kernel.now()) / SECOND + 1)
     assert not rivals.first.leadership.may_write()

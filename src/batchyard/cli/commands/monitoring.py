@@ -111,7 +111,7 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
     is_secure = url.startswith("https:")
     if is_secure:
         authority = CertificateAuthority(data_dir, wall_clock())
-        client_identity = authority.client(PROMETHEUS_USER, [PROMETHEUS_GROUP], _CERTIFICATE_LIFETIME)
+        client_identity = authority.issue_client_certificate(PROMETHEUS_USER, [PROMETHEUS_GROUP], _CERTIFICATE_LIFETIME)
         write_private(prometheus_folder / "ca.crt", (data_dir / CA_FILE).read_bytes())
         write_private(prometheus_folder / "client.crt", client_identity.certificate)
         write_private(prometheus_folder / "client.key", client_identity.key)

@@ -67,15 +67,15 @@ def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iter
     """Yield remarks on a snapshot: missing kinds, kinds read later, Kueue's Configuration, and object counts."""
     for line in consequences_of(snapshot.forbidden):
         yield f"no permission to list {line}"
-    if snapshot.loose:
-        names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot.loose))
+    if snapshot.kinds_at_other_revision:
+        names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot.kinds_at_other_revision))
         yield f"kinds read at a later revision, because the server no longer had the first revision: {names}"
     kinds = [info.plural for info in map(kind_info, snapshot.unserved) if not info.group.endswith(_OWN_GROUP_SUFFIX)]
     if kinds:
         yield f"kinds that the server does not serve: {', '.join(kinds)}"
     if snapshot.configuration_message:
         yield snapshot.configuration_message
-    yield from snapshot.beside
+    yield from snapshot.unsupported_settings
     summary = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
     redaction_note = "names are hashed, " if request.redacts else ""
     file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"

@@ -72,7 +72,7 @@ def _write_kubeconfig(folder: Path, url: str, new: NewUser) -> Path:
     (folder / USERS_FOLDER).mkdir(exist_ok=True)
     path = folder / USERS_FOLDER / f"{new.name}.kubeconfig"
     authority = CertificateAuthority(folder, wall_clock())
-    client_identity = authority.client(new.name, new.groups, new.days * 24 * HOUR)
+    client_identity = authority.issue_client_certificate(new.name, new.groups, new.days * 24 * HOUR)
     authority_certificate = authority.certificate_file.read_bytes()
     write_private(path, kubeconfig_text(url, authority_certificate, new.name, client_identity, new.namespace).encode())
     return path

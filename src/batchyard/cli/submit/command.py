@@ -220,8 +220,8 @@ class JobFollower:
         """List and watch the objects of an informer until the task is cancelled."""
         while True:
             plan = informer.plan_request()
-            if plan.wait:
-                await sleep_for(plan.wait)
+            if plan.delay:
+                await sleep_for(plan.delay)
             if plan.is_watch:
                 process_lines = partial(self._on_watch_lines, informer)
                 response = await self._cluster.transport.stream(plan.request, process_lines)

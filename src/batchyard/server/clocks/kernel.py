@@ -1,4 +1,4 @@
-"""Real-time event loop: runs the controllers' virtual event loop on asyncio, in real or accelerated time.
+"""Real-time event loop: runs the controllers' simulated-time event loop on asyncio, in real or accelerated time.
 
 External work (a request, the exit of a process) runs at the instant of its arrival, after all work due by then. So work
 runs in the same order as in virtual time, and the arrivals alone determine the result. Under overload, external work
@@ -16,8 +16,8 @@ from batchyard.interfaces.controller import Ticket, Work
 
 #: How long work runs before asyncio polls its sockets again.
 SLICE_MAX: Final = 0.02  # seconds
-#: How often the event loop checks whether it may continue while it is held.
-HELD_CHECK_INTERVAL: Final = 0.002  # seconds
+#: How often the paused event loop checks whether it may continue.
+PAUSE_CHECK_INTERVAL: Final = 0.002  # seconds
 
 
 class LiveKernel:
@@ -36,48 +36,48 @@ class LiveKernel:
         #: The instant at which time stops; None if it runs freely.
         self.stops_at: Instant | None = None
         #: Returns whether work must pause because the journal is behind.
-        self.is_held: Callable[[], bool] = _is_never_held
+        self.must_pause: Callable[[], bool] = _never_pauses
 
     def now(self) -> Instant:
-        """Return the instant of the current or the last executed work."""
+        """Return the scheduled instant of the callback that runs now, or that ran last."""
         return self._virtual_loop.now()
 
     def clock(self) -> Instant:
-        """Return the current instant of the loop's clock, which may be later than that of the last work."""
+        """Return the current time of the loop's clock, which may be later than `now` if callbacks are overdue."""
         instant = self._start_instant + int((self._loop.time() - self._began_at) * self._speed * SECOND)
         return instant if self.stops_at is None else min(instant, self.stops_at)
 
     def run_until(self, instant: Instant | None) -> None:
-        """Let time run until an instant (not before now), and stop it there; None lets time run freely."""
+        """Let the loop's time run until an instant (not before now), and stop it there; with None it never stops."""
         now = self.clock()
         self._start_instant, self._began_at = now, self._loop.time()
         self.stops_at = None if instant is None else max(instant, now)
         self._schedule_slice()
 
     def has_stopped(self) -> bool:
-        """Report whether time has stopped at the requested instant and all work due by then has run."""
+        """Report whether time has stopped as requested by `run_until`, and all callbacks due by then have run."""
         if self.stops_at is None or self.clock() < self.stops_at:
             return False
         next_due = self._virtual_loop.next_instant()
         return next_due is None or next_due > self.stops_at
 
     def call_at(self, due_time: Instant, work: Work) -> Ticket:
-        """Schedule work for an instant. Work of the same instant runs in order of registration."""
+        """Schedule a callback for an instant. Callbacks of the same instant run in order of registration."""
         ticket = self._virtual_loop.call_at(due_time, work)
         self._schedule_slice()
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel scheduled work, unless its instant has come."""
+        """Cancel a scheduled callback, unless its instant has come."""
         self._virtual_loop.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:
-        """Schedule work for the current instant, after all work that is due now."""
+        """Schedule a callback for the current instant, after all callbacks that are due now."""
         self._virtual_loop.call_soon(work)
         self._schedule_slice()
 
     def post(self, work: Work) -> None:
-        """Schedule external work for now, after all external work that arrived before."""
+        """Schedule a callback for an external event, such as a request, in the order in which the events arrive."""
         now, next_due = self.clock(), self._virtual_loop.next_later()
         self._posted_at = max(self._posted_at, now if next_due is None else min(next_due, now))
         self._virtual_loop.call_at(self._posted_at, work)
@@ -85,11 +85,11 @@ class LiveKernel:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no work has been scheduled yet."""
+        """Whether no callback has been scheduled on this loop yet."""
         return not self._virtual_loop.steps and not self._virtual_loop.pending_count()
 
     def set_clock(self, instant: Instant, speed: float) -> None:
-        """Set the clock to an instant, and its speed.
+        """Set the loop's clock to an instant, and its speed as a multiple of real time.
 
         `now` does not go back, because completed work is not undone. Work that was due in skipped time runs now, once.
         """
@@ -102,7 +102,7 @@ class LiveKernel:
         self._schedule_slice()
 
     def stop(self) -> None:
-        """Stop the event loop: no more work runs."""
+        """Stop the event loop: no more callbacks run."""
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -113,7 +113,7 @@ class LiveKernel:
             self._loop.call_soon(self._run_slice)
 
     def _run_slice(self) -> None:
-        """Run a slice of the due work, and schedule the next slice."""
+        """Run due callbacks for up to SLICE_MAX seconds, and schedule the next such slice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -125,27 +125,27 @@ class LiveKernel:
             self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
     def _run_due_work(self) -> None:
-        """Run due work until asyncio must poll its sockets."""
+        """Run due callbacks until none is left, SLICE_MAX seconds have passed, or the journal is behind."""
         virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_MAX
         end_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():
-            while not self.is_held() and virtual_loop.step(end_time) and self._loop.time() < slice_end:
+            while not self.must_pause() and virtual_loop.step(end_time) and self._loop.time() < slice_end:
                 pass
 
     def _schedule_next_slice(self) -> None:
-        """Schedule the next slice for the next due work."""
+        """Schedule the next slice of callbacks for the instant at which the next callback is due."""
         self._is_slice_scheduled = False
         next_due = self._virtual_loop.next_instant()
         if next_due is None or (self.stops_at is not None and next_due > self.stops_at):
             return
-        wait = (next_due - self.clock()) / SECOND / self._speed
-        if self.is_held():
-            wait = max(wait, HELD_CHECK_INTERVAL)
-        if wait <= 0:
+        delay = (next_due - self.clock()) / SECOND / self._speed
+        if self.must_pause():
+            delay = max(delay, PAUSE_CHECK_INTERVAL)
+        if delay <= 0:
             self._schedule_slice()
         else:
-            self._timer = self._loop.call_later(wait, self._schedule_slice)
+            self._timer = self._loop.call_later(delay, self._schedule_slice)
 
 
-def _is_never_held() -> bool:
+def _never_pauses() -> bool:
     return False

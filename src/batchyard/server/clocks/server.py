@@ -17,8 +17,8 @@ from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.operator.snapshot import RequestSender
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
-#: Every API server reports its version here without authentication. The version of a batchyard server contains _OURS.
-_VERSION: Final = "/version"
+#: Every API server reports its version here without authentication; that of batchyard contains `batchyard`.
+_VERSION_PATH: Final = "/version"
 _BATCHYARD: Final = "batchyard"
 #: The status codes of other servers for the path of the status document.
 _OTHER_SERVER_CODES: Final = (403, 404)
@@ -26,13 +26,13 @@ _OTHER_SERVER_CODES: Final = (403, 404)
 _POLL_SOON: Final = 5 * SECOND
 _POLL_INTERVAL: Final = MINUTE
 #: The tolerated difference from a batchyard server, and from other servers, whose dates are in whole seconds.
-_TOLERANCE: Final = SECOND // 20
+_CLOCK_TOLERANCE: Final = SECOND // 20
 _DATE_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Report whether a server's version shows that it is not batchyard, so that it has no status document."""
-    version = await sender.ask(HttpRequest("GET", _VERSION))
+    """Report whether an API server's version shows that it is not batchyard, so that it does not report its time."""
+    version = await sender.ask(HttpRequest("GET", _VERSION_PATH))
     return version.code == 200 and _BATCHYARD not in str(decode_object(version.body).get("gitVersion"))
 
 
@@ -60,59 +60,59 @@ class ServerClock:
         self.speed = 1.0
 
     async def set(self) -> None:
-        """Set the clock to the server's time at the start, and schedule periodic polls of the server."""
+        """Set the loop's clock to the API server's time, before the controllers start, and schedule periodic polls."""
         if await is_other_server(self._sender):
-            self._path = _VERSION
-        wait = await self._poll_once()
+            self._path = _VERSION_PATH
+        delay = await self._poll_once()
         if self._unconfirmed_difference is not None:
-            wait = await self._poll_once()
-        self._poll_after(wait)
+            delay = await self._poll_once()
+        self._poll_after(delay)
 
     async def _poll_once(self) -> Duration:
         asked_at = self._timers.now()
         return self._follow_response(await self._sender.ask(HttpRequest("GET", self._path)), asked_at)
 
-    def _poll_after(self, wait: Duration) -> None:
-        self._timers.call_at(self._timers.now() + wait, self._poll)
+    def _poll_after(self, delay: Duration) -> None:
+        self._timers.call_at(self._timers.now() + delay, self._poll)
 
     def _poll(self) -> None:
         asked_at = self._timers.now()
         request = HttpRequest("GET", self._path)
-        self._transport.send(request, lambda answer: self._poll_after(self._follow_response(answer, asked_at)))
+        self._transport.send(request, lambda response: self._poll_after(self._follow_response(response, asked_at)))
 
-    def _follow_response(self, answer: HttpResponse, asked_at: Instant) -> Duration:
-        """Set the clock to the time in a response. Return the delay until the next poll."""
-        report = decode_object(answer.body) if answer.code == 200 else {}
-        instant, speed = report.get("instant"), report.get("speed")
+    def _follow_response(self, response: HttpResponse, asked_at: Instant) -> Duration:
+        """Set the clock to the time in a response, and return the delay until the next poll of the API server."""
+        status_document = decode_object(response.body) if response.code == 200 else {}
+        instant, speed = status_document.get("instant"), status_document.get("speed")
         travel_time: Duration = (self._timers.now() - asked_at) // 2
         if isinstance(instant, int) and isinstance(speed, float | int):
             server_instant = instant + int(travel_time * speed)
             self.speed = float(speed)
-            if abs(server_instant - self._kernel.clock()) > _TOLERANCE * speed:
+            if abs(server_instant - self._kernel.clock()) > _CLOCK_TOLERANCE * speed:
                 self._kernel.set_clock(server_instant, speed)
-        elif answer.server_time and (self._path == _VERSION or answer.code in _OTHER_SERVER_CODES):
-            self._path = _VERSION
-            return self._follow_date(answer.server_time + SECOND // 2 + travel_time)
+        elif response.server_time and (self._path == _VERSION_PATH or response.code in _OTHER_SERVER_CODES):
+            self._path = _VERSION_PATH
+            return self._follow_date(response.server_time + SECOND // 2 + travel_time)
         return _POLL_SOON
 
     def _follow_date(self, server_instant: Instant) -> Duration:
-        """Set the clock to a server's date if two responses confirm a difference. Return the delay of the next poll."""
-        ahead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
-        if abs(ahead) <= _DATE_TOLERANCE:
+        """Follow the server's date once two responses agree that it differs; return the delay until the next poll."""
+        server_ahead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
+        if abs(server_ahead) <= _DATE_TOLERANCE:
             self._unconfirmed_difference, self._is_reported = None, False
             return _POLL_INTERVAL
-        self._unconfirmed_difference = ahead
-        if last_difference is None or abs(ahead - last_difference) > _DATE_TOLERANCE:
+        self._unconfirmed_difference = server_ahead
+        if last_difference is None or abs(server_ahead - last_difference) > _DATE_TOLERANCE:
             return _POLL_SOON
-        is_followed = ahead > 0 or self._kernel.is_unused
+        is_followed = server_ahead > 0 or self._kernel.is_unused
         if not self._is_reported:
-            direction = "behind" if ahead > 0 else "ahead of"
+            direction = "behind" if server_ahead > 0 else "ahead of"
             consequence = (
                 "it is set to the server's time"
                 if is_followed
                 else "it is not set back until the next start of this process"
             )
-            difference = f"{format_age(abs(ahead))} {direction} the API server's clock"
+            difference = f"{format_age(abs(server_ahead))} {direction} the API server's clock"
             self._report(f"batchyard: this process's clock is {difference}: {consequence}")
         self._is_reported = not is_followed
         if is_followed:
@@ -146,12 +146,12 @@ class MachineClock:
         """Set the event loop's clock forward to the wall clock, now and periodically until the loop is stopped."""
         if self._kernel.is_stopped:
             return
-        time = self._clock()
-        ahead = time - self._kernel.clock()
-        if ahead > _MACHINE_TOLERANCE:
+        wall_time = self._clock()
+        wall_ahead = wall_time - self._kernel.clock()
+        if wall_ahead > _MACHINE_TOLERANCE:
             _LOG.warning(
                 "the machine's clock jumped ahead by %s (sleep or clock change); the platform's clock is set to it",
-                format_age(ahead),
+                format_age(wall_ahead),
             )
-            self._kernel.set_clock(time, 1.0)
+            self._kernel.set_clock(wall_time, 1.0)
         self._timers.call_at(self._timers.now() + _MACHINE_CHECK_INTERVAL, self.follow)

@@ -14,12 +14,12 @@ def wall_clock() -> Instant:
 
 
 def monotonic_seconds() -> float:
-    """Return the seconds of a monotonic clock since an arbitrary point, to measure durations."""
+    """Return the reading of a monotonic clock in seconds, which is only useful to measure durations."""
     return time.perf_counter()
 
 
 def thread_cpu_seconds() -> float:
-    """Return the CPU time that the calling thread has used, in seconds since an arbitrary point."""
+    """Return the CPU time used by the calling thread in seconds, which is only useful to measure differences."""
     return time.thread_time()
 
 
@@ -27,7 +27,7 @@ def thread_cpu_seconds() -> float:
 
 
 class LoopTimers:
-    """Timers in real time, by asyncio's monotonic clock."""
+    """Timers in real time, by the monotonic clock of an asyncio loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -40,24 +40,24 @@ class LoopTimers:
         return self._offset + int(self._loop.time() * SECOND)
 
     def call_at(self, due_time: Instant, work: Work) -> Ticket:
-        """Schedule work for an instant; return a ticket for `cancel`."""
+        """Schedule a callback for an instant, and return a ticket with which `cancel` can cancel it."""
         self._last_ticket += 1
         delay = max(0, due_time - self.now()) / SECOND
         self._timers[self._last_ticket] = self._loop.call_later(delay, partial(self._run, self._last_ticket, work))
         return self._last_ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel the scheduled work of a ticket."""
+        """Cancel the callback that this ticket identifies."""
         handle = self._timers.pop(ticket, None)
         if handle is not None:
             handle.cancel()
 
     def call_soon(self, work: Work) -> None:
-        """Schedule work for the next iteration of the asyncio loop."""
+        """Schedule a callback for the next iteration of the asyncio loop."""
         self._loop.call_soon(work)
 
     def stop(self) -> None:
-        """Cancel all scheduled work."""
+        """Cancel all scheduled callbacks."""
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
@@ -68,7 +68,7 @@ class LoopTimers:
 
 
 async def sleep_for(duration: Duration) -> None:
-    """Wait asynchronously for a duration."""
+    """Wait for this duration of real time without blocking the asyncio loop."""
     loop = asyncio.get_running_loop()
     is_over = asyncio.Event()
     handle = loop.call_later(duration / SECOND, is_over.set)

@@ -1,1 +1,1 @@
-"""Forecasts of a running platform, computed in forks of its process."""
+"""Forecasts of when Workloads will start, computed in forked child processes of the running platform."""

@@ -1,4 +1,4 @@
-"""Forecast service: start times of Workloads, and warnings about the effects of a dry-run change."""
+"""Forecast service: predicts when Workloads start, and warns about the effects of a change that was sent as dry run."""
 
 import asyncio
 import logging
@@ -50,16 +50,16 @@ AnswerFunction: TypeAlias = Callable[[], Any]
 
 @dataclass(slots=True, eq=False)
 class _QueuedQuestion:
-    """A queued question, and the callbacks that wait for its answer."""
+    """A queued question about the future of the cluster, and the callbacks that wait for its answer."""
 
     question: Hashable
     work: AnswerFunction
     revision: int
-    callback: list[ResponseCallback] = field(default_factory=list)
+    callbacks: list[ResponseCallback] = field(default_factory=list)
 
 
 class ForkPool:
-    """A pool with one child process, which answers queued questions; the answers are cached."""
+    """Computes answers to queued questions, one at a time in a forked child process, and caches the answers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, revision: Callable[[], int]) -> None:
         self._loop = loop
@@ -72,7 +72,7 @@ class ForkPool:
         self.metrics = ForkMetrics(monotonic_seconds, lambda: len(self._queue))
 
     def ask(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
-        """Return the deferred answer to a question, computed by `work`. Raises StatusError if the queue is full."""
+        """Return the deferred answer to a question, which `work` computes. Raises StatusError if the queue is full."""
         cached_response = self._cached.get(question) if self._cached_revision == self._revision() else None
         if cached_response is not None:
             response = cached_response
@@ -85,7 +85,7 @@ class ForkPool:
             queued_question = _QueuedQuestion(question, work, self._revision())
             self._queue.append(queued_question)
             self._loop.call_soon(self._start_next)
-        return DeferredResponse(queued_question.callback.append)
+        return DeferredResponse(queued_question.callbacks.append)
 
     def close(self) -> None:
         """Drop the queued questions, and kill the running child process."""
@@ -94,7 +94,7 @@ class ForkPool:
             self._child.kill()
 
     def _find_queued(self, question: Hashable) -> _QueuedQuestion | None:
-        """Return the queued entry of the same question, or None."""
+        """Return the queue entry of an equal question that waits already, or None."""
         return next((queued for queued in self._queue if queued.question == question), None)
 
     def _start_next(self) -> None:
@@ -111,13 +111,13 @@ class ForkPool:
         )
 
     def _process_result(self, queued_question: _QueuedQuestion, child_result: ChildResult) -> None:
-        """Pass the result of a child process to all callers of the question, and cache it."""
+        """Pass a child process's answer to all callers who asked the question, and cache the answer."""
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
-        self.metrics.end(result, child_result.cpu_seconds, child_result.memory)
+        self.metrics.end(result, child_result.cpu_seconds, child_result.peak_memory)
         self._store(queued_question, response)
-        for callback in queued_question.callback:
+        for callback in queued_question.callbacks:
             callback(response)
         self._loop.call_soon(self._start_next)
 
@@ -130,11 +130,11 @@ class ForkPool:
         self._cached[queued_question.question] = response
 
 
-def _decode_output(answer: bytes) -> Response:
-    """Decode the output of a child process: a three-digit status code and a body; empty if it failed."""
-    if len(answer) < _CODE_LENGTH:
+def _decode_output(output: bytes) -> Response:
+    """Decode a child process's output, a three-digit status code and a body, as a response; 503 if it has no code."""
+    if len(output) < _CODE_LENGTH:
         return _TIMEOUT_ERROR.response()
-    return Response(int(answer[:_CODE_LENGTH]), answer[_CODE_LENGTH:])
+    return Response(int(output[:_CODE_LENGTH]), output[_CODE_LENGTH:])
 
 
 def _encode_result(work: AnswerFunction) -> bytes:
@@ -161,63 +161,63 @@ _LOG: Final = logging.getLogger("batchyard")
 CALIBRATION_USE_PERIOD: Final[Duration] = 24 * HOUR
 CALIBRATION_INTERVAL: Final[Duration] = 30 * MINUTE
 #: The interval between checks, in real time.
-_TICK: Final = 60.0  # seconds
+_CHECK_INTERVAL: Final = 60.0  # seconds
 Clock: TypeAlias = Callable[[], Instant]
 
 
 class CalibrationObjects(Protocol):
-    """Read access to the stored objects, for checks of forecasts."""
+    """Read access to the stored objects, to compare forecasts with actual start times."""
 
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
 
 
 class CalibrationLoop:
-    """Compares forecasts with actual start times, and stores the resulting calibration in a file."""
+    """Periodically compares forecasts with the actual start times, and stores the resulting corrections in a file."""
 
     def __init__(
         self, path: Path, objects: CalibrationObjects, clock: Clock, ask: Callable[[], DeferredResponse]
     ) -> None:
-        """Load the calibration. `ask` returns deferred forecasts as JSON; it may raise StatusError."""
+        """Read the calibration from its file. `ask` returns deferred forecasts as JSON, and may raise StatusError."""
         self._path = path
         self._objects = objects
         self._clock = clock
         self._ask = ask
         self.calibration = _read_calibration(path)
         self._used_at: Instant | None = None
-        self._request_samples: Instant | None = None
+        self._samples_requested_at: Instant | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start to check the forecasts every minute."""
-        self._timer = loop.call_later(_TICK, self._tick, loop)
+        """Start to compare forecasts with actual start times, once a minute."""
+        self._timer = loop.call_later(_CHECK_INTERVAL, self._check_periodically, loop)
 
     def record_use(self) -> None:
-        """Record that a user requested a forecast."""
+        """Record that a user requested a forecast, so that the calibration continues for a day."""
         self._used_at = self._clock()
         self.check_forecasts()
 
     def check_forecasts(self) -> None:
-        """Compare due forecasts with the actual start times, and request new forecasts if they are due."""
+        """Compare due forecasts with the actual start times, and request new forecasts every CALIBRATION_INTERVAL."""
         now = self._clock()
         new_calibration = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
         if new_calibration != self.calibration:
             self._store(new_calibration)
         if self._used_at is None or now - self._used_at > CALIBRATION_USE_PERIOD:
             return
-        if self._request_samples is None or now - self._request_samples >= CALIBRATION_INTERVAL:
-            self._request_samples = now
+        if self._samples_requested_at is None or now - self._samples_requested_at >= CALIBRATION_INTERVAL:
+            self._samples_requested_at = now
             try:
                 self._ask().then(self._store_forecasts)
             except StatusError:
                 _LOG.debug("the forecast for the calibration is skipped, because too many requests are queued")
 
     def close(self) -> None:
-        """Stop the periodic checks."""
+        """Stop the periodic comparison of forecasts with actual start times."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_periodically(self, loop: asyncio.AbstractEventLoop) -> None:
         self.check_forecasts()
         self.begin(loop)
 
@@ -225,26 +225,26 @@ class CalibrationLoop:
         namespace, name = sample.workload.split("/", 1)
         return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
 
-    def _store_forecasts(self, answer: Response) -> None:
-        if answer.code == 200:
+    def _store_forecasts(self, response: Response) -> None:
+        if response.code == 200:
             self._store(
                 calibration.add_forecasts(
-                    self.calibration, msgspec.json.decode(answer.body, type=list[calibration.ForecastRecord])
+                    self.calibration, msgspec.json.decode(response.body, type=list[calibration.ForecastRecord])
                 )
             )
 
     def _store(self, new_calibration: calibration.Calibration) -> None:
         self.calibration = new_calibration
-        draft = self._path.with_name(f"{self._path.name}.new")
+        new_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            draft.write_bytes(msgspec.json.encode(new_calibration))
-            draft.replace(self._path)
+            new_path.write_bytes(msgspec.json.encode(new_calibration))
+            new_path.replace(self._path)
         except OSError as error:
             _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
 
 
 def _read_calibration(path: Path) -> calibration.Calibration:
-    """Read the calibration from a file; return an empty one if the file is missing or unreadable."""
+    """Read the corrections of forecasts from a file; return an empty calibration if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=calibration.Calibration)
     except FileNotFoundError:
@@ -259,7 +259,7 @@ VisibilityCheck: TypeAlias = Callable[[str], bool]
 
 
 class ForecastFunctions(NamedTuple):
-    """The functions that compute forecasts from a lister of objects and the current time.
+    """The functions that compute forecasts and warnings from the stored objects and the current time.
 
     `VisibilityCheck` filters the Workloads that a result may name.
     """
@@ -273,7 +273,7 @@ class ForecastFunctions(NamedTuple):
 
 
 class ForecastObjects(Protocol):
-    """Read access to the stored objects, for forecasts."""
+    """Read access to the stored objects, for computing forecasts."""
 
     @property
     def revision(self) -> int:
@@ -287,7 +287,7 @@ class ForecastObjects(Protocol):
 
 
 class ForecastEngine:
-    """The forecast service: answers forecast requests in a fork pool, and calibrates the forecasts."""
+    """The forecast service: computes forecasts in forked child processes, and corrects them by past start times."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class ForecastEngine:
         loop: asyncio.AbstractEventLoop,
         calibration_file: Path,
     ) -> None:
-        """Start the calibration, which is stored in `calibration_file`."""
+        """Start to calibrate forecasts; the calibration is stored in `calibration_file`."""
         self._functions = functions
         self._objects = objects
         self._clock = clock
@@ -313,25 +313,25 @@ class ForecastEngine:
         self._calibration_loop.record_use()
         return forecast
 
-    def foreseen(self, request: ApiRequest, path: ResourcePath, answer: Response) -> AnyResponse:
-        """Add warnings about the effects of a dry-run change to its response; none if the queue is full."""
-        changed_object = to_storage_version(path.info, path.version, answer.body)
+    def with_effect_warnings(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
+        """Return the response to a dry-run change with warnings about its effects; unchanged if the queue is full."""
+        changed_object = to_storage_version(path.info, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
             warnings = self._fork_pool.ask(question, partial(self._warn, changed_object, request))
         except StatusError:
-            return answer
+            return response
         return DeferredResponse(
-            lambda respond: warnings.then(lambda warning_response: respond(_with_warnings(answer, warning_response)))
+            lambda respond: warnings.then(lambda warning_response: respond(_with_warnings(response, warning_response)))
         )
 
     @property
     def texts(self) -> TextSource:
-        """The function that yields the metrics of the fork pool."""
+        """The function that yields the metrics of the forecast computations, as Prometheus text."""
         return self._fork_pool.metrics.texts
 
     def close(self) -> None:
-        """Stop the calibration and the fork pool."""
+        """Stop the calibration, drop queued forecasts, and kill the running child process."""
         self._calibration_loop.close()
         self._fork_pool.close()
 
@@ -354,7 +354,7 @@ class ForecastEngine:
         return partial(may_see_workloads, self.authorizer, request.user)
 
 
-def _with_warnings(answer: Response, warning_response: Response) -> Response:
+def _with_warnings(dry_run_response: Response, warning_response: Response) -> Response:
     if warning_response.code != 200:
-        return answer
-    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(warning_response.body)))
+        return dry_run_response
+    return dry_run_response._replace(warnings=(*dry_run_response.warnings, *msgspec.json.decode(warning_response.body)))

@@ -30,21 +30,21 @@ USER_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class ClosableConnection(Protocol):
-    """A connection that the server can close at shutdown."""
+    """A client connection that the server can close at shutdown."""
 
     def end(self) -> None:
-        """Close the connection after the requests in progress are answered."""
+        """Close the connection after its requests in progress are answered."""
 
     def abort(self) -> None:
-        """Close the connection now."""
+        """Close the connection now, without answering its requests in progress."""
 
     @property
     def peer(self) -> object:
-        """The client's identity by its certificate, for the limit of connections; None without a certificate."""
+        """The client's identity by its TLS certificate, for the limit of connections; None without a certificate."""
 
 
 class Connections:
-    """The open connections, and the limits of connections, forwarded ports and request bodies in memory."""
+    """All open connections of the HTTP server, and its limits of connections, forwarded ports and body bytes."""
 
     def __init__(self) -> None:
         self._open: dict[ClosableConnection, None] = {}
@@ -56,41 +56,41 @@ class Connections:
         self._date = b""
 
     def enter(self, connection: ClosableConnection) -> bool:
-        """Add an open connection until `leave`. Return False if too many are open, in total or of its client."""
+        """Count a connection as open until `leave`. Return False if too many are open, in total or of its client."""
         peer = connection.peer
-        of_same_client = sum(1 for other in self._open if other.peer == peer)
+        same_client_count = sum(1 for other in self._open if other.peer == peer)
         self._open[connection] = None
-        return len(self._open) <= CONNECTIONS_MAX and of_same_client < CLIENT_CONNECTIONS_MAX
+        return len(self._open) <= CONNECTIONS_MAX and same_client_count < CLIENT_CONNECTIONS_MAX
 
-    def hold(self, holder: str, length: int) -> bool:
-        """Add to the bytes of request bodies in memory, or subtract. Return False if a limit is exceeded.
+    def count_body_bytes(self, holder: str, length: int) -> bool:
+        """Count a user's body bytes in memory; a negative `length` releases them. Return False if a limit is exceeded.
 
         `holder` identifies the user; it is '' for the owner, who has only the total limit.
         """
         self._body_bytes += length
-        of_holder = self._body_bytes_by_holder.get(holder, 0) + length
-        if of_holder:
-            self._body_bytes_by_holder[holder] = of_holder
+        holder_bytes = self._body_bytes_by_holder.get(holder, 0) + length
+        if holder_bytes:
+            self._body_bytes_by_holder[holder] = holder_bytes
         else:
             self._body_bytes_by_holder.pop(holder, None)
-        return self._body_bytes <= BODY_BYTES_MAX and (not holder or of_holder <= USER_BODY_BYTES_MAX)
+        return self._body_bytes <= BODY_BYTES_MAX and (not holder or holder_bytes <= USER_BODY_BYTES_MAX)
 
     def enter_port(self, holder: str) -> bool:
-        """Reserve a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""
-        of_holder = self._ports.get(holder, 0)
-        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and of_holder >= USER_FORWARDED_PORTS_MAX):
+        """Count a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""
+        holder_ports = self._ports.get(holder, 0)
+        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and holder_ports >= USER_FORWARDED_PORTS_MAX):
             return False
-        self._ports[holder] = of_holder + 1
+        self._ports[holder] = holder_ports + 1
         return True
 
-    def leave_port(self, holder: str) -> None:
-        """Release a reserved port-forward connection of a user."""
-        self._ports[holder] -= 1
-        if not self._ports[holder]:
-            del self._ports[holder]
+    def leave_port(self, holder_name: str) -> None:
+        """Stop counting a closed port-forward connection of a user ('' for the owner)."""
+        self._ports[holder_name] -= 1
+        if not self._ports[holder_name]:
+            del self._ports[holder_name]
 
     def leave(self, connection: ClosableConnection) -> None:
-        """Remove a closed connection."""
+        """Stop counting a closed connection as open."""
         self._open.pop(connection, None)
         if not self._open:
             self._all_closed.set()
@@ -134,7 +134,7 @@ class ConnectionDeadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, awaited_event: tuple[str, int], within: float, on_timeout: Callable[[], object]) -> None:
-        """Start a timeout of `within` seconds for an event, which calls `on_timeout` when it expires.
+        """Start a timeout of `within` seconds for the event that a connection waits for; then `on_timeout` is called.
 
         `awaited_event` is its kind and request number. A second call for the same event changes nothing.
         """
@@ -146,11 +146,11 @@ class ConnectionDeadline:
             self._start_timer()
 
     def stop(self) -> None:
-        """Stop the timeout."""
+        """Stop the timeout: the connection waits for no event."""
         self._awaited = None
 
     def end(self) -> None:
-        """Stop the timeout and cancel its timer, when the connection is closed."""
+        """Stop the timeout and cancel its timer, because the connection is closed."""
         self._awaited, self._on_timeout = None, _do_nothing
         if self._timer is not None:
             self._timer.cancel()
@@ -189,7 +189,7 @@ class Acceptor:
         context: ssl.SSLContext | None,
         handshake_within: float,
     ) -> None:
-        """Start to accept. `connect` creates the protocol of a connection; `handshake_within` is in seconds."""
+        """Start to accept connections. `connect` creates a connection's protocol; `handshake_within` is in seconds."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._connect = connect
@@ -219,18 +219,18 @@ class Acceptor:
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
                 self._drop_oldest()
-            task = self._loop.create_task(self._serve(connection))
-            self._handshakes[task] = None
-            task.add_done_callback(self._remove_handshake)
+            handshake_task = self._loop.create_task(self._serve(connection))
+            self._handshakes[handshake_task] = None
+            handshake_task.add_done_callback(self._remove_handshake)
 
     def _drop_oldest(self) -> None:
-        oldest = next(iter(self._handshakes), None)
-        if oldest is not None:
-            del self._handshakes[oldest]
-            oldest.cancel()
+        oldest_handshake = next(iter(self._handshakes), None)
+        if oldest_handshake is not None:
+            del self._handshakes[oldest_handshake]
+            oldest_handshake.cancel()
 
-    def _remove_handshake(self, task: asyncio.Task[None]) -> None:
-        self._handshakes.pop(task, None)
+    def _remove_handshake(self, handshake_task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(handshake_task, None)
 
     async def _serve(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -253,7 +253,7 @@ _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
 
 
 class CertificateUser(NamedTuple):
-    """The user that a client certificate authenticates, and the certificate's validity period."""
+    """The user that a verified client certificate names, and the certificate's validity period."""
 
     user: UserInfo
     valid_from: Instant
@@ -266,13 +266,13 @@ class CertificateUser(NamedTuple):
 
 def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLContext:
     """Return a TLS context that serves the certificate in a PEM file and requests client certificates of a CA file."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate_file)
-    context.load_verify_locations(authority_file)
-    context.verify_mode = ssl.CERT_OPTIONAL
-    context.verify_flags |= _NO_CHECK_TIME
-    return context
+    tls_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls_context.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls_context.load_cert_chain(certificate_file)
+    tls_context.load_verify_locations(authority_file)
+    tls_context.verify_mode = ssl.CERT_OPTIONAL
+    tls_context.verify_flags |= _NO_CHECK_TIME
+    return tls_context
 
 
 def certificate_user_of(certificate: dict[str, Any]) -> CertificateUser | None:

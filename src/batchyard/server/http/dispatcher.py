@@ -1,4 +1,4 @@
-"""Request dispatcher: runs requests on the event loop in fair order, and responds once their changes are durable."""
+"""Request dispatcher: executes queued requests with fair queueing, and responds once their changes are durable."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -45,26 +45,26 @@ _LENGTH_MAX: Final = 64 * 1024
 PIECE_SIZE: Final = 256 * 1024
 _ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
-_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
+_shared_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
 def encode_shared(value: Any) -> bytes:
-    """Return the JSON encoding of an immutable object; responses and watches share a cache of encodings."""
-    cached_encoding = _encodings.get(id(value))
+    """Return the JSON encoding of an immutable object, from a cache that responses and watches share."""
+    cached_encoding = _shared_encodings.get(id(value))
     if cached_encoding is not None and cached_encoding[0] is value:
         return cached_encoding[1]
     text = _encode(value)
     if len(text) <= _LENGTH_MAX:
-        if len(_encodings) >= _ENCODINGS_MAX:
-            _encodings.clear()
-        _encodings[id(value)] = value, text  # keeps the value alive, so that its id is not reused
+        if len(_shared_encodings) >= _ENCODINGS_MAX:
+            _shared_encodings.clear()
+        _shared_encodings[id(value)] = value, text  # keeps the value alive, so that its id is not reused
     return text
 
 
 def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the JSON encoding of a response body in pieces, with a final newline. List items are encoded lazily.
 
-    A piece has about PIECE bytes, or more if one list item is larger.
+    A piece has about PIECE_SIZE bytes, or more if one list item is larger.
     """
     name, items = next(((name, value) for name, value in body.items() if isinstance(value, ConvertedItems)), ("", ()))
     head = _encode({field: value for field, value in body.items() if field != name})
@@ -73,14 +73,14 @@ def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
         return
     separator = b"" if head == b"{}" else b","
     buffers = [head[:-1] + separator + b'"%b":[' % name.encode()]
-    length, is_first = len(buffers[0]), True
+    piece_length, is_first = len(buffers[0]), True
     for item in items:
         text = _encode(item)
         buffers.append(text if is_first else b"," + text)
-        is_first, length = False, length + len(text)
-        if length >= PIECE_SIZE or len(buffers) > _ITEMS_MAX:
+        is_first, piece_length = False, piece_length + len(text)
+        if piece_length >= PIECE_SIZE or len(buffers) > _ITEMS_MAX:
             yield b"".join(buffers)
-            buffers, length = [], 0
+            buffers, piece_length = [], 0
     yield b"".join([*buffers, b"]}\n"])
 
 
@@ -106,31 +106,31 @@ class _QueuedRequest(NamedTuple):
 
     request: ApiRequest
     work: Callable[[], None]
-    answered: ResponseReceiver
+    respond: ResponseReceiver
 
 
 class RequestWatchdog(Protocol):
-    """A watchdog that is notified which request is in progress."""
+    """A watchdog that learns when the execution of a request begins and ends."""
 
     def begin(self, request: ApiRequest) -> None:
-        """Record that a request is in progress."""
+        """Record that this request is being executed."""
 
     def end(self) -> None:
-        """Record that the request is answered."""
+        """Record that no request is being executed."""
 
 
 class _NoWatchdog:
-    """A watchdog that ignores all requests."""
+    """A RequestWatchdog that does nothing."""
 
     def begin(self, request: ApiRequest) -> None:
-        """Ignore the request."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Ignore the request."""
+        """Do nothing."""
 
 
 class RequestDispatcher:
-    """Queues requests, executes them in fair order, and responds once their changes are durable."""
+    """Queues requests, executes them with fair queueing by user, and responds once their changes are durable."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class RequestDispatcher:
         self._exceptions = 0
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
+        """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         return self._server.authenticate(request)
 
     def ask(self, request: ApiRequest, on_response: ResponseReceiver) -> None:
-        """Queue a request; `on_response` gets the response, or a 429 at once if too many requests are in progress."""
+        """Queue a request; `on_response` gets its response, or at once a 429 if too many requests are in progress."""
         user = request.user
         try:
             if self._is_ending:
@@ -179,26 +179,26 @@ class RequestDispatcher:
             self._kernel.post(self._execute_next)
 
     def end(self) -> None:
-        """Reject all new and queued requests with 429 at shutdown, so that their clients retry later."""
+        """Reject queued and later requests with 429, because the server shuts down, so that clients retry later."""
         self._is_ending = True
         for queued in self._queue.clear():
             self._limiter.leave(queued.request.user)
-            queued.answered(encode_body(too_many_requests().response()))
+            queued.respond(encode_body(too_many_requests().response()))
 
     def _execute_next(self) -> None:
-        """Execute the next queued request in fair order, and charge its duration to its flow."""
+        """Execute the next queued request by fair queueing, and charge its duration to its user's flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
-        flow, queued_request = self._queue.take()
+        flow_name, queued_request = self._queue.take()
         began_at = monotonic_seconds()
         self._watchdog.begin(queued_request.request)
         try:
             queued_request.work()
         finally:
             self._watchdog.end()
-            if flow:
+            if flow_name:
                 self._queue.charge(
-                    flow, monotonic_seconds() - began_at + len(queued_request.request.body) * _SECONDS_PER_BYTE
+                    flow_name, monotonic_seconds() - began_at + len(queued_request.request.body) * _SECONDS_PER_BYTE
                 )
 
     @property
@@ -216,11 +216,11 @@ class RequestDispatcher:
             self._limiter.end_watch(user)
 
     def _execute(self, request: ApiRequest, began_at: float, finish: _FinishResponse) -> None:
-        answer, measurement = self._answer(request), (self._metrics.latest_labels, began_at)
-        if isinstance(answer, DeferredResponse):  # registered now: the response may come before the journal is written
-            answer.then(lambda response: self._send_deferred(finish, response, measurement))
+        result, measurement = self._handle(request), (self._metrics.latest_labels, began_at)
+        if isinstance(result, DeferredResponse):  # registered now: the response may come before the journal is written
+            result.then(lambda response: self._send_deferred(finish, response, measurement))
         else:
-            self._commit.when_durable(self._revision(), partial(finish, answer, measurement))
+            self._commit.when_durable(self._revision(), partial(finish, result, measurement))
 
     def _finish(
         self,
@@ -238,14 +238,14 @@ class RequestDispatcher:
         on_response(answer if failure is None else encode_body(_NOT_STORED.response()))
 
     def _send_deferred(self, finish: _FinishResponse, response: Response, measurement: _RequestMeasurement) -> None:
-        """Send a deferred response once the current revision, on which it may be based, is durable."""
+        """Send a deferred response once the current store revision is durable, since the response may reveal it."""
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
-    def _answer(self, request: ApiRequest) -> AnyResponse:
-        """Execute a request. An exception becomes a 500 response, and is logged with its traceback."""
+    def _handle(self, request: ApiRequest) -> AnyResponse:
+        """Execute a request and return its response; an exception is logged and becomes a 500 response."""
         try:
-            answer = self._server.handle(request)
-            return _encode_response(answer, request) if isinstance(answer, Response) else answer
+            result = self._server.handle(request)
+            return _encode_response(result, request) if isinstance(result, Response) else result
         except Exception:  # noqa: BLE001 - becomes a 500 response
             self._exceptions += 1
             exception_id = f"{self._kernel.clock():x}-{self._exceptions}"
@@ -255,14 +255,14 @@ class RequestDispatcher:
 
 
 def _encode_response(response: Response, request: ApiRequest) -> Response:
-    """Encode a response; share the encoding of a written object with the watches that send it."""
+    """Encode the body of a response; a written object uses the encoding that watches share."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encode_body(response)
     return response._replace(body=encode_shared(response.body) + b"\n")
 
 
 def encode_body(response: Response) -> Response:
-    """Encode a response's body as bytes, or as an iterator of pieces if it is long. Objects end with a newline."""
+    """Return a response with its body as bytes, or as an iterator of pieces if it is long. JSON ends with a newline."""
     body = response.body
     if isinstance(body, bytes | Iterator):
         return response

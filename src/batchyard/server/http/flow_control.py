@@ -1,4 +1,4 @@
-"""Flow control: limits of concurrent requests, fair queueing of requests, and fair turns of long responses.
+"""Flow control: limits of concurrent requests, fair queueing of requests by user, and fair writing of long responses.
 
 The queue implements start-time fair queueing as Kubernetes' API Priority and Fairness does, with measured seconds
 instead of seats. The flow that has used the least time is served first. An idle flow accumulates no credit. Urgent
@@ -30,7 +30,7 @@ USER_WATCHES_MAX: Final = 400
 
 
 class ConcurrencyLimiter:
-    """Limits the requests and watches in progress, in total and by user."""
+    """Limits the requests and watches in progress, in total and for each user."""
 
     def __init__(self) -> None:
         self._by_flow: dict[str, int] = {}
@@ -38,29 +38,29 @@ class ConcurrencyLimiter:
         self._total = 0
 
     def enter(self, user: UserInfo, *, is_watch: bool = False) -> None:
-        """Count a request as in progress until `leave`. Raises StatusError (429) if a limit is reached.
+        """Count a user's request as in progress until `leave`. Raises StatusError (429) if a limit is reached.
 
         The owner's requests are counted, but never rejected.
         """
-        flow = flow_of(user)
-        of_flow = self._by_flow.get(flow, 0)
+        flow_name = flow_of(user)
+        of_flow = self._by_flow.get(flow_name, 0)
         if not is_exempt_from_limits(user):
             if self._total >= REQUESTS_MAX or of_flow >= USER_REQUESTS_MAX:
                 raise too_many_requests()
-            if is_watch and self._watches.get(flow, 0) >= USER_WATCHES_MAX:
+            if is_watch and self._watches.get(flow_name, 0) >= USER_WATCHES_MAX:
                 raise too_many_requests()
         self._total += 1
-        self._by_flow[flow] = of_flow + 1
+        self._by_flow[flow_name] = of_flow + 1
 
     def leave(self, user: UserInfo) -> None:
-        """Count a request of a user as answered."""
+        """Count a user's request as answered, and no longer as in progress."""
         self._total -= 1
         _decrement(self._by_flow, flow_of(user))
 
     def begin_watch(self, user: UserInfo) -> None:
         """Count a watch of a user until `end_watch`."""
-        flow = flow_of(user)
-        self._watches[flow] = self._watches.get(flow, 0) + 1
+        flow_name = flow_of(user)
+        self._watches[flow_name] = self._watches.get(flow_name, 0) + 1
 
     def end_watch(self, user: UserInfo) -> None:
         """Count a watch of a user as ended."""
@@ -73,10 +73,10 @@ def too_many_requests() -> StatusError:
     return StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
 
 
-def _decrement(counts: dict[str, int], user: str) -> None:
-    counts[user] -= 1
-    if not counts[user]:
-        del counts[user]
+def _decrement(counts_by_user: dict[str, int], user: str) -> None:
+    counts_by_user[user] -= 1
+    if not counts_by_user[user]:
+        del counts_by_user[user]
 
 
 #: If there are more flows than this, idle flows without outstanding charges are removed.
@@ -86,17 +86,17 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, eq=False)
 class _Flow(Generic[_T]):
-    """The queued items of a flow, and the time that the flow has used, in virtual seconds."""
+    """The queued items of a flow (the requests of a user), and the time that the flow has used, in virtual seconds."""
 
     items: deque[_T] = field(default_factory=deque)
     used_time: float = 0.0
 
 
 class FairQueue(Generic[_T]):
-    """A fair queue: returns the items of the flow that has used the least time first, and urgent items before all."""
+    """A fair queue of items by flow: urgent items come first, then items of the flow that has used the least time."""
 
     def __init__(self, expected_cost: float) -> None:
-        """Create an empty queue. `expected_cost` is the assumed cost of an item in seconds before it is measured."""
+        """Create an empty queue. `expected_cost` is the cost in seconds that an item counts before it is measured."""
         self._expected_cost = expected_cost
         self._flows: dict[str, _Flow[_T]] = {}
         #: A heap of the flows with queued items: used time when pushed, sequence number, and name.
@@ -120,12 +120,12 @@ class FairQueue(Generic[_T]):
         return bool(self._heap)
 
     def waiting_count(self, name: str) -> int:
-        """Return the number of queued items of a flow."""
+        """Return the number of queued items of the flow with this name."""
         flow = self._flows.get(name)
         return 0 if flow is None else len(flow.items)
 
     def put(self, name: str, item: _T, *, is_urgent: bool = False) -> None:
-        """Queue an item of a flow; an urgent item is served before all others."""
+        """Queue an item under its flow's name; an urgent item is served before all other items."""
         if is_urgent:
             self._urgent.append(item)
             return
@@ -138,7 +138,7 @@ class FairQueue(Generic[_T]):
             self._push_flow(name, flow)
 
     def take(self) -> tuple[str, _T]:
-        """Remove and return the next item and its flow ('' for an urgent item). Raises IndexError if none is queued."""
+        """Remove the next item; return its flow ('' if urgent) and the item. Raises IndexError if none is queued."""
         if self._urgent:
             return "", self._urgent.popleft()
         while True:
@@ -158,11 +158,11 @@ class FairQueue(Generic[_T]):
                 self._remove_idle_flows()
         return name, item
 
-    def charge(self, name: str, seconds: float) -> None:
-        """Charge the measured cost of an item to its flow, instead of the expected cost."""
+    def charge(self, name: str, cost_seconds: float) -> None:
+        """Charge the measured cost of an item in seconds to its flow, instead of the expected cost."""
         flow = self._flows.get(name)
         if flow is not None:
-            flow.used_time = max(0.0, flow.used_time + seconds - self._expected_cost)
+            flow.used_time = max(0.0, flow.used_time + cost_seconds - self._expected_cost)
 
     def clear(self) -> list[_T]:
         """Remove and return all queued items that are not urgent."""
@@ -176,7 +176,7 @@ class FairQueue(Generic[_T]):
         heappush(self._heap, (flow.used_time, self._sequence, name))
 
     def _remove_idle_flows(self) -> None:
-        """Remove idle flows whose used time is not ahead of the virtual time."""
+        """Remove flows without queued items that have used no more time than the queue's virtual time."""
         idle = [name for name, flow in self._flows.items() if not flow.items and flow.used_time <= self._virtual_time]
         for name in idle:
             del self._flows[name]
@@ -191,7 +191,7 @@ _EXPECTED_SECONDS: Final = 0.001
 
 
 class ResponseTurns:
-    """Writes the parts of all long responses in turns, in fair order by the time spent on each user."""
+    """Writes the parts of all long responses alternately, with fair queueing by the time spent on each user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -199,11 +199,11 @@ class ResponseTurns:
         self._is_scheduled = False
 
     def of(self, user: UserInfo) -> Callable[[Work], None]:
-        """Return a function that queues the writing of a part of a user's response."""
-        flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
+        """Return a function that queues a callback, which writes the next part of a response to this user."""
+        flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
         def take_turn(work: Work) -> None:
-            self._queue.put(flow, work, is_urgent=is_urgent)
+            self._queue.put(flow_name, work, is_urgent=is_urgent)
             self._schedule_turn()
 
         return take_turn
@@ -215,11 +215,11 @@ class ResponseTurns:
 
     def _take_turn(self) -> None:
         self._is_scheduled = False
-        flow, work = self._queue.take()
+        flow_name, work = self._queue.take()
         if self._queue.has_urgent or self._queue.has_others:
             self._schedule_turn()
         began_at = monotonic_seconds()
         try:
             work()
         finally:
-            self._queue.charge(flow, monotonic_seconds() - began_at)
+            self._queue.charge(flow_name, monotonic_seconds() - began_at)

@@ -1,4 +1,4 @@
-"""Execution of large requests in forks of this process: a few at a time, in fair order by the users' CPU time."""
+"""Execution of large requests in forked child processes: a few at a time, with fair queueing by the users' CPU time."""
 
 import asyncio
 import contextlib
@@ -29,11 +29,11 @@ ChildWork: TypeAlias = Callable[[], bytes]
 
 
 class ChildResult(NamedTuple):
-    """The result of a child process (empty if it was killed or failed), its CPU time, and its peak memory in bytes."""
+    """The output of a child process (incomplete if it failed), its CPU time, and its peak memory in bytes."""
 
     output: bytes
     cpu_seconds: float
-    memory: int
+    peak_memory: int
 
 
 class ChildProcess:
@@ -42,9 +42,9 @@ class ChildProcess:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, work: ChildWork, within: float, on_result: Callable[[ChildResult], None]
     ) -> None:
-        """Fork a child that runs `work`; `on_result` gets its result. It is killed after `within` seconds."""
+        """Fork a child that runs `work`; `on_result` gets its result. The child is killed after `within` seconds."""
         self._loop = loop
-        self._done = on_result
+        self._on_result = on_result
         self._output = bytearray()
         self._read_fd, write_fd = os.pipe()
         self._pid = os.fork()
@@ -55,21 +55,21 @@ class ChildProcess:
         loop.add_reader(self._read_fd, self._read_output)
 
     def kill(self) -> None:
-        """Kill the child process; its result is then empty."""
+        """Kill the child process; its result is then reported with the output so far."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
     def _read_output(self) -> None:
-        """Read a part of the child's result; at its end, reap the child and report the result."""
-        part = os.read(self._read_fd, _READ_SIZE)
-        if part:
-            self._output += part
+        """Read a part of the child's output from the pipe; at its end, reap the child and report the result."""
+        chunk = os.read(self._read_fd, _READ_SIZE)
+        if chunk:
+            self._output += chunk
             return
         self._loop.remove_reader(self._read_fd)
         os.close(self._read_fd)
         self._kill_timer.cancel()
         child_usage = os.wait4(self._pid, 0)[2]
-        self._done(
+        self._on_result(
             ChildResult(
                 bytes(self._output), child_usage.ru_utime + child_usage.ru_stime, child_usage.ru_maxrss * _MAXRSS_UNIT
             )
@@ -77,8 +77,8 @@ class ChildProcess:
 
 
 def _run(work: ChildWork, write_fd: int) -> NoReturn:
-    """Run the work in the child process, write its result to the pipe, and exit."""
-    code = 1
+    """Run the work in the forked child process, write its output to the pipe, and exit."""
+    exit_code = 1
     try:
         gc.disable()
         os.nice(_NICENESS)
@@ -88,20 +88,20 @@ def _run(work: ChildWork, write_fd: int) -> NoReturn:
         remaining_data = memoryview(work())
         while remaining_data:
             remaining_data = remaining_data[os.write(write_fd, remaining_data) :]
-        code = 0
+        exit_code = 0
     finally:
-        os._exit(code)
+        os._exit(exit_code)
 
 
 def _close_other_fds(kept_fd: int) -> None:
-    """Close all file descriptors except one, so that peers of this process's connections do not wait for the child."""
+    """Close all file descriptors but one in the child, so that it keeps no inherited connections of its parent open."""
     os.closerange(0, kept_fd)
     os.closerange(kept_fd + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-#: Maximum concurrent child processes for users, and additional ones for the owner.
-SLOTS: Final = 2
-OWNER_SLOTS: Final = 1
+#: Maximum concurrent child processes for all users, and additional ones for the platform's owner.
+CHILDREN_MAX: Final = 2
+OWNER_CHILDREN_MAX: Final = 1
 #: Maximum queued requests of one user, and of all users.
 USER_QUEUED_WORK_MAX: Final = 16
 QUEUED_WORK_MAX: Final = 128
@@ -114,17 +114,17 @@ ForkedWorkCallback: TypeAlias = Callable[[bytes | StatusError], None]
 
 
 class _QueuedWork(NamedTuple):
-    """Queued work of a user, and the callback for its result."""
+    """A queued function that will run in a child process, and the callback for its result."""
 
     work: Callable[[], bytes]
-    done: ForkedWorkCallback
+    on_end: ForkedWorkCallback
 
 
 class ForkedWork:
-    """Executes queued work of users in child processes, a few at a time and in fair order."""
+    """Runs queued functions for users in forked child processes, a few at a time, with fair queueing by user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, post: Callable[[Work], None]) -> None:
-        """Create an idle executor. `post` schedules a callback as external work of the event loop."""
+        """Create the executor. `post` schedules a callback on the event loop of the controllers."""
         self._loop = loop
         self._post = post
         self._queue: FairQueue[_QueuedWork] = FairQueue(_EXPECTED_SECONDS)
@@ -133,21 +133,21 @@ class ForkedWork:
         self._is_ending = False
 
     def ask(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
-        """Queue work of a user for a child process; `on_end` gets the result. Raises StatusError if it is full."""
-        flow, is_urgent = flow_of(user), is_exempt_from_limits(user)
-        is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow) >= USER_QUEUED_WORK_MAX
+        """Queue a function for a child process; `on_end` gets its output. Raises StatusError if the queue is full."""
+        flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
+        is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow_name) >= USER_QUEUED_WORK_MAX
         if self._is_ending or (is_full and not is_urgent):
             raise too_many_requests()
-        self._queue.put(flow, _QueuedWork(work, on_end), is_urgent=is_urgent)
+        self._queue.put(flow_name, _QueuedWork(work, on_end), is_urgent=is_urgent)
         self._schedule_fork()
 
     def close(self) -> None:
-        """Kill the child processes, and reject the queued work with 429."""
+        """Kill the child processes, and reject the queued functions with 429."""
         self._is_ending = True
         for child in self._children:
             child.kill()
         for queued_work in self._queue.clear():
-            self._post(partial(queued_work.done, too_many_requests()))
+            self._post(partial(queued_work.on_end, too_many_requests()))
 
     def _schedule_fork(self) -> None:
         if not self._is_scheduled:
@@ -155,29 +155,29 @@ class ForkedWork:
             self._loop.call_soon(self._fork_next)
 
     def _fork_next(self) -> None:
-        """Fork a child for the next queued work if a slot is free; one per loop iteration, so that requests run too."""
+        """Fork a child for the next queued function if a slot is free; at most one fork in each loop iteration."""
         self._is_scheduled = False
         owner_children = sum(self._children.values())
         if self._queue.has_urgent:
-            is_free = owner_children < SLOTS + OWNER_SLOTS
+            is_free = owner_children < CHILDREN_MAX + OWNER_CHILDREN_MAX
         else:
-            is_free = self._queue.has_others and len(self._children) - owner_children < SLOTS
+            is_free = self._queue.has_others and len(self._children) - owner_children < CHILDREN_MAX
         if self._is_ending or not is_free:
             return
-        flow, queued_work = self._queue.take()
-        holder: list[ChildProcess] = []
+        flow_name, queued_work = self._queue.take()
+        forked_children: list[ChildProcess] = []
         child = ChildProcess(
             self._loop,
             queued_work.work,
             CHILD_SECONDS_MAX,
-            lambda child_result: self._process_result(holder[0], flow, queued_work.done, child_result),
+            lambda child_result: self._process_result(forked_children[0], flow_name, queued_work.on_end, child_result),
         )
-        holder.append(child)
-        self._children[child] = not flow
+        forked_children.append(child)
+        self._children[child] = not flow_name
         self._schedule_fork()
 
     def _process_result(self, child: ChildProcess, flow: str, on_end: ForkedWorkCallback, result: ChildResult) -> None:
-        """Charge the CPU time of a child process to its user, and report its result."""
+        """Charge the CPU time of a child process to its user's flow, and report the child's output."""
         del self._children[child]
         self._queue.charge(flow, result.cpu_seconds + _FORK_SECONDS)
         self._post(partial(on_end, result.output))

@@ -1,4 +1,4 @@
-"""HTTP request parser of a connection, based on httptools: heads and bodies, with size limits."""
+"""HTTP request parser of a connection, based on httptools: parses request heads and bodies, with size limits."""
 
 import re
 from collections.abc import Mapping
@@ -21,36 +21,36 @@ _HOST_PATTERN: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
 class ParsedRequest(NamedTuple):
-    """A completely received request, and the error if its body is rejected."""
+    """A completely received request, and the error with which it must be rejected, if any."""
 
     request: ApiRequest
     is_last: bool
     #: Whether the client supports chunked transfer encoding (HTTP/1.1).
     is_chunked: bool
-    refused: StatusError | None = None
+    rejection: StatusError | None = None
 
 
 class RequestSink(Protocol):
-    """The connection that receives parsed requests."""
+    """The connection that receives requests from its parser."""
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
+        """Authenticate a request from its head; return the request with its user. Raises StatusError."""
 
     def take(self, parsed_request: ParsedRequest) -> None:
-        """Receive a complete request; requests are answered in order."""
+        """Receive a complete request; the requests of a connection are answered in order."""
 
     def refuse(self, code: int, message: str) -> None:
-        """Respond to invalid input with an error; the parser has stopped."""
+        """Respond to invalid input with an error; the parser stops."""
 
-    def hold(self, length: int) -> bool:
-        """Count bytes of a request body in memory until its request is answered. Return False above the limit."""
+    def count_body_bytes(self, length: int) -> bool:
+        """Count received body bytes until their request is answered. Return False if they exceed a limit."""
 
-    def invite(self) -> None:
-        """Handle a client that waits for 100 Continue."""
+    def send_continue(self) -> None:
+        """Respond to a client that sent `Expect: 100-continue` and waits before it sends the body."""
 
 
 class RequestParser:
-    """A parser of the requests of one connection, and the request that is being received."""
+    """A parser of the requests on one connection, with the request that is being received."""
 
     def __init__(self, sink: RequestSink) -> None:
         #: The receiver of requests and httptools' parser; None after `end`.
@@ -69,7 +69,7 @@ class RequestParser:
         #: Whether parsing has stopped.
         self.is_over = False
         #: The bytes that follow an upgrade request.
-        self.unparsed = b""
+        self.unparsed_data = b""
         self._is_upgrade = False
         #: The number of requests that have begun.
         self.number = 0
@@ -100,20 +100,20 @@ class RequestParser:
             self._refuse(*_HEAD_TOO_LARGE)
 
     def end(self) -> None:
-        """Stop parsing, and break the reference cycles with the parser and the receiver."""
+        """Stop parsing, and drop the references to httptools' parser and the connection, which form cycles."""
         self.is_over = True
         self._parser = self._sink = None
 
     def _keep_remaining(self, data: bytes) -> None:
-        """Keep the bytes that the client sends after its upgrade request and before the response, up to HEAD_MAX."""
+        """Keep up to HEAD_MAX bytes that the client sends after an upgrade request, until its response is sent."""
         if self._is_upgrade:
-            self.unparsed += data
-            if len(self.unparsed) > HEAD_MAX:
+            self.unparsed_data += data
+            if len(self.unparsed_data) > HEAD_MAX:
                 self._is_upgrade = False
                 self._sink.refuse(*_INVALID_REQUEST)
 
     def _parse_again(self, remaining_data: bytes) -> None:
-        """Parse a head again without its Upgrade header, because httptools ignores the body of an upgrade request."""
+        """Parse a request head again without its Upgrade header: httptools ignores the body of an upgrade request."""
         method, version = self._parser.get_method().decode(), self._parser.get_http_version()
         lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
         for name, values in self._headers.items():
@@ -121,8 +121,8 @@ class RequestParser:
         self._parser, self._must_parse_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining_data)
 
-    def end_late(self, error: StatusError) -> bool:
-        """Reject the request whose body timed out. Return whether such a request exists."""
+    def reject_late(self, error: StatusError) -> bool:
+        """Reject the request whose body was not received in time. Return False if no body was being received."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:
             self._pass_request(request, error)
@@ -131,16 +131,16 @@ class RequestParser:
     # --- callbacks of httptools ---
 
     def on_message_begin(self) -> None:
-        """Start to parse a request."""
+        """Start a new request (httptools callback)."""
         self.number += 1
         self._url, self._headers = b"", {}
 
     def on_url(self, url: bytes) -> None:
-        """Append a part of the URL."""
+        """Append a part of the request's URL (httptools callback)."""
         self._url += url
 
     def on_header(self, raw_name: bytes, raw_value: bytes) -> None:
-        """Add a header; ignore trailers, which follow a body."""
+        """Add a request header (httptools callback); ignore trailers, which follow a body."""
         if self.is_in_body:
             return
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -148,7 +148,7 @@ class RequestParser:
         headers[name] = f"{headers[name]}{HEADER_SEPARATOR}{value}" if name in headers else value
 
     def on_headers_complete(self) -> None:
-        """Process a complete request head: check it and authenticate the request before its body is read."""
+        """Check a complete request head, and authenticate the request before its body is read (httptools callback)."""
         if self.is_over:
             return
         self.is_in_body, self._head_bytes = True, 0
@@ -171,21 +171,21 @@ class RequestParser:
             self._pass_request(request)  # the dispatcher authenticates it again, rejects it and audits it
             return
         if self._headers.get("expect", "").lower() == "100-continue":
-            self._sink.invite()
+            self._sink.send_continue()
 
     def on_body(self, body_part: bytes) -> None:
-        """Append a part of the request body; reject the request above a limit."""
+        """Append a part of the request body (httptools callback); reject the request if the body exceeds a limit."""
         if self._current_request is None or self.is_over:
             return
         self._body += body_part
         if len(self._body) > BODY_SIZE_MAX:
             message = f"Request entity too large: limit is {BODY_SIZE_MAX}"
             self._refuse_body(StatusError(413, "RequestEntityTooLarge", message))
-        elif not self._sink.hold(len(body_part)):
+        elif not self._sink.count_body_bytes(len(body_part)):
             self._refuse_body(too_many_requests())
 
     def on_message_complete(self) -> None:
-        """Pass a complete request to the connection."""
+        """Pass a complete request to the connection (httptools callback)."""
         self.is_in_body = False
         if self._must_parse_again:
             return
@@ -212,7 +212,7 @@ class RequestParser:
             self._sink.refuse(code, message)
 
     def _host_problem(self) -> str:
-        """Return what is wrong with the Host header, which HTTP/1.1 requires; '' if it is valid."""
+        """Return what is wrong with the Host header, which HTTP/1.1 requires; '' if the header is valid."""
         host = self._headers.get("host")
         if host is None:
             is_required = self._parser.get_http_version() == "1.1"
@@ -222,7 +222,7 @@ class RequestParser:
         return "" if _HOST_PATTERN.fullmatch(host) else "malformed Host header"
 
     def _build_request(self) -> ApiRequest | None:
-        """Return the request without its body; None if its URL is invalid."""
+        """Return the request of a complete head, without its body; None if the URL is invalid."""
         try:
             url: Any = httptools.parse_url(self._url)  # its type omits that path and query may be None
             path = unquote(url.path.decode("ascii"))

@@ -53,24 +53,24 @@ TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 class StreamSink(Protocol):
-    """The connection that a stream writes to."""
+    """The connection to which a streaming response is written."""
 
     @property
     def takes(self) -> bool:
-        """Whether the connection accepts more data now. The stream is notified when it accepts data again."""
+        """Whether the connection accepts more data now. If not, the stream is notified when it does again."""
 
     def write_part(self, part: bytes) -> None:
-        """Write a part of the response."""
+        """Write a part of the streaming response."""
 
     def end_parts(self) -> None:
-        """End the response."""
+        """End the streaming response."""
 
     def abort(self) -> None:
         """Close the connection, because a part of the response could not be encoded."""
 
 
 class ResponseStream:
-    """Writes a streaming response to a connection: its parts, periodic bookmarks, and its end by a timeout."""
+    """Writes a streaming response (such as a watch) to a connection: its parts, periodic bookmarks, and its end."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ResponseStream:
         response.on_new_data = self.write_next
 
     def write_next(self) -> None:
-        """Write the next part, if the connection accepts it."""
+        """Write the next part of the response, if the connection accepts data."""
         if not self._sink.takes or self._is_turn_scheduled or self._is_stopped:
             return
         if self._queued is None and (parts := self.ongoing.take()):
@@ -117,7 +117,7 @@ class ResponseStream:
         self.write_next()
 
     def _next_part(self, parts: Iterator[Any]) -> bytes:
-        """Encode about PIECE bytes of the waiting parts, so that other responses get a turn in between."""
+        """Encode about PIECE_SIZE bytes of the pending parts, so that other responses are written in between."""
         lines: list[bytes] = []
         length = 0
         for part in parts:
@@ -130,7 +130,7 @@ class ResponseStream:
         return b"".join(lines)
 
     def stop(self) -> None:
-        """Stop writing the response, and cancel its timers."""
+        """Stop writing the response, and cancel its bookmark and timeout timers."""
         self._is_stopped = True
         self.ongoing.on_new_data = _ignore_news
         for timer in (*self._timers, self._bookmark_timer):
@@ -142,7 +142,7 @@ class ResponseStream:
 
 
 class ResponsePieces:
-    """A long response as a stream of encoded pieces."""
+    """A long plain response as a stream of encoded pieces."""
 
     times_out: Final = False
 
@@ -153,7 +153,7 @@ class ResponsePieces:
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """Return an iterator over all pieces, which encodes each piece when it is read; it is called once."""
+        """Return an iterator that encodes the response's pieces lazily. It can be called only once."""
         self.is_over = True
         return self._pieces
 
@@ -173,7 +173,7 @@ def _encode_part(part: Any) -> bytes:
 
 
 def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield the timed actions of a stream, with their delays in seconds: its end, and a bookmark before it."""
+    """Yield functions to call on a watch after a delay in seconds: to end it, and to send a bookmark shortly before."""
     if not response.times_out:
         return
     duration = float(timeout_seconds(request)) or _DEFAULT_TIMEOUT
@@ -204,13 +204,13 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpProtocol(asyncio.Protocol):
-    """The protocol of one connection: queues its requests, writes the responses, and enforces timeouts."""
+    """The asyncio protocol of one connection: queues its requests, writes the responses, and enforces timeouts."""
 
     def __init__(
-        self, dispatcher: RequestDispatcher, connections: Connections, turns: ResponseTurns, *, is_secure: bool
+        self, dispatcher: RequestDispatcher, connections: Connections, response_turns: ResponseTurns, *, is_secure: bool
     ) -> None:
         self._dispatcher = dispatcher
-        self._turns = turns
+        self._turns = response_turns
         self._connections = connections
         self._is_secure = is_secure
         self._loop = asyncio.get_running_loop()
@@ -232,7 +232,7 @@ class HttpProtocol(asyncio.Protocol):
     # --- callbacks of asyncio ---
 
     def connection_made(self, transport: Any) -> None:
-        """Start to serve a connection whose TLS handshake is complete."""
+        """Start to serve a new connection, after its TLS handshake."""
         self._transport = transport
         self._requests = RequestParser(self)  # not before: a failed handshake has no connection_lost
         self.peer, self._requests.source = _client_identity(transport)
@@ -260,7 +260,7 @@ class HttpProtocol(asyncio.Protocol):
             self._stream = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes, and pause reading while requests are queued."""
+        """Parse received bytes, and pause reading from the client while requests are queued."""
         self._requests.feed(data)
         if self._requests.is_over and not self._is_busy:
             self._transport.close()
@@ -283,7 +283,7 @@ class HttpProtocol(asyncio.Protocol):
     # --- callbacks of the parser ---
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request whose body is not read yet; return it with its user. Raises StatusError."""
+        """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         if not self._is_secure:
             _check_local(request)
         user = _user_of_peer(self.peer) if self._is_secure else OWNER_USER
@@ -292,7 +292,7 @@ class HttpProtocol(asyncio.Protocol):
         return authenticated_request
 
     def take(self, parsed_request: ParsedRequest) -> None:
-        """Queue a complete request; requests are answered in order."""
+        """Queue a complete request; the requests of a connection are answered in order."""
         self._queued.append(parsed_request)
         self._answer_next()
 
@@ -308,12 +308,12 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(head + message.encode())
             self._transport.close()
 
-    def hold(self, length: int) -> bool:
-        """Count bytes of a request body in memory until its request is answered. Return False above the limit."""
+    def count_body_bytes(self, length: int) -> bool:
+        """Count received body bytes until their request is answered. Return False if they exceed a limit."""
         self._body_bytes[self._holder] = self._body_bytes.get(self._holder, 0) + length
-        return self._connections.hold(self._holder, length)
+        return self._connections.count_body_bytes(self._holder, length)
 
-    def invite(self) -> None:
+    def send_continue(self) -> None:
         """Send 100 Continue, unless another request is in progress: after a while the client sends the body anyway."""
         if not self._is_busy:
             self._transport.write(_CONTINUE)
@@ -336,14 +336,14 @@ class HttpProtocol(asyncio.Protocol):
         self._end_answer()
 
     def end(self) -> None:
-        """Close the connection after the requests in progress are answered."""
+        """Close the connection after its requests in progress are answered."""
         self._requests.is_over = True
         if not self._is_busy:
             self._transport.close()
             self._set_timeout()
 
     def abort(self) -> None:
-        """Close the connection now."""
+        """Close the connection now, without answering its requests in progress."""
         self._transport.abort()
 
     @property
@@ -351,15 +351,15 @@ class HttpProtocol(asyncio.Protocol):
         return self._current_request is not None or bool(self._queued)
 
     def _answer_next(self) -> None:
-        """Start to answer the next queued request, unless one is in progress or the client does not read."""
+        """Start to answer the next queued request, unless another is in progress or the client does not read."""
         if self._current_request is not None or not self._queued or not self.takes or self._is_lost:
             return
         self._current_request = parsed_request = self._queued.popleft()
         self._set_reading(paused=bool(self._queued))
-        if parsed_request.refused is None:
+        if parsed_request.rejection is None:
             self._dispatcher.ask(parsed_request.request, self._write_response)
         else:
-            self._write_response(encode_body(parsed_request.refused.response()))
+            self._write_response(encode_body(parsed_request.rejection.response()))
 
     def _write_response(self, response: StartedResponse) -> None:
         """Write the response to the current request, or start a streaming response."""
@@ -392,7 +392,7 @@ class HttpProtocol(asyncio.Protocol):
             )
 
     def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
-        """Start a streaming response. For HTTP/1.0, which has no chunked encoding, it ends with the connection."""
+        """Send the head of a streaming response. For HTTP/1.0, which has no chunks, closing the connection ends it."""
         header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)
@@ -413,16 +413,16 @@ class HttpProtocol(asyncio.Protocol):
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
         self._set_reading(paused=False)
         transport, connections = self._transport, self._connections
-        unparsed_data, user = self._requests.unparsed, parsed_request.request.user
+        unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
         transport.write(switching_protocols_response(response, parsed_request.request, connections.date()))
         connection = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
         serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
 
     def _release_bodies(self) -> None:
-        """Release the counted bytes of the request body that was answered."""
+        """Stop counting the body bytes of the answered request as in memory."""
         for holder, length in self._body_bytes.items():
-            self._connections.hold(holder, -length)
+            self._connections.count_body_bytes(holder, -length)
         self._body_bytes.clear()
 
     def _is_last(self, parsed_request: ParsedRequest) -> bool:
@@ -449,7 +449,7 @@ class HttpProtocol(asyncio.Protocol):
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     def _set_timeout(self) -> None:
-        """Set the timeout for the event that the connection waits for next."""
+        """Set the timeout for the event that this connection waits for, such as the end of a request head."""
         requests, deadline, transport = self._requests, self._deadline, self._transport
         number = requests.number
         if self._is_lost:
@@ -459,7 +459,7 @@ class HttpProtocol(asyncio.Protocol):
         elif not self.takes:
             deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
-            deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.end_late(_LATE_BODY) or transport.abort())
+            deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort())
         elif requests.is_in_head or not number:
             deadline.wait(("head", number), HEAD_TIMEOUT, transport.abort)
         elif not self._is_busy:
@@ -469,13 +469,13 @@ class HttpProtocol(asyncio.Protocol):
 
 
 def _client_identity(transport: asyncio.BaseTransport) -> tuple[CertificateUser | None, str]:
-    """Return the user of the client certificate (None without one) and the client's IP address ('' if unknown)."""
+    """Return a client's user by its TLS certificate (None without one), and its IP address ('' if unknown)."""
     certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
     return certificate_user_of(certificate) if certificate else None, str(address[0]) if address else ""
 
 
 class _ClosedTransport:
-    """A placeholder for the transport of a closed connection, which breaks a reference cycle."""
+    """A placeholder for the asyncio transport of a closed connection, which breaks a reference cycle."""
 
     def is_closing(self) -> bool:
         """Return True: the connection is closed."""
@@ -489,7 +489,7 @@ _CLOSED_TRANSPORT: Final = _ClosedTransport()
 
 
 def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: bool) -> bytes:
-    """Encode the head of a response; `header` is the Content-Length or Transfer-Encoding header."""
+    """Encode the head of an HTTP response; `header` is its Content-Length or Transfer-Encoding header."""
     lines = [
         _STATUS_LINES[response.code],
         b"date: ",
@@ -513,12 +513,12 @@ def _user_of_peer(peer: CertificateUser | None) -> UserInfo:
 
 
 def _holder_of(user: UserInfo) -> str:
-    """Return the user whose limits of request bodies and ports apply; '' for the owner, who has no own limits."""
+    """Return the key under which the body bytes and ports of a user are limited; '' for the owner, who is exempt."""
     return "" if is_exempt_from_limits(user) else flow_of(user)
 
 
 def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
-    """Yield the texts of Warning headers, escaped for quotes and truncated to the limits."""
+    """Yield the warnings as texts for HTTP Warning headers, with escaped quotes and limited length."""
     remaining_length = WARNINGS_MAX
     for warning in warnings:
         text = "".join(filter(str.isprintable, warning))[:WARNING_MAX]
@@ -529,10 +529,10 @@ def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
 
 
 def _check_local(request: ApiRequest) -> None:
-    """Reject requests without TLS that may come from a web page in the owner's browser. Raises StatusError (403).
+    """Reject a request without TLS that may come from a web page in the owner's browser. Raises StatusError (403).
 
-    Without TLS, requests need no credentials. Browsers send `Origin` for pages of other sites. An unknown `Host` may
-    be DNS rebinding.
+    Without TLS, requests need no credentials. Browsers send `Origin` for pages of other sites. An unknown `Host` may be
+    DNS rebinding.
     """
     if not _LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) or "origin" in request.headers:
         raise StatusError(403, "Forbidden", "without TLS, only requests to localhost without Origin header are served")

@@ -22,14 +22,14 @@ class KubeconfigError(Exception):
 
 
 class KubeconfigSource(NamedTuple):
-    """The kubeconfig files (a path list like $KUBECONFIG) and the context to use; '' for the defaults."""
+    """Where to read the kubeconfig: files (a path list like $KUBECONFIG) and a context; '' for the defaults."""
 
     kubeconfig: str = ""
     context: str = ""
 
 
 class ApiServerAccess(NamedTuple):
-    """The address of an API server, and the credentials for it."""
+    """How to reach an API server: its URL, TLS settings, proxy, and credentials."""
 
     url: str
     tls: ssl.SSLContext | bool
@@ -44,13 +44,13 @@ class ApiServerAccess(NamedTuple):
 
 
 def owner_access(process: PlatformProcess, folder: Path) -> ApiServerAccess:
-    """Return the owner's access to a running platform, with the kubeconfig in its data directory."""
+    """Return the access of a platform's owner, with the credentials from the kubeconfig in its data directory."""
     tls = owner_tls_context(folder) if process.url.startswith("https:") else True
     return ApiServerAccess(process.url, tls, "", None, "", "default")
 
 
 def owner_tls_context(folder: Path) -> ssl.SSLContext:
-    """Return a TLS context with the credentials in a data directory's kubeconfig. Raises KubeconfigError."""
+    """Return a TLS context with the credentials from a data directory's kubeconfig. Raises KubeconfigError."""
     path = folder / KUBECONFIG_FILE
     try:
         config = yaml.safe_load(path.read_text("utf-8"))

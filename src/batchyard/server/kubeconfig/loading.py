@@ -37,18 +37,18 @@ _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Run a credential plugin, and return its output as fields of a kubeconfig user. Raises ValueError, OSError."""
+    """Run a kubeconfig's credential plugin; return its credentials as user fields. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
-    command = [str(part) for part in (plugin["command"], *(plugin.get("args") or ()))]
-    env = {part["name"]: str(part.get("value") or "") for part in plugin.get("env") or ()}
+    command = [str(argument) for argument in (plugin["command"], *(plugin.get("args") or ()))]
+    env = {argument["name"]: str(argument.get("value") or "") for argument in plugin.get("env") or ()}
     env["KUBERNETES_EXEC_INFO"] = json.dumps(_exec_credential_input(plugin, cluster))
     stdin = None if _is_interactive(plugin) else DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **env}, stdin=stdin, stdout=PIPE)
     except FileNotFoundError as error:
-        hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
-        raise ValueError(f"exec: {command[0]} was not found on this machine{hint}") from error
+        install_hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
+        raise ValueError(f"exec: {command[0]} was not found on this machine{install_hint}") from error
     try:
         output, _ = await process.communicate()
     finally:
@@ -66,19 +66,19 @@ def _is_interactive(plugin: Mapping[str, Any]) -> bool:
 
 
 def _exec_credential_input(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the ExecCredential object that the credential plugin gets as input."""
+    """Return the ExecCredential object that a credential plugin gets as input (in KUBERNETES_EXEC_INFO)."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
-        info = {field: cluster[field] for field in _CLUSTER_FIELDS if cluster.get(field)}
-        if cluster.get("certificate-authority") and "certificate-authority-data" not in info:
+        cluster_info = {field: cluster[field] for field in _CLUSTER_FIELDS if cluster.get(field)}
+        if cluster.get("certificate-authority") and "certificate-authority-data" not in cluster_info:
             authority_data = Path(cluster["certificate-authority"]).read_bytes()
-            info["certificate-authority-data"] = base64.b64encode(authority_data).decode()
+            cluster_info["certificate-authority-data"] = base64.b64encode(authority_data).decode()
         exec_configs = [
             extension.get("extension")
             for extension in cluster.get("extensions") or ()
             if extension.get("name") == _EXEC_EXTENSION
         ]
-        spec["cluster"] = {**info, **({"config": exec_configs[0]} if exec_configs else {})}
+        spec["cluster"] = {**cluster_info, **({"config": exec_configs[0]} if exec_configs else {})}
     return {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": spec}
 
 
@@ -115,7 +115,7 @@ def _base64(text: Any) -> str:
 # folder of their file. Source: client-go, tools/clientcmd/loader.go.
 
 
-#: The field that holds the value of an entry, by the list that the entry is in.
+#: The field with the content of a kubeconfig entry, by the list (such as `clusters`) that the entry is in.
 _ENTRY_FIELDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
@@ -125,18 +125,18 @@ class KubeconfigFaultError(ValueError):
 
 
 class KubeconfigContext(NamedTuple):
-    """The cluster entry, the user entry and the namespace of a kubeconfig context."""
+    """The content of a kubeconfig context: its cluster, its user, and its default namespace."""
 
     cluster: Mapping[str, Any]
     user: Mapping[str, Any]
     namespace: str
 
 
-def select_context(files: str, context: str) -> KubeconfigContext:
-    """Return the cluster and user of a context ('' for the current context). Raises KubeconfigFaultError."""
+def select_context(file_list: str, context: str) -> KubeconfigContext:
+    """Return the content of a context ('' for the current context) in kubeconfig files. Raises KubeconfigFaultError."""
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _ENTRY_FIELDS}
     current_context = ""
-    for path in _existing_files(files):
+    for path in _existing_files(file_list):
         config = _read_kubeconfig(path)
         current_context = current_context or config.get("current-context") or ""
         for kind, entry_field in _ENTRY_FIELDS.items():
@@ -158,8 +158,8 @@ def select_context(files: str, context: str) -> KubeconfigContext:
     return KubeconfigContext(entries_by_kind["clusters"][cluster], entries_by_kind["users"].get(user) or {}, namespace)
 
 
-def _existing_files(files: str) -> list[Path]:
-    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+def _existing_files(file_list: str) -> list[Path]:
+    paths = [Path(name).expanduser() for name in file_list.split(os.pathsep) if name]
     existing_files = [path for path in paths if path.is_file()]
     if not existing_files:
         raise FileNotFoundError("no such file")
@@ -187,7 +187,7 @@ def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> It
 
 
 def _resolve_paths(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Return an entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
+    """Return a kubeconfig entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
     folder = path.absolute().parent
     resolved_paths = {field: str(folder / entry[field]) for field in _PATH_FIELDS if entry.get(field)}
     plugin = entry.get("exec")
@@ -205,7 +205,7 @@ _TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
-    """Load the kubeconfig, run its credential plugin, and return the access. Raises KubeconfigError."""
+    """Load a kubeconfig, run its credential plugin, and return how to reach its server. Raises KubeconfigError."""
     configuration = Configuration()
     try:
         namespace, impersonation_headers = await _configure(source, configuration)
@@ -219,7 +219,7 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
 
 
 async def _configure(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
-    """Load credentials into the library's configuration. Return the namespace and the impersonation headers."""
+    """Load credentials into kubernetes-asyncio's configuration; return the namespace and the impersonation headers."""
     if not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_SERVICE_ACCOUNT_FOLDER / "namespace").read_text("utf-8").strip(), ()
@@ -241,7 +241,7 @@ def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the `server` field of a cluster with its scheme in lowercase. Raises ValueError for invalid URLs."""
+    """Return `{"server": URL}` of a kubeconfig cluster, with the URL scheme in lowercase. Raises ValueError."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of its cluster is not an http or https URL: {url!r}")
@@ -252,7 +252,7 @@ def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 async def _add_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a kubeconfig user with the credentials of its plugin or token file, which override its token."""
+    """Return a kubeconfig user with credentials from its plugin or its token file, which take precedence."""
     if "exec" in user:
         plugin_credentials = await run_credential_plugin(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **plugin_credentials}
@@ -284,7 +284,7 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
 
 
 def _error_message(error: Exception) -> str:
-    """Return a message for an error of loading a kubeconfig, including errors that the library raises."""
+    """Return the message of an error in loading a kubeconfig, which kubernetes-asyncio may have raised."""
     match error:
         case KeyError() | TypeError() | AttributeError():
             return f"it is not a valid kubeconfig: {error}"
@@ -294,11 +294,11 @@ def _error_message(error: Exception) -> str:
 
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
-    """Return the TLS context of a kubeconfig, with its CA and client certificate."""
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    """Return a TLS context with the CA and the client certificate of a loaded kubeconfig."""
+    tls_context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+        tls_context.check_hostname = False
+        tls_context.verify_mode = ssl.CERT_NONE
     if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    return context
+        tls_context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return tls_context

@@ -1,4 +1,4 @@
-"""The local node, in which this machine runs pods: its container runtime, network, sessions and usage.
+"""The local machine as a node of the cluster: its container runtime, pod network, exec sessions and usage metrics.
 
 The programs that start and supervise the containers are in `batchyard.shim`.
 """

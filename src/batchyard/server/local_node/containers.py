@@ -1,4 +1,4 @@
-"""Access to the containers of the local node's pods: logs, exec, attach, port-forward and usage.
+"""Access to the containers of this machine's pods, for the API's logs, exec, attach, port-forward and metrics.
 
 Logs have the CRI format `TIME stdout|stderr F|P TEXT`, where P marks a partial line. They are rotated: the newest file
 is `N.log`, older files are `N.log.1` and so on. Sources: k8s.io/cri-client pkg/logs, pkg/kubelet/logs.
@@ -28,7 +28,7 @@ from batchyard.server.local_node.usage import LocalUsage
 _CONNECT_TIMEOUT: Final = 10  # seconds
 #: How long the connection waits for data of the port after the client has closed its input.
 _RESPONSE_TIMEOUT: Final = 60  # seconds
-_LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
+_LOOPBACK_ADDRESSES: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 
 
 class LocalPort(asyncio.Protocol):
@@ -39,7 +39,7 @@ class LocalPort(asyncio.Protocol):
 
     def __init__(self, node: Path, run: Path, network: str, port: int, client: containers.SessionClient) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talker = client
+        self._session_client = client
         self._port = port
         self._network = network
         self._transport: Any = None
@@ -59,15 +59,15 @@ class LocalPort(asyncio.Protocol):
             self._loop.call_soon(self._fail, str(error.strerror))
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the port, or buffer them until the connection is established."""
+        """Send bytes of the client to the port, or buffer them until the connection is established."""
         if self._transport is not None:
             self._transport.write(data)
         elif not self._is_closed:
             self._early_data.append(data)
-            self._talker.wants_more(wants=False)
+            self._session_client.wants_more(wants=False)
 
     def end_input(self) -> None:
-        """Half-close the connection: the client sends no more data."""
+        """Half-close the connection to the port, because the client sends no more data."""
         self._is_ending = True
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
@@ -81,7 +81,7 @@ class LocalPort(asyncio.Protocol):
                 (self._transport.resume_reading if listens else self._transport.pause_reading)()
 
     def close(self) -> None:
-        """Close the connection without notifying the client."""
+        """Close the connection to the port without notifying the client."""
         self._is_closed = True
         self._host.close()
         if self._timer is not None:
@@ -94,7 +94,7 @@ class LocalPort(asyncio.Protocol):
     # --- callbacks of asyncio ---
 
     def connection_made(self, transport: Any) -> None:
-        """Send the buffered data on the established connection."""
+        """Send the buffered data of the client to the port, which is now connected."""
         self._transport = transport
         if self._is_closed:
             transport.abort()
@@ -102,7 +102,7 @@ class LocalPort(asyncio.Protocol):
         for data in self._early_data:
             transport.write(data)
         if self._early_data:
-            self._talker.wants_more(wants=True)
+            self._session_client.wants_more(wants=True)
         self._early_data.clear()
         if not self._is_reading:
             transport.pause_reading()
@@ -112,26 +112,26 @@ class LocalPort(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass bytes from the port to the client."""
         if not self._is_closed:
-            self._talker.process_output("stdout", data)
+            self._session_client.process_output("stdout", data)
             if self._is_ending:
                 self._start_response_timeout()
 
     def pause_writing(self) -> None:
         """Notify the client that the port does not accept more data."""
-        self._talker.wants_more(wants=False)
+        self._session_client.wants_more(wants=False)
 
     def resume_writing(self) -> None:
         """Notify the client that the port accepts data again."""
-        self._talker.wants_more(wants=True)
+        self._session_client.wants_more(wants=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the session after the port has closed the connection."""
+        """Notify the client that the port has closed the connection."""
         self._end(containers.SessionEnd())
 
     # --- establishing the connection ---
 
     def _process_host_message(self, message: Mapping[str, Any], socket_fds: Sequence[int]) -> None:
-        """Receive the sockets that the host process created in the pod's network namespace, and connect them."""
+        """Receive sockets that the host process opened in the pod's network namespace, and connect one to the port."""
         self._host.close()
         if "error" in message:
             for socket_fd in socket_fds:
@@ -147,16 +147,16 @@ class LocalPort(asyncio.Protocol):
         self._task = self._loop.create_task(self._connect_sockets(sockets))
 
     async def _connect_sockets(self, sockets: Sequence[socket.socket]) -> None:
-        """Connect to the port over IPv4, or over IPv6 if that fails."""
-        failures = []
+        """Connect to the port over IPv4, or over IPv6 if that fails; report an error if both fail."""
+        errors = []
         try:
-            for loopback_socket, (version, address, shown_address) in zip(sockets, _LOOPBACK, strict=True):
+            for loopback_socket, (version, address, shown_address) in zip(sockets, _LOOPBACK_ADDRESSES, strict=True):
                 try:
                     async with asyncio.timeout(_CONNECT_TIMEOUT):
                         await self._loop.sock_connect(loopback_socket, (address, self._port))
                 except (OSError, TimeoutError) as error:
                     reason = os.strerror(error.errno).lower() if error.errno else "i/o timeout"
-                    failures.append(f"IPv{version}: dial tcp{version} {shown_address}:{self._port}: connect: {reason}")
+                    errors.append(f"IPv{version}: dial tcp{version} {shown_address}:{self._port}: connect: {reason}")
                     continue
                 await self._loop.create_connection(lambda: self, sock=loopback_socket.dup())
                 return
@@ -164,7 +164,7 @@ class LocalPort(asyncio.Protocol):
             for loopback_socket in sockets:
                 loopback_socket.close()
         self._fail(
-            f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(failures)}'
+            f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(errors)}'
         )
 
     def _fail(self, reason: str) -> None:
@@ -174,10 +174,10 @@ class LocalPort(asyncio.Protocol):
     def _end(self, session_end: containers.SessionEnd) -> None:
         if not self._is_closed:
             self.close()
-            self._talker.process_end(session_end)
+            self._session_client.process_end(session_end)
 
     def _start_response_timeout(self) -> None:
-        """Close the connection if the port sends no data for a while after the end of the input."""
+        """Restart the timeout that closes the connection if the port is silent after the end of the client's input."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_RESPONSE_TIMEOUT, self._transport.abort)
@@ -197,7 +197,7 @@ _FULL_LINE_PATTERN: Final = re.compile(rb"\n\S+ \S+ F")
 
 
 class LocalContainers:
-    """Access to the containers of the local node's pods: open logs, sessions, forwarded ports and usage."""
+    """Access to the containers of this machine's pods: logs, exec and attach sessions, forwarded ports and usage."""
 
     def __init__(
         self,
@@ -211,31 +211,31 @@ class LocalContainers:
         self._loop = loop
         self._times = times
         self._usage = LocalUsage(machine, loop, times.clock)
-        self._open: dict[LocalLog, None] = {}
+        self._open_logs: dict[LocalLog, None] = {}
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Return the log of the container's current or last run; with `previous`, that of the run before."""
+        """Open the log of a container: of its newest start or, with `previous`, of the start before."""
         uid = pod["metadata"]["uid"]
-        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
-        run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
+        container_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
+        run = (container_runs[-1:] if not previous else container_runs[-2:-1]) or container_runs[-1:]
         name = f"{container}/{run[0].attempt if run else 0}"
         key = Key(containers.RUN, uid, name)
-        log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open, self._times)
+        log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times)
         if self._is_ending:
             log.close()
         return log
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
-        """Return the measured usage of each container of a pod; None before it is known."""
+        """Return the measured CPU and memory usage of each container of a pod; None before it is known."""
         return self._usage.pod_usage(pod["metadata"]["uid"])
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
-        """Return the measured usage of this machine; None before it is known."""
+        """Return the measured CPU and memory usage of this machine; None before it is known."""
         return self._usage.machine_usage()
 
     def why_no_process(self, pod: Obj) -> str:
-        """Return '': containers of the local node always have processes."""
+        """Return '' as the reason why a pod has no process: containers on this machine always have one."""
         return ""
 
     def execute(
@@ -246,7 +246,7 @@ class LocalContainers:
         streams: containers.Streams,
         client: containers.SessionClient,
     ) -> containers.ProcessSession:
-        """Start a command in a running container, and return the session with it."""
+        """Start a command in a running container (exec), and return the session with the command."""
         run = self._running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
@@ -255,7 +255,7 @@ class LocalContainers:
     def attach(
         self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
-        """Attach to the main process of a container; the container's spec decides whether it has a terminal."""
+        """Attach to the main process of a running container; the container's spec decides whether it has a terminal."""
         run = self._running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
@@ -266,10 +266,10 @@ class LocalContainers:
         return sessions.LocalAttachment(folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once)
 
     def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
-        """Connect to a port of a pod, and return the byte stream."""
+        """Connect to a port of a pod for port-forward, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
-        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
-        key = key_of_run(runs[0]) if runs else Key(containers.RUN, uid, containers.SANDBOX)
+        running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
+        key = key_of_run(running_runs[0]) if running_runs else Key(containers.RUN, uid, containers.SANDBOX)
         network = "host" if pod["spec"].get("hostNetwork") else uid
         return LocalPort(self._folders.node, self._folders.path(key), network, port, client)
 
@@ -277,14 +277,14 @@ class LocalContainers:
         """Ignore changes of objects: access to local containers does not depend on them."""
 
     def end(self) -> None:
-        """End all open logs, and all logs that are opened later, at shutdown."""
+        """End all logs that are open or will be opened, and stop measuring usage, because the platform shuts down."""
         self._is_ending = True
         self._usage.close()
-        for log in list(self._open):
+        for log in list(self._open_logs):
             log.close()
 
     def _running_run(self, pod: Obj, container: str) -> ObservedRun | None:
-        """Return the current run of a container if it is running, else None."""
+        """Return the current run object of a container if the container is running, else None."""
         runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
         return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
 
@@ -294,7 +294,7 @@ class LocalContainers:
 
 
 class LocalLog:
-    """The log of one container run, which is read while it grows."""
+    """The log of one container start, which is read while it grows."""
 
     def __init__(
         self,
@@ -316,12 +316,12 @@ class LocalLog:
         open_logs[self] = None
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip to the last `lines` lines, if they begin within the limits of lines and bytes."""
+        """Skip to the last `lines` lines of the log. If these exceed the limits of lines or bytes, skip nothing."""
         if lines <= _LAST_LINES_MAX:
             self._reader.skip_to_last(lines)
 
     def read(self) -> Sequence[containers.LogLine]:
-        """Return the new lines of the log; none while reading pauses for other work."""
+        """Return the lines that are new in the log; none while reading pauses so that the thread can do other work."""
         if self.is_over or (self.is_behind and self._timer is not None):
             return []
         has_ended = self._has_ended()  # checked before reading, so that no final line is missed
@@ -339,7 +339,7 @@ class LocalLog:
         return [line._replace(at=self._times.to_platform_time(line.at)) for line in lines]
 
     def close(self) -> None:
-        """Stop reading the log, and notify its reader."""
+        """Stop reading the log, and notify the log's reader that it has ended."""
         was_over = self.is_over
         self._end()
         if not was_over:
@@ -358,7 +358,7 @@ class LocalLog:
         self._reader.close()
 
     def _check_for_lines(self) -> None:
-        """Notify the reader if there are new lines, or check again later."""
+        """Notify the log's reader if there are new lines; else check again after _POLL_INTERVAL."""
         self._timer = None
         if self._has_ended() or self._reader.has_more():
             self.on_new_data()
@@ -367,7 +367,7 @@ class LocalLog:
 
 
 class _RotatedLogReader:
-    """The files of a rotated log, read from the oldest to the newest."""
+    """Reads the files of a rotated log, from the oldest to the newest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -377,7 +377,7 @@ class _RotatedLogReader:
         self._incomplete_line = b""
 
     def read(self) -> Sequence[containers.LogLine]:
-        """Read the next piece of the log, and return its complete lines."""
+        """Read the next _CHUNK_SIZE bytes of the log, and return the lines that are complete now."""
         *complete_lines, self._incomplete_line = (self._incomplete_line + self._read_chunk()).split(b"\n")
         return [line for raw_line in complete_lines if (line := self._complete_line(raw_line)) is not None]
 
@@ -408,7 +408,7 @@ class _RotatedLogReader:
                 return
 
     def read_incomplete_line(self) -> Sequence[containers.LogLine]:
-        """Return the last line of an ended log if it is incomplete, else nothing."""
+        """Return the final line of an ended log if it has no line end, else nothing."""
         partial_lines, self._partial_lines = self._partial_lines, []
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
@@ -425,10 +425,10 @@ class _RotatedLogReader:
             self._file = None
 
     def _read_chunk(self) -> bytes:
-        """Read the next piece of the log, beginning with the oldest file."""
+        """Read the next _CHUNK_SIZE bytes of the log, from the oldest file to the newest."""
         if self._file is None:
-            numbers = self._rotation_numbers()
-            self._open(self._rotated_file(numbers[-1]) if numbers else self._path)
+            rotation_numbers = self._rotation_numbers()
+            self._open(self._rotated_file(rotation_numbers[-1]) if rotation_numbers else self._path)
         if self._file is None:
             return b""
         text = self._file.read(_CHUNK_SIZE)
@@ -440,7 +440,7 @@ class _RotatedLogReader:
         return text
 
     def _open_next_file(self) -> None:
-        """Open the file after the current one, and retry if a rotation renames files at the same time."""
+        """Open the log file that follows the open one; try again if a rotation renames files at the same time."""
         assert self._file is not None, "a file of the log is open"
         with self._file as previous_file:
             inode = os.fstat(previous_file.fileno()).st_ino
@@ -459,7 +459,7 @@ class _RotatedLogReader:
             return
 
     def _is_rotated(self) -> bool:
-        """Report whether the open file is no longer the newest file of the log."""
+        """Report whether a newer file of the log exists than the open one."""
         assert self._file is not None, "a file of the log is open"
         try:
             return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
@@ -467,7 +467,7 @@ class _RotatedLogReader:
             return False
 
     def _file_after(self, inode: int) -> Path:
-        """Return the file after the file with this inode; the oldest file if that file was removed."""
+        """Return the log file that follows the one with this inode; the oldest file if that one was removed."""
         newer_path = self._path
         for number in self._rotation_numbers():
             path = self._rotated_file(number)
@@ -480,14 +480,14 @@ class _RotatedLogReader:
         return newer_path
 
     def _rotation_numbers(self) -> list[int]:
-        """Return the numbers of the older files of the log, newest first."""
+        """Return the numbers N of the rotated files LOG.N, in ascending order: the newest file first."""
         return sorted(int(path.name.rpartition(".")[2]) for path in self._path.parent.glob(f"{self._path.name}.*"))
 
     def _rotated_file(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _complete_line(self, raw_line: bytes) -> containers.LogLine | None:
-        """Combine a raw line with the partial lines before it; return None if it is partial or malformed."""
+        """Join a raw line of the log with the partial lines before it; None if it is partial itself or malformed."""
         line = _parse_log_line(raw_line)
         if line is None:
             return None
@@ -512,9 +512,9 @@ def _join_partial_lines(lines: Sequence[_LogLine], *, is_complete: bool) -> cont
 
 def _parse_log_line(raw_line: bytes) -> _LogLine | None:
     """Parse a line of a CRI log file; return None if it is malformed."""
-    time, _, rest = raw_line.decode(errors="replace").partition(" ")
-    _, _, rest = rest.partition(" ")
-    tag, separator, text = rest.partition(" ")
+    time, _, remaining_text = raw_line.decode(errors="replace").partition(" ")
+    _, _, remaining_text = remaining_text.partition(" ")
+    tag, separator, text = remaining_text.partition(" ")
     return _LogLine(time, tag == "P", text) if separator or tag in {"F", "P"} else None
 
 
@@ -523,12 +523,12 @@ def _ignore_new_data() -> None:
 
 
 def _container_not_found_message(container: str) -> str:
-    """Return the API server's message for a container that is not running."""
+    """Return Kubernetes's error message for exec or attach to a container that is not running."""
     return f'unable to upgrade connection: container not found ("{container}")'
 
 
-class BothContainers:
-    """Access to the containers of simulated pods and of the local node's pods, chosen by the pod's node."""
+class CombinedContainers:
+    """Access to the containers of all pods: simulated pods, and pods of this machine, chosen by the pod's node."""
 
     def __init__(
         self, simulated_containers: containers.Containers, local_containers: containers.Containers, node: str
@@ -538,19 +538,19 @@ class BothContainers:
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Return the log of the container's current or last run; with `previous`, that of the run before."""
+        """Open the log of a container: of its newest start or, with `previous`, of the start before."""
         return self._containers_of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
-        """Return the measured usage of each container of a running pod, by name; None before it is known."""
+        """Return the measured CPU and memory usage of each container of a pod, by name; None before it is known."""
         return self._containers_of(pod).usage(pod)
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
-        """Return the usage of a node; None if it is the sum of its pods."""
+        """Return the measured usage of a node; None if it is not known, or is the sum of the node's pods."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
     def why_no_process(self, pod: Obj) -> str:
-        """Return why the pod has no process for exec, attach and port-forward; '' if it has one."""
+        """Return why a pod has no process for exec, attach and port-forward; '' if it has one."""
         return self._containers_of(pod).why_no_process(pod)
 
     def execute(
@@ -561,17 +561,17 @@ class BothContainers:
         streams: containers.Streams,
         client: containers.SessionClient,
     ) -> containers.ProcessSession:
-        """Start a command in a running container, and return the session with it."""
+        """Start a command in a running container (exec), and return the session with the command."""
         return self._containers_of(pod).execute(pod, container, command, streams, client)
 
     def attach(
         self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
-        """Attach to the main process of a container, and return the session with it."""
+        """Attach to the main process of a container, and return the session with this process."""
         return self._containers_of(pod).attach(pod, container, streams, client)
 
     def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
-        """Connect to a port of a pod, and return the byte stream."""
+        """Connect to a port of a pod for port-forward, and return the byte stream."""
         return self._containers_of(pod).connect(pod, port, client)
 
     def _containers_of(self, pod: Obj) -> containers.Containers:

@@ -1,4 +1,4 @@
-"""The pod network of the local node: sockets in its network namespace, pod addresses, and the DNS server of pods."""
+"""The pod network of this machine: sockets in its network namespace, addresses of pods, and the pods' DNS server."""
 
 import asyncio
 import os
@@ -20,8 +20,8 @@ from batchyard.shim.isolation import network
 _SWITCH_REPLY_MAX = 16
 
 
-class PodsNetwork:
-    """A connection to the switch process, which owns the pod network. Raises OSError if it is not running."""
+class PodNetworkConnection:
+    """A connection to the process that owns the pod network. Raises OSError if that process is not running."""
 
     def __init__(self, node: Path) -> None:
         node_fd = state_dir.open_folder(str(node))
@@ -45,12 +45,12 @@ class PodsNetwork:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._connection.close()
 
-    def datagrams(self) -> socket.socket:
-        """Return a new UDP socket in the network namespace of the pod network."""
+    def create_udp_socket(self) -> socket.socket:
+        """Return a new UDP socket, created in the network namespace of the pod network."""
         return self._request_socket(b"udp")
 
-    def streams(self) -> socket.socket:
-        """Return a new TCP socket in the network namespace of the pod network."""
+    def create_tcp_socket(self) -> socket.socket:
+        """Return a new TCP socket, created in the network namespace of the pod network."""
         return self._request_socket(b"tcp")
 
     def _request_socket(self, protocol: bytes) -> socket.socket:
@@ -68,7 +68,7 @@ _POD_NETWORK: Final = IPv4Network("10.77.0.0/16")
 
 
 class PodAddresses:
-    """The IP addresses allocated to pods, by pod uid, with their prefix length, such as `10.77.0.5/16`."""
+    """The IP addresses of this machine's pods, by pod uid, with prefix length, such as `10.77.0.5/16`."""
 
     def __init__(self) -> None:
         self._address_by_uid: dict[str, str] = {}
@@ -77,29 +77,29 @@ class PodAddresses:
 
     @property
     def gateway(self) -> str:
-        """The address of the pod network's bridge, which is the pods' gateway."""
+        """The IP address of the pod network's bridge, which is the gateway of the pods."""
         return str(_POD_NETWORK[1])
 
     def allocate(self, uid: str) -> str:
-        """Allocate a free address to a pod, round-robin, so that addresses are reused as late as possible."""
+        """Allocate and return a free IP address for a pod, in turn, so that each is reused as late as possible."""
         host_count = _POD_NETWORK.num_addresses - 2
         for _ in range(host_count):
-            number, self._next_number = self._next_number, self._next_number % host_count + 1
-            address = str(IPv4Interface((_POD_NETWORK[max(number, 2)], _POD_NETWORK.prefixlen)))
+            host_number, self._next_number = self._next_number, self._next_number % host_count + 1
+            address = str(IPv4Interface((_POD_NETWORK[max(host_number, 2)], _POD_NETWORK.prefixlen)))
             if address not in self._used_addresses:
                 break
         self.restore(uid, address)
         return address
 
     def restore(self, uid: str, address: str | None) -> None:
-        """Record the address of a pod that an earlier process started; None if it has no address."""
+        """Record the IP address of a pod that was started before a restart of the platform; None if it has none."""
         if address is not None:
             self.release(uid)
             self._address_by_uid[uid] = address
             self._used_addresses.add(address)
 
     def release(self, uid: str) -> None:
-        """Release the address of a deleted pod for reuse."""
+        """Free the IP address of the deleted pod with this uid."""
         self._used_addresses.discard(self._address_by_uid.pop(uid, ""))
 
 
@@ -109,12 +109,12 @@ class PodAddresses:
 # 1035; RFC 6891, which allows to ignore the additional records of a question.
 
 
-_HEADER: Final = struct.Struct("!6H")
-_QUESTION: Final = struct.Struct("!2H")
-_RECORD: Final = struct.Struct("!3HIH")
+_DNS_HEADER: Final = struct.Struct("!6H")
+_DNS_QUESTION: Final = struct.Struct("!2H")
+_DNS_RECORD: Final = struct.Struct("!3HIH")
 _INTERNET_CLASS: Final = 1
 #: A compression pointer to the name of the question, which follows the header.
-_SAME_NAME: Final = 0xC000 | _HEADER.size
+_SAME_NAME: Final = 0xC000 | _DNS_HEADER.size
 _RESPONSE_FLAG: Final = 0x8000
 _OPCODE_MASK: Final = 0x7800
 _AUTHORITATIVE_FLAG: Final = 0x0400
@@ -129,7 +129,7 @@ DATAGRAM_MAX: Final = 512
 
 
 class DnsType(IntEnum):
-    """The supported DNS record types."""
+    """The DNS record types that the DNS server of the pods supports."""
 
     A = 1
     PTR = 12
@@ -152,7 +152,7 @@ class DnsQuestion(NamedTuple):
 
 
 class DnsMessageError(Exception):
-    """The question of a DNS message is malformed."""
+    """The question in a received DNS message is malformed."""
 
 
 DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
@@ -161,27 +161,27 @@ DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
 
 def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> bytes | None:
     """Return the DNS response to a query, truncated to `length_max` bytes; None if `message` is not a query."""
-    if len(message) < _HEADER.size:
+    if len(message) < _DNS_HEADER.size:
         return None
-    message_id, flags, questions, *_ = _HEADER.unpack_from(message)
+    message_id, flags, questions, *_ = _DNS_HEADER.unpack_from(message)
     if flags & _RESPONSE_FLAG:
         return None
     if flags & _OPCODE_MASK or questions != 1:
-        code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE_MASK else DnsCode.MALFORMED
-        return _HEADER.pack(message_id, _response_flags(flags, code), 0, 0, 0, 0)
+        dns_code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE_MASK else DnsCode.MALFORMED
+        return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 0, 0, 0, 0)
     try:
         question, end = _parse_question(message)
     except DnsMessageError:
-        return _HEADER.pack(message_id, _response_flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
-    values = lookup(question)
-    code = DnsCode.NO_SUCH_NAME if values is None else DnsCode.OK
-    records = [_encode_record(question.type, value) for value in values or ()]
-    question_bytes = message[_HEADER.size : end]
-    header = _HEADER.pack(message_id, _response_flags(flags, code), 1, len(records), 0, 0)
+        return _DNS_HEADER.pack(message_id, _response_flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
+    record_values = lookup(question)
+    dns_code = DnsCode.NO_SUCH_NAME if record_values is None else DnsCode.OK
+    records = [_encode_record(question.type, value) for value in record_values or ()]
+    question_bytes = message[_DNS_HEADER.size : end]
+    header = _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 1, len(records), 0, 0)
     response = header + question_bytes + b"".join(records)
     if len(response) <= length_max:
         return response
-    return _HEADER.pack(message_id, _response_flags(flags, code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
+    return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
 
 
 def _response_flags(flags: int, code: DnsCode) -> int:
@@ -191,24 +191,24 @@ def _response_flags(flags: int, code: DnsCode) -> int:
 def _parse_question(message: bytes) -> tuple[DnsQuestion, int]:
     """Parse the question of a DNS message; return it and the offset of its end. Raises DnsMessageError."""
     labels: list[str] = []
-    offset = _HEADER.size
+    offset = _DNS_HEADER.size
     while offset < len(message) and (length := message[offset]):
         label = message[offset + 1 : offset + 1 + length]
         if length > _LABEL_MAX or len(label) < length:
             raise DnsMessageError
         labels.append(label.decode("ascii", "replace").lower())
         offset += 1 + length
-    if offset + 1 + _QUESTION.size > len(message):
+    if offset + 1 + _DNS_QUESTION.size > len(message):
         raise DnsMessageError
-    record_type, record_class = _QUESTION.unpack_from(message, offset + 1)
+    record_type, record_class = _DNS_QUESTION.unpack_from(message, offset + 1)
     if record_class != _INTERNET_CLASS:
         raise DnsMessageError
-    return DnsQuestion(".".join(labels), record_type), offset + 1 + _QUESTION.size
+    return DnsQuestion(".".join(labels), record_type), offset + 1 + _DNS_QUESTION.size
 
 
 def _encode_record(record_type: int, value: str) -> bytes:
     data = IPv4Address(value).packed if record_type == DnsType.A else _encode_name(value)
-    return _RECORD.pack(_SAME_NAME, record_type, _INTERNET_CLASS, _TTL_SECONDS, len(data)) + data
+    return _DNS_RECORD.pack(_SAME_NAME, record_type, _INTERNET_CLASS, _TTL_SECONDS, len(data)) + data
 
 
 def _encode_name(name: str) -> bytes:
@@ -228,7 +228,7 @@ _QUERY_TIMEOUT: Final = 10.0  # seconds
 
 
 class NameServer:
-    """The DNS server of the pods, which answers over UDP and TCP from the stored objects."""
+    """The DNS server of this machine's pods, which answers over UDP and TCP from the stored API objects."""
 
     def __init__(self, reader: Reader, domain: str) -> None:
         self._reader = reader
@@ -237,25 +237,25 @@ class NameServer:
         self._server: asyncio.Server | None = None
         self._connections = 0
 
-    async def serve(self, datagrams: socket.socket, streams: socket.socket) -> None:
-        """Bind these sockets of the pod network to the DNS port, and start to serve."""
-        for dns_socket in (datagrams, streams):
+    async def serve(self, udp_socket: socket.socket, tcp_socket: socket.socket) -> None:
+        """Bind a UDP and a TCP socket of the pod network to the DNS port, and start to answer queries."""
+        for dns_socket in (udp_socket, tcp_socket):
             dns_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             dns_socket.bind(("0.0.0.0", DNS_PORT))  # noqa: S104 - in the pod network's namespace
             dns_socket.setblocking(False)
-        self._udp_socket = datagrams
-        asyncio.get_running_loop().add_reader(datagrams, self._answer_datagram, datagrams)
-        self._server = await asyncio.start_server(self._serve_tcp_connection, sock=streams)
+        self._udp_socket = udp_socket
+        asyncio.get_running_loop().add_reader(udp_socket, self._answer_datagram, udp_socket)
+        self._server = await asyncio.start_server(self._serve_tcp_connection, sock=tcp_socket)
 
     def close(self) -> None:
-        """Close the sockets of the server."""
+        """Close the sockets of the DNS server."""
         if self._udp_socket is not None:
             asyncio.get_running_loop().remove_reader(self._udp_socket)
             self._udp_socket.close()
         if self._server is not None:
             self._server.close()
 
-    def answer(self, message: bytes, length_max: int) -> bytes | None:
+    def response_to(self, message: bytes, length_max: int) -> bytes | None:
         """Return the DNS response to a query; None if `message` is not a query."""
         return answer_dns_query(message, self._look_up, length_max)
 
@@ -266,21 +266,21 @@ class NameServer:
         return values if question.type == DnsType.A or values is None else ()
 
     def _answer_datagram(self, udp_socket: socket.socket) -> None:
-        """Answer the next UDP query. If sending fails, the client retries."""
+        """Answer the next UDP query. If the response cannot be sent, do nothing: the client retries."""
         with suppress(OSError):
-            message, sender = udp_socket.recvfrom(_MESSAGE_SIZE_MAX)
-            response = self.answer(message, DATAGRAM_MAX)
+            message, client_address = udp_socket.recvfrom(_MESSAGE_SIZE_MAX)
+            response = self.response_to(message, DATAGRAM_MAX)
             if response is not None:
-                udp_socket.sendto(response, sender)
+                udp_socket.sendto(response, client_address)
 
     async def _serve_tcp_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the queries of a TCP connection."""
+        """Answer the DNS queries of one TCP connection until the client closes it."""
         self._connections += 1
         try:
             while self._connections <= _CONNECTIONS_MAX:
                 async with asyncio.timeout(_QUERY_TIMEOUT):
-                    length = int.from_bytes(await reader.readexactly(2))
-                    response = self.answer(await reader.readexactly(length), _MESSAGE_SIZE_MAX)
+                    message_length = int.from_bytes(await reader.readexactly(2))
+                    response = self.response_to(await reader.readexactly(message_length), _MESSAGE_SIZE_MAX)
                     if response is None:
                         break
                     writer.write(len(response).to_bytes(2) + response)

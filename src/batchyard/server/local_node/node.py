@@ -1,4 +1,4 @@
-"""The local node: this machine as a node of the cluster, with its capacity, GPUs, runtime, kubelet and DNS server."""
+"""The local machine as a node of the cluster: its capacity and GPUs, container runtime, kubelet and DNS server."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.containers import LocalContainers
-from batchyard.server.local_node.network import NameServer, PodsNetwork
+from batchyard.server.local_node.network import NameServer, PodNetworkConnection
 from batchyard.server.local_node.run_dirs import NodeTimes
 from batchyard.server.local_node.runtime import LocalMachine
 from batchyard.shim.isolation import seccomp
@@ -43,7 +43,7 @@ _DEFAULT_RESERVATION: Final = {"memory": "256Mi"}
 
 
 def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
-    """Return the properties of this machine as a node, with the settings of `spec.local` of the Cluster."""
+    """Return this machine's name, capacity, labels and taints as a node, given `spec.local` of the Cluster object."""
     name = settings.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     host_labels = {"hostname": name, "arch": architecture, "os": "linux"}
@@ -68,16 +68,16 @@ def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu
 
 
 def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels that NVIDIA's GPU feature discovery sets for GPUs of one model."""
+    """Return the node labels that NVIDIA's GPU feature discovery would set for these GPUs, which are of one model."""
     if not gpus:
         return {}
     product = gpus[0].model.replace(" ", "-")
-    megabytes = gpus[0].memory_bytes // _MIB
-    return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(megabytes)}
+    memory_megabytes = gpus[0].memory_bytes // _MIB
+    return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(memory_megabytes)}
 
 
 def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
-    """Subtract a reserved quantity from a capacity, not below 0; keep the format of the capacity."""
+    """Return a capacity minus a reserved quantity, at least 0, in the number format of the capacity."""
     if reserved_quantity is None:
         return capacity
     remaining_quantity = max(0, meta.parse_quantity(capacity) - meta.parse_quantity(reserved_quantity))
@@ -85,7 +85,7 @@ def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
 
 
 def _memory_bytes() -> int:
-    """Return the memory of this machine in bytes."""
+    """Return the total memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -100,7 +100,7 @@ def _host_address() -> str:
 
 
 def _node_info(architecture: str) -> Mapping[str, Any]:
-    """Return the `nodeInfo` of this machine for the status of its Node."""
+    """Return `status.nodeInfo` of the Node object for this machine."""
     return {
         "architecture": architecture,
         "bootID": _read_line("/proc/sys/kernel/random/boot_id"),
@@ -167,7 +167,7 @@ class Gpus:
         except pynvml.NVMLError as error:
             self.failure = str(error)
 
-    def use(self, gpu: Gpu) -> GpuUtilization | None:
+    def utilization(self, gpu: Gpu) -> GpuUtilization | None:
         """Return the current utilization of a GPU; None if the GPU does not report it."""
         handle = self._handles[gpu.uuid]
         try:
@@ -212,14 +212,14 @@ def _is_mig_enabled(handle: Any) -> bool:
 _LOG: Final = logging.getLogger("batchyard")
 #: The node's folder within the data directory.
 NODE_FOLDER: Final = "node"
-#: The features that a machine needs to run pods of users other than the owner.
+#: The features that a machine needs to run pods of users other than the platform's owner.
 _ISOLATION_FEATURES: Final = frozenset({"bubblewrap", "users of pods", "seccomp", "pod network", "user namespaces"})
 #: The port of the API for pods, as in other clusters.
 API_PORT: Final = 443
 
 
-class LocalNodeParts:
-    """The local node and its components; `local_settings` is `spec.local` of the Cluster.
+class LocalNodeComponents:
+    """The components that make this machine a node; `local_settings` is `spec.local` of the Cluster object.
 
     It must be created within the asyncio loop that runs it.
     """
@@ -229,16 +229,16 @@ class LocalNodeParts:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._gpus = Gpus()
-        facts = node_inventory(local_settings, folder, self._gpus.devices)
-        self.name = facts.name
+        inventory = node_inventory(local_settings, folder, self._gpus.devices)
+        self.name = inventory.name
         self._folder = folder / NODE_FOLDER
         times = NodeTimes(kernel.clock, wall_clock)
         self.machine = LocalMachine(self._folder, kernel, loop, times)
         engines = [engine["name"] for engine in self.machine.features.get("engines") or ()]
         settings = node_settings(local_settings, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
-        run_specs = RunRequests(facts.name, settings, token, self._gpus.devices)
-        self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, run_specs), LocalNode(facts))
+        run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
+        self.controllers: Sequence[Controller] = (LocalKubelet(inventory.name, run_specs), LocalNode(inventory))
         for feature in self.machine.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", feature["what"], feature["means"], feature["remedy"])
         self._name_server = NameServer(objects, settings.cluster_domain)
@@ -246,7 +246,7 @@ class LocalNodeParts:
 
     @property
     def pods_denial(self) -> str:
-        """The reason why only the owner may start pods; '' if pods are isolated from the machine."""
+        """The reason why only the platform's owner may start pods; '' if pods are isolated from this machine."""
         features = self.machine.features
         if features.get("isolated"):
             return ""
@@ -254,7 +254,7 @@ class LocalNodeParts:
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
 
     def _profile_fault(self, name: str) -> str:
-        """Return why a seccomp profile in the node's folder cannot be loaded; '' if it can."""
+        """Return why the seccomp profile with this file name cannot be loaded; '' if it can."""
         try:
             seccomp.compile_profile_file(str(self._folder / seccomp.PROFILES_FOLDER / name))
         except ValueError as error:
@@ -262,7 +262,7 @@ class LocalNodeParts:
         return ""
 
     def status(self) -> Mapping[str, Any]:
-        """Return the local node's part of the status document: isolation, missing programs, pods and GPUs."""
+        """Return this node's section of the platform's status document: isolation, missing programs, pods and GPUs."""
         features, runs = self.machine.features, self.machine.runs()
         pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
         cgroups = features.get("cgroups")
@@ -284,11 +284,11 @@ class LocalNodeParts:
         }
 
     def gpu_states(self) -> list[GpuState]:
-        """Return the utilization of each GPU, and the container that uses it."""
+        """Return the state of each GPU of this machine: its utilization, and the container that uses it."""
         return [self._gpu_state(gpu) for gpu in self._gpus.devices]
 
     def _gpu_state(self, gpu: Gpu) -> GpuState:
-        use, holder = self._gpus.use(gpu), self._holder_of(gpu)
+        use, holder = self._gpus.utilization(gpu), self._holder_of(gpu)
         state = GpuState(gpu.number, gpu.uuid, gpu.model, self.name, holder, MEASURED)
         if use is None:
             return state
@@ -310,8 +310,8 @@ class LocalNodeParts:
         return GpuHolder()
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
-        """Return the entry of a GPU in the status document."""
-        use, holder = self._gpus.use(gpu), self._holder_of(gpu)
+        """Return the entry of one GPU in the platform's status document."""
+        use, holder = self._gpus.utilization(gpu), self._holder_of(gpu)
         return {
             "uuid": gpu.uuid,
             "model": gpu.model,
@@ -322,12 +322,12 @@ class LocalNodeParts:
         }
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
-        """Return an address and a bound socket for the API in the pod network; None without a pod network."""
+        """Return the address and a bound socket for serving the API in the pod network; None without such a network."""
         if not self.machine.features.get("podNetwork"):
             return None
         try:
-            with PodsNetwork(self._folder) as network:
-                listener = network.streams()
+            with PodNetworkConnection(self._folder) as network:
+                listener = network.create_tcp_socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
@@ -336,7 +336,7 @@ class LocalNodeParts:
         return self.machine.gateway, listener
 
     def close(self) -> None:
-        """Stop the components of the node. Running containers keep running."""
+        """Stop the platform's components of this node. Running containers keep running."""
         self._name_server_task.cancel()
         self._name_server.close()
         self.machine.close()
@@ -346,14 +346,14 @@ class LocalNodeParts:
         if not self.machine.features.get("podNetwork"):
             return
         try:
-            with PodsNetwork(node) as network:
-                await self._name_server.serve(network.datagrams(), network.streams())
+            with PodNetworkConnection(node) as network:
+                await self._name_server.serve(network.create_udp_socket(), network.create_tcp_socket())
         except OSError as error:
             _LOG.warning("the DNS server of the pods could not be started: %s", error)
 
 
 def local_node_settings(cluster: Obj | None) -> Mapping[str, Any] | None:
-    """Return `spec.local` of a Cluster, the settings of this machine as a node; None if it is not a node."""
+    """Return `spec.local` of a Cluster object, the settings of this machine as a node; None if it is not one."""
     if cluster is None or "local" not in cluster["spec"]:
         return None
     local: Mapping[str, Any] = cluster["spec"]["local"] or {}

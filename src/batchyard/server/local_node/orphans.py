@@ -1,4 +1,4 @@
-"""Termination of the local node's pods that keep running after their platform has exited."""
+"""Stops the pods of this machine that keep running after the platform process has exited."""
 
 import os
 import select
@@ -23,7 +23,7 @@ _SHIM_TIMEOUT: Final = 10  # seconds
 
 
 class OrphanedPods:
-    """The running pods of a data directory, whether or not its platform runs."""
+    """The running pods of a platform's data directory, whether or not the platform process runs."""
 
     def __init__(self, data_dir: Path) -> None:
         self._node = data_dir / NODE_FOLDER
@@ -34,7 +34,7 @@ class OrphanedPods:
         return sorted({run["metadata"]["namespace"] for run in self._running_runs()})
 
     def end(self) -> bool:
-        """Stop all containers, then all sandboxes, then the spawner. Return whether all containers have ended."""
+        """Stop all containers, all pod sandboxes and the container spawner; return False if some are still running."""
         for is_sandbox in (False, True):
             runs = [run for run in self._running_runs() if (key_of(run).name == SANDBOX) is is_sandbox]
             for shim_pidfd in [self._request_stop(run) for run in runs]:
@@ -46,7 +46,7 @@ class OrphanedPods:
         return True
 
     def _end_spawner(self) -> None:
-        """Terminate the spawner process, which runs as long as containers run."""
+        """Terminate the spawner, the process that starts containers; it does not end by itself."""
         lock_path = self._node / "spawner.lock"
         if not is_locked(lock_path):
             return
@@ -67,7 +67,7 @@ class OrphanedPods:
         ]
 
     def _request_stop(self, run: Obj) -> int:
-        """Request the stop of a run. Return a pidfd of its shim, the process that supervises it."""
+        """Request the stop of a container or pod sandbox; return a pidfd of its shim (its supervisor process)."""
         assert self._folders is not None, "the folder of the node must exist"
         grace = 0 if key_of(run).name == SANDBOX else GRACE_SECONDS
         shim_pidfd = os.pidfd_open(run["status"]["keeper"])

@@ -1,4 +1,4 @@
-"""Folders of container runs: the platform writes specs there, and the node's programs write states.
+"""Folders of container runs on disk: the platform writes the specs of runs there, and their shims write the states.
 
 A run is one start of a container, the sandbox of a pod, or an image pull (batchyard.interfaces.containers). Layout
 below the node's folder: `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/UID/images/CONTAINER/N`,
@@ -30,7 +30,7 @@ CLAIM_FILE: Final = "claimed"
 
 
 class RunFolders:
-    """The folders of all container runs of the local node."""
+    """The folders of this machine's container runs: starts of containers, sandboxes of pods, and image pulls."""
 
     def __init__(self, node: Path) -> None:
         self._node = self.node = node
@@ -40,25 +40,25 @@ class RunFolders:
         self._last_trash_number = max((int(path.name) for path in self.trash()), default=0)
 
     def path(self, key: Key) -> Path:
-        """Return the path of a run's folder, relative to the node's folder."""
+        """Return the path of a container run's folder, relative to the folder of the node."""
         pod = Path(_PODS, key.namespace)
-        return pod / key.name if key.name == SANDBOX or _is_image(key) else pod / _RUNS / key.name
+        return pod / key.name if key.name == SANDBOX or _is_image_pull(key) else pod / _RUNS / key.name
 
     def key(self, path: Path) -> Key:
-        """Return the key of a run by the path of its folder, relative to the node's folder."""
-        parts = path.parts
-        return Key(RUN, parts[1], "/".join(parts[3:] if parts[2] == _RUNS else parts[2:]))
+        """Return the key of a container run, given the path of its folder relative to the folder of the node."""
+        path_parts = path.parts
+        return Key(RUN, path_parts[1], "/".join(path_parts[3:] if path_parts[2] == _RUNS else path_parts[2:]))
 
     def log(self, key: Key) -> Path:
         """Return the path of the log file of a container run."""
         return self._node / _PODS / key.namespace / _LOGS / f"{key.name}.log"
 
     def pod(self, uid: str) -> Path:
-        """Return the folder of a pod, by its uid."""
+        """Return the folder of the pod with this uid."""
         return self._node / _PODS / uid
 
     def all_runs(self) -> Iterator[Obj]:
-        """Read and yield all runs; for each pod first the sandbox, then the other runs by number."""
+        """Read and yield all container runs; for each pod first its sandbox, then its other runs by number."""
         for pod in sorted((self._node / _PODS).iterdir()):
             run_paths = [path for name in (_RUNS, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
             ordered_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
@@ -67,7 +67,7 @@ class RunFolders:
                     yield self.read(self.key(path.relative_to(self._node)))
 
     def read(self, key: Key) -> Obj:
-        """Read a run object from the run's folder: its spec, state and stop request."""
+        """Read a container run from its folder, as an object with spec, status, and a stop request if there is one."""
         path = self._node / self.path(key)
         run: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -80,40 +80,40 @@ class RunFolders:
         return {**run, "stop": stop} if stop else run
 
     def is_claimed(self, path: Path) -> bool:
-        """Report whether a shim has claimed a run, given the path of its folder."""
+        """Report whether a shim (supervisor process) has taken charge of the container run in this folder."""
         return (self._node / path / CLAIM_FILE).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:
-        """Read the state of a run; it is empty until the run's shim has written it."""
+        """Read the state of a container run from its folder; empty until its shim has written one."""
         return _read_json(self._node / self.path(key) / RUN_STATE_FILE)
 
     def make(self, run: Obj, spec: Mapping[str, Any]) -> None:
-        """Create the folder of a new run, and write its spec into it."""
+        """Create the folder of a new container run, and write the spec of the run into the folder."""
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
-        if path.name != SANDBOX and not _is_image(key_of(run)):
+        if path.name != SANDBOX and not _is_image_pull(key_of(run)):
             self.log(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path / SPEC_FILE, json.dumps(spec).encode())
 
     def stop(self, run: Obj) -> None:
-        """Write the stop request of a run into its folder, for its shim."""
+        """Write the stop request of a container run into its folder, where the run's shim reads it."""
         write_private(self._node / self.path(key_of(run)) / STOP_REQUEST_FILE, json.dumps(run["stop"]).encode())
 
     def move_to_trash(self, key: Key) -> Path:
-        """Move a run's folder to the trash and delete its logs; for a sandbox, move the pod. Return the new path."""
+        """Move a container run to the trash and delete its logs; for a sandbox, move its pod. Return the new path."""
         if key.name == SANDBOX:
             return self._move_to_trash(self.pod(key.namespace))
         log = self.log(key)
-        for log_file in () if _is_image(key) else log.parent.glob(f"{log.name}*"):
+        for log_file in () if _is_image_pull(key) else log.parent.glob(f"{log.name}*"):
             log_file.unlink()
         return self._move_to_trash(self._node / self.path(key))
 
     def move_sandbox_to_trash(self, key: Key) -> Path:
-        """Move the folder of a sandbox to the trash, without the rest of its pod. Return the new path."""
+        """Move the folder of a pod's sandbox, without the rest of the pod, to the trash folder. Return the new path."""
         return self._move_to_trash(self._node / self.path(key))
 
     def trash(self) -> Iterator[Path]:
-        """Yield the folders in the trash."""
+        """Yield the paths in the trash folder, which are to be deleted."""
         return (self._node / _TRASH).iterdir()
 
     def _move_to_trash(self, path: Path) -> Path:
@@ -124,7 +124,7 @@ class RunFolders:
         return trash_path
 
 
-def _is_image(key: Key) -> bool:
+def _is_image_pull(key: Key) -> bool:
     return key.name.count("/") > 1
 
 
@@ -155,7 +155,7 @@ _TIME_FIELDS: Final = ("startedAt", "finishedAt")
 
 
 class NodeTimes:
-    """Converts between machine time and platform time, which `clock` returns."""
+    """Converts between this machine's time and the platform's time, which differs if it was accelerated or set."""
 
     def __init__(self, clock: Callable[[], Instant], machine_clock: Callable[[], Instant]) -> None:
         self.clock = clock
@@ -164,33 +164,33 @@ class NodeTimes:
         self._convert = lru_cache(maxsize=_CONVERSIONS_MAX)(self.to_platform_time)
 
     def to_platform_time(self, machine_time: Instant) -> Instant:
-        """Convert machine time to platform time."""
+        """Convert an instant of this machine's clock to the platform's time."""
         return machine_time + self._current_difference()
 
     def to_machine_time(self, instant: Instant) -> Instant:
-        """Convert platform time to machine time."""
+        """Convert an instant of the platform's time to this machine's time."""
         return instant - self._current_difference()
 
     def state(self, raw_state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Convert the times of a run's state to platform time."""
+        """Return a container run's state with its times converted from machine time to platform time."""
         state = {
             **raw_state,
             **{field: self._convert(raw_state[field]) for field in _TIME_FIELDS if raw_state.get(field)},
         }
-        excess = raw_state.get("exceeded")
-        return {**state, "exceeded": {**excess, "at": self._convert(excess["at"])}} if excess else state
+        exceeded = raw_state.get("exceeded")
+        return {**state, "exceeded": {**exceeded, "at": self._convert(exceeded["at"])}} if exceeded else state
 
     def run(self, raw_run: Obj) -> Obj:
-        """Convert the times in a run's state and stop request to platform time."""
+        """Return a container run with the times in its state and stop request converted to platform time."""
         run = {**raw_run, "status": self.state(raw_run["status"])}
         return {**run, "stop": {**run["stop"], "at": self._convert(run["stop"]["at"])}} if "stop" in run else run
 
     def with_machine_stop_time(self, run: Obj) -> Obj:
-        """Convert the time of a run's stop request to machine time."""
+        """Return a container run with the time of its stop request converted to machine time."""
         return {**run, "stop": {**run["stop"], "at": self.to_machine_time(run["stop"]["at"])}}
 
     def _current_difference(self) -> Duration:
-        difference = self.clock() - self._machine_clock()
-        if abs(difference - self._clock_difference) > _CLOCK_TOLERANCE:
-            self._clock_difference = difference
+        clock_difference = self.clock() - self._machine_clock()
+        if abs(clock_difference - self._clock_difference) > _CLOCK_TOLERANCE:
+            self._clock_difference = clock_difference
         return self._clock_difference

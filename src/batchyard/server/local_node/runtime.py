@@ -1,8 +1,9 @@
-"""Container runtime of the local node: synchronizes run objects with their folders and shims, and creates volumes.
+"""Container runtime of this machine as a node: starts, stops and observes container runs, and creates volumes.
 
-A folder holds the spec and state of each run. The spawner and a shim for each run are processes that act on these
-folders. They outlive the platform, so a restarted platform adopts the running containers. Changes are delivered as
-events of run objects (batchyard.interfaces.containers), as external work of the event loop.
+A run is a container start, a pod sandbox or an image pull; its spec and state are files in a folder. The spawner
+process starts a shim process for each run, which supervises the run. These processes outlive the platform, so a
+restarted platform adopts the running containers. Changes are delivered as events of run objects
+(batchyard.interfaces.containers), as external work of the event loop.
 """
 
 import asyncio
@@ -52,26 +53,26 @@ _FILE_MODE: Final = 0o644
 _VOLUME_MODE: Final = 0o777
 
 
-def make_volume(folder: Path, name: str, plan: volumes.VolumePlan, now: Instant) -> bool:
+def make_volume(folder: Path, name: str, volume_plan: volumes.VolumePlan, now: Instant) -> bool:
     """Create or update a pod's volume in its folder. Return whether its files have changed. Raises VolumeError.
 
     For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there.
     """
     try:
-        match plan:
+        match volume_plan:
             case volumes.VolumeFiles():
-                return write_files(folder, plan, now)
+                return write_files(folder, volume_plan, now)
             case volumes.EmptyDirPlan():
-                _make_folders(folder, folder, plan.mode)
+                _make_folders(folder, folder, volume_plan.mode)
             case volumes.HostPathPlan():
-                _check_host_path(name, plan)
+                _check_host_path(name, volume_plan)
     except OSError as error:
         raise VolumeError(name, f"{error.filename or folder}: {error.strerror}") from error
     return False
 
 
 def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
-    """Atomically replace the files of a volume by the planned files. Return whether they have changed."""
+    """Atomically replace the files of a volume by the files in the plan. Return whether the files have changed."""
     is_new = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
@@ -93,7 +94,7 @@ def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
 
 
 def _current_folder(folder: Path) -> Path | None:
-    """Return the folder that holds the current files of a volume; None if there is none."""
+    """Return the folder with a volume's current files, to which its link `..data` points; None without one."""
     try:
         current_folder = folder / (folder / DATA_LINK).readlink()
     except OSError:
@@ -106,20 +107,20 @@ def _read_contents(folder: Path) -> dict[str, bytes]:
 
 
 def _write_new_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
-    """Write the files of a volume to a new folder, which is not linked yet; return its path."""
-    stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
-    new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{stamp}.", dir=folder))
-    new.chmod(_FOLDER_MODE)
+    """Write a volume's files to a new folder, to which `..data` does not point yet; return the folder's path."""
+    timestamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
+    new_folder = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{timestamp}.", dir=folder))
+    new_folder.chmod(_FOLDER_MODE)
     for path, file in plan.files.items():
         if "/" in path:
-            _make_folders(new, (new / path).parent, _FOLDER_MODE)
-        (new / path).touch(mode=0o600)
-        (new / path).write_bytes(file.content)
+            _make_folders(new_folder, (new_folder / path).parent, _FOLDER_MODE)
+        (new_folder / path).touch(mode=0o600)
+        (new_folder / path).write_bytes(file.content)
         if plan.group is not None:
             with suppress(PermissionError):  # an unprivileged user runs all containers under its own uid
-                os.chown(new / path, -1, plan.group)
-        (new / path).chmod(file.mode)
-    return new
+                os.chown(new_folder / path, -1, plan.group)
+        (new_folder / path).chmod(file.mode)
+    return new_folder
 
 
 def _link_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
@@ -134,7 +135,7 @@ def _top_level_names(files: Mapping[str, volumes.VolumeFile]) -> list[str]:
 
 
 def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
-    """Remove obsolete links, old folders, and leftovers of interrupted updates from a volume."""
+    """Remove links of removed files, previous folders, and leftovers of interrupted updates from a volume."""
     current_names = {DATA_LINK, str((folder / DATA_LINK).readlink()), *_top_level_names(files)}
     for path in sorted(folder.iterdir()):
         if path.name in current_names:
@@ -145,20 +146,20 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
             shutil.rmtree(path)
 
 
-def _make_folders(volume: Path, target: Path, mode: int) -> None:
-    """Create the missing folders of a path in a volume, with this mode and regardless of the umask."""
-    missing: list[Path] = []
-    folder = target
+def _make_folders(volume: Path, deepest_folder: Path, mode: int) -> None:
+    """Create the missing folders on a path within a volume, with this mode whatever the umask is."""
+    missing_folders: list[Path] = []
+    folder = deepest_folder
     while not folder.exists() and folder != volume.parent:
-        missing.append(folder)
+        missing_folders.append(folder)
         folder = folder.parent
-    for missing_folder in reversed(missing):
+    for missing_folder in reversed(missing_folders):
         missing_folder.mkdir(parents=True)
         missing_folder.chmod(mode)
 
 
 def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
-    """Check the location and type of a hostPath, and create it if its type allows that. Raises VolumeError."""
+    """Check that a hostPath is allowed and has the required type; create it if the type says so. Raises VolumeError."""
     path = Path(plan.path)
     real_path = os.path.realpath(path)
     if not _is_allowed(real_path, plan):
@@ -173,32 +174,32 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
 
 
 def _is_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
-    """Report whether pods may use a host path, which must not contain symbolic links."""
+    """Report whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
     return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
 
 def _type_fault(path: Path, kind: str) -> str:
-    """Return the file type that a hostPath type requires if the path does not have it; else ''."""
-    mode = path.stat().st_mode if path.exists() else 0
+    """Return the file type that a hostPath's `type` requires, if the path is not of that type; else ''."""
+    file_mode = path.stat().st_mode if path.exists() else 0
     match kind:
         case "Directory" | "DirectoryOrCreate":
-            return "" if stat.S_ISDIR(mode) else "directory"
+            return "" if stat.S_ISDIR(file_mode) else "directory"
         case "File" | "FileOrCreate":
-            return "" if mode and not stat.S_ISDIR(mode) else "file"
+            return "" if file_mode and not stat.S_ISDIR(file_mode) else "file"
         case "Socket":
-            return "" if stat.S_ISSOCK(mode) else "socket file"
+            return "" if stat.S_ISSOCK(file_mode) else "socket file"
         case "CharDevice":
-            return "" if stat.S_ISCHR(mode) else "character device"
+            return "" if stat.S_ISCHR(file_mode) else "character device"
         case "BlockDevice":
-            return "" if stat.S_ISBLK(mode) else "block device"
+            return "" if stat.S_ISBLK(file_mode) else "block device"
     return ""
 
 
 def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePlan) -> str:
-    """Return the source path of a mount for the spec of a run, and create a missing folder.
+    """Return the source path of a container's volume mount, and create the missing folder of a subPath.
 
-    Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders
-    by symbolic links at any time. So no link is followed when a folder is created, nor when the result is mounted
+    Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders by
+    symbolic links at any time. So no link is followed when a folder is created, nor when the result is mounted
     (batchyard.shim.launch).
     """
     if isinstance(plan, volumes.EmptyDirPlan) and plan.is_memory:
@@ -214,8 +215,8 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
     try:
         volume_fd = nesting.open_path(volume.anchor, str(volume))
         try:
-            mode = stat.S_IMODE(os.fstat(volume_fd).st_mode)
-            os.close(nesting.make_directories(volume_fd, str(target.relative_to(volume)), mode))
+            folder_mode = stat.S_IMODE(os.fstat(volume_fd).st_mode)
+            os.close(nesting.make_directories(volume_fd, str(target.relative_to(volume)), folder_mode))
         finally:
             os.close(volume_fd)
     except OSError as error:
@@ -226,7 +227,7 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
 
 
 def _sub_path_error(action: str, mount: volumes.Mount) -> ContainerError:
-    """Return an error about a subPath, without details that could disclose information about the machine."""
+    """Return the error for a volume mount whose subPath is unusable, without details about this machine."""
     description = f"for volumeMount {quote_like_go(mount.volume)} of container {quote_like_go(mount.container)}"
     return ContainerError(CONFIG_ERROR, f"failed to {action} {description}")
 
@@ -240,7 +241,7 @@ _START_ERROR_CODE: Final = 128
 
 
 class LocalMachine:
-    """The container runtime of the local node: its runs, and the shims that supervise them.
+    """The container runtime of this machine: its container runs, and the shim processes that supervise them.
 
     `node` is the node's folder.
     """
@@ -266,26 +267,26 @@ class LocalMachine:
         self._adopt_runs()
 
     def run(self, key: Key) -> Obj | None:
-        """Return the run object with this key as last observed, or None."""
+        """Return the container run with this key as last observed, or None."""
         return self._runs.get(key.namespace, {}).get(key.name)
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all run objects, or those of the pod with this uid."""
+        """Return all container runs, or those of the pod with this uid, as run objects."""
         if uid is not None:
             return [*self._runs.get(uid, {}).values()]
         return [run for runs in self._runs.values() for run in runs.values()]
 
     @property
     def gateway(self) -> str:
-        """The address by which pods with their own network reach this machine."""
+        """The IP address by which pods in the pod network reach this machine."""
         return self._addresses.gateway
 
     def subscribe(self, listener: Listener) -> None:
-        """Call the listener with every later change of run objects."""
+        """Call `listener` with every later change of container runs."""
         self._listeners.append(listener)
 
     def execute_write(self, write: Write) -> Obj:
-        """Execute a write of a run object: start, stop or delete the run, or refresh its volumes."""
+        """Execute a write of a run object: start, stop or delete the container run, or update its volumes' files."""
         if isinstance(write, Delete):
             return self._delete_run(write.key)
         if isinstance(write, Create):
@@ -293,7 +294,7 @@ class LocalMachine:
         return self._refresh_volumes(write.obj) if "volumes" in write.obj else self._request_stop(write.obj)
 
     def close(self) -> None:
-        """Stop observing the runs. Running containers keep running."""
+        """Stop observing container runs. Running containers keep running."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for key in list(self._shim_pidfds):
@@ -321,7 +322,7 @@ class LocalMachine:
         return self._replace_run(EventType.ADDED if previous_run is None else EventType.MODIFIED, run, previous_run)
 
     def _sandbox_spec(self, requested_run: Obj) -> Mapping[str, Any]:
-        """Create the volumes of a pod, and return the spec of its sandbox for the node's programs."""
+        """Create the volumes of a pod, and return the spec of its sandbox as the shim reads it."""
         uid: str = requested_run["metadata"]["namespace"]
         for name, plan in requested_run["volumes"].items():
             make_volume(self.folders.pod(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
@@ -336,7 +337,7 @@ class LocalMachine:
         return {**spec, "address": address, "gateway": gateway, "resolvers": resolvers, "hosts": hosts}
 
     def _refresh_volumes(self, requested_run: Obj) -> Obj:
-        """Update the files of a pod's volumes; a volume that cannot be written keeps its content."""
+        """Update the files in a pod's volumes; a volume that cannot be written keeps its files."""
         run = self.run(key_of(requested_run))
         if run is None:
             return requested_run
@@ -358,7 +359,7 @@ class LocalMachine:
         return stopping_run
 
     def _signal_shim(self, key: Key) -> None:
-        """Signal the shim of a run to read the stop request in its folder."""
+        """Signal a container run's shim (supervisor process) to read the stop request in the run's folder."""
         shim_pidfd = self._shim_pidfds.get(key)
         if shim_pidfd is not None:
             try:
@@ -383,7 +384,7 @@ class LocalMachine:
     # --- observation ---
 
     def _adopt_runs(self) -> None:
-        """Adopt the runs that were started by an earlier process."""
+        """Load the container runs that were started before a restart of the platform, and observe them."""
         for trashed in self.folders.trash():
             self._delete_later(trashed)
         for run in map(self._times.run, self.folders.all_runs()):
@@ -396,7 +397,7 @@ class LocalMachine:
         self._repeat_start_requests()
 
     def _repeat_start_requests(self) -> None:
-        """Repeat the start requests of runs without a state, because a spawner that exited may have lost them.
+        """Repeat the start requests of container runs without a state: a spawner that exited may have lost them.
 
         A claimed run is not started by another shim. If its shim exited before it wrote a state, the run is lost.
         """
@@ -410,7 +411,7 @@ class LocalMachine:
                 self._spawner.ask(path)
 
     def _receive_changes(self) -> None:
-        """Receive the paths of changed folders from the shims, and update these runs."""
+        """Receive the paths of changed run folders from the shims, and update these container runs."""
         changed_paths: dict[bytes, None] = {}
         for _ in range(_DATAGRAMS_AT_ONCE):
             try:
@@ -421,7 +422,7 @@ class LocalMachine:
             self._process_change(self.folders.key(Path(os.fsdecode(path))))
 
     def _process_change(self, key: Key) -> None:
-        """Update a run object from its folder, and start or stop watching its shim."""
+        """Read a container run's state from its folder, and start or stop watching the run's shim process."""
         run = self._read_state(key)
         if run is None or not run["status"]:
             return
@@ -431,7 +432,7 @@ class LocalMachine:
             self._watch_shim(key, run)
 
     def _read_state(self, key: Key) -> Obj | None:
-        """Read the state of a run from its folder. Return the updated run object; None if the run is unknown."""
+        """Read a container run's state from its folder; return the updated run object, None if the run is unknown."""
         run = self.run(key)
         state = {} if run is None else self._times.state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
@@ -439,7 +440,7 @@ class LocalMachine:
         return self._replace_run(EventType.MODIFIED, {**run, "status": state}, run)
 
     def _watch_shim(self, key: Key, run: Obj) -> None:
-        """Watch the shim of a run for its exit."""
+        """Watch the shim process of a container run for its exit."""
         try:
             shim_pidfd = os.pidfd_open(run["status"]["keeper"])
         except ProcessLookupError:
@@ -453,7 +454,7 @@ class LocalMachine:
             self._signal_shim(key)  # the stop may have been requested before the shim was watched
 
     def _process_shim_exit(self, key: Key) -> None:
-        """Process the exit of a shim. If its run had not ended before, mark the run as lost."""
+        """Process the exit of a shim process; if the container run has not ended, set its final state to lost."""
         self._close_pidfd(key)
         run = self._read_state(key)
         if run is None or not _is_alive(run):
@@ -477,7 +478,7 @@ class LocalMachine:
         self._loop.run_in_executor(None, delete_folder, folder)
 
     def _queue_event(self, event: WatchEvent) -> None:
-        """Queue an event for delivery to the listeners, together with later events of this loop iteration."""
+        """Queue a watch event of a container run, and schedule the delivery of all queued events to the listeners."""
         self._events.append(event)
         if len(self._events) == 1:
             self._kernel.post(self._deliver)
@@ -489,7 +490,7 @@ class LocalMachine:
 
 
 def _bind_event_socket(path: Path) -> socket.socket:
-    """Bind the datagram socket on which shims report changed folders, and return it."""
+    """Bind and return the datagram socket to which shim processes send the paths of changed run folders."""
     event_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -498,7 +499,7 @@ def _bind_event_socket(path: Path) -> socket.socket:
 
 
 def use_short_path(path: Path, action: Callable[[str], None]) -> None:
-    """Call `action` with a short form of a socket path, because the path may exceed the limit of Unix sockets."""
+    """Call `action` (such as bind) with a short path of a Unix socket, because the full path may exceed the limit."""
     folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         action(f"/proc/self/fd/{folder_fd}/{path.name}")
@@ -507,20 +508,20 @@ def use_short_path(path: Path, action: Callable[[str], None]) -> None:
 
 
 def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
-    """Return the spec of a container or image run for the node's programs, with resolved mount sources."""
+    """Return the spec of a container run or image pull as its shim reads it, with resolved sources of mounts."""
     spec: Mapping[str, Any] = requested_run["spec"]
     if "mounts" not in requested_run:
         return spec
     pod, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
     volume_mounts = [mount.row(mount_source(pod, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
-    targets = {mount_row["target"] for mount_row in volume_mounts}
-    image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in targets]
+    volume_targets = {mount_row["target"] for mount_row in volume_mounts}
+    image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]
     other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]
     return {**spec, "mounts": [*other_mounts, *volume_mounts]}
 
 
 def _error_status(reason: str, now: Instant) -> Mapping[str, Any]:
-    """Return the final state of a run that could not be started, with the reason."""
+    """Return the final state of a container run that could not be started, with the reason as its message."""
     result = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
     return {"phase": EXITED, **result}
 

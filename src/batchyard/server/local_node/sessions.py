@@ -1,4 +1,7 @@
-"""Exec and attach sessions with processes of the local node's pods, over pipes, terminals and a host process."""
+"""Exec and attach sessions with processes in this machine's pods, over pipes or a terminal.
+
+A host process runs each session: for exec a fork of the spawner, for attach the shim that supervises the container.
+"""
 
 import asyncio
 import fcntl
@@ -27,7 +30,7 @@ _LOW_WATERMARK: Final = 64 * 1024
 
 
 class PipeReader:
-    """Reads a file descriptor until its end, and passes the data on; reading can be paused."""
+    """Reads a file descriptor until its end, and passes the data to a callback; reading can be paused."""
 
     def __init__(
         self, fd: int, loop: asyncio.AbstractEventLoop, on_data: Callable[[bytes], None], on_end: Callable[[], None]
@@ -42,7 +45,7 @@ class PipeReader:
         self.listen(listens=True)
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading."""
+        """Resume or pause reading the file descriptor."""
         if listens == self._is_reading or not self._is_open:
             return
         self._is_reading = listens
@@ -73,7 +76,7 @@ class PipeReader:
 
 
 class PipeWriter:
-    """A buffered writer to a file descriptor.
+    """Writes to a file descriptor without blocking, with a buffer.
 
     `wants_more` is called with False when the buffer is full, and with True when it has room again.
     """
@@ -90,7 +93,7 @@ class PipeWriter:
         os.set_blocking(fd, False)
 
     def write(self, data: bytes) -> None:
-        """Write data, or buffer it until it can be written. Data is dropped if the reader has closed."""
+        """Write data, or buffer it until the file descriptor accepts it. Drop it if the other end is closed."""
         if not self._is_open or self._is_ending or not data:
             return
         self._buffer.append(data)
@@ -163,7 +166,7 @@ _ATTEMPTS_MAX: Final = 500
 
 
 class HostConnection:
-    """A connection to the host process of a session, over a Unix socket.
+    """A connection over a Unix socket to the host process of an exec, attach or port-forward session.
 
     `on_message` is called with each message of the host and its file descriptors. `on_disconnect` is called when the
     host disconnects.
@@ -189,7 +192,7 @@ class HostConnection:
         self._retry_timer: asyncio.TimerHandle | None = None
 
     def ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Connect to the host, and send a request with file descriptors. Raises OSError if it is unreachable."""
+        """Connect to the host process, and send a request with file descriptors. Raises OSError if that fails."""
         self._message = json.dumps(request).encode()
         try:
             self._connect(fds)
@@ -227,12 +230,12 @@ class HostConnection:
         self._loop.add_reader(self._socket, self._read_data)
 
     def send_message(self, message: Mapping[str, Any]) -> None:
-        """Send another message to the host; ignore errors if the host has disconnected."""
+        """Send another message to the host process; ignore the error if the host process has disconnected."""
         with suppress(OSError):
             self._socket.send(json.dumps(message).encode())
 
     def close(self) -> None:
-        """Disconnect from the host, which ends the session there."""
+        """Disconnect from the host process, which then ends the session."""
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
@@ -267,11 +270,11 @@ _TERMINAL_SIZE_MAX: Final = 65535
 
 
 class _LocalSession:
-    """An exec or attach session: its pipes or terminal, and the connection to its host process."""
+    """An exec or attach session: the pipes or terminal of the process, and the connection to its host process."""
 
     def __init__(self, host: Path, streams: Streams, session_client: SessionClient, error_prefix: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._talker = session_client
+        self._session_client = session_client
         self._streams = streams
         #: The prefix of failure messages.
         self._error_prefix = error_prefix
@@ -283,11 +286,11 @@ class _LocalSession:
         self._early_input: list[bytes] = []
         self._is_reading = True
         self._is_closed = False
-        self._ending: SessionEnd | None = None
+        self._session_end: SessionEnd | None = None
         self._host = HostConnection(host, self._loop, self._process_host_message, self._process_host_loss)
 
     def write(self, data: bytes) -> None:
-        """Write input to the process, or buffer it until the pipe or terminal is ready."""
+        """Write input of the client to the process, or buffer it until the pipe or terminal is ready."""
         if self._input_writer is not None:
             self._input_writer.write(data)
         elif self._streams.stdin and not self._is_closed:
@@ -295,13 +298,13 @@ class _LocalSession:
             self._report_wants_more(False)
 
     def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading the outputs of the process."""
+        """Resume or pause reading stdout and stderr of the process."""
         self._is_reading = listens
         for output_reader in self._output_readers.values():
             output_reader.listen(listens=listens)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the terminal; ignore sizes out of range."""
+        """Set the size of the process's terminal; ignore sizes out of range."""
         if 0 < columns <= _TERMINAL_SIZE_MAX and 0 < rows <= _TERMINAL_SIZE_MAX:
             self._size = (columns, rows)
             if self._terminal is not None:
@@ -331,13 +334,13 @@ class _LocalSession:
                 os.close(fd)
 
     def _create_output_pipe(self, name: str) -> int:
-        """Create a pipe for an output of the process, and pass its data to the client. Return the write end."""
+        """Create a pipe for stdout or stderr of the process, and pass its data to the client. Return the write end."""
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         self._read_output(name, read_fd)
         return write_fd
 
     def _read_output(self, name: str, fd: int) -> None:
-        on_data = partial(self._talker.process_output, name)
+        on_data = partial(self._session_client.process_output, name)
         self._output_readers[name] = PipeReader(fd, self._loop, on_data, partial(self._process_output_end, name))
         self._output_readers[name].listen(listens=self._is_reading)
 
@@ -345,10 +348,10 @@ class _LocalSession:
         self._input_writer = PipeWriter(fd, self._loop, self._report_wants_more)
 
     def _report_wants_more(self, wants: bool) -> None:
-        self._talker.wants_more(wants=wants)
+        self._session_client.wants_more(wants=wants)
 
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Process a message of the host: a terminal, an error, or the exit code."""
+        """Process a message of the host process: the terminal's file descriptor, an error, or the exit code."""
         if fds:
             self._take_terminal(fds[0])
         if "error" in message:
@@ -365,21 +368,21 @@ class _LocalSession:
             self.resize(*self._size)
 
     def _write_early_input(self) -> None:
-        """Write the input that was received before the pipe or terminal was ready."""
+        """Write the client's input that was buffered before the pipe or terminal was ready."""
         early_input, self._early_input = self._early_input, []
         for data in early_input:
             self.write(data)
         self._report_wants_more(True)
 
     def _process_host_loss(self) -> None:
-        """End the session with an error after the host has disconnected."""
-        if self._ending is None:
+        """End the session with an error, because the host process has disconnected."""
+        if self._session_end is None:
             self._end_with(SessionEnd(failure=f"{self._error_prefix}the connection to its host process was lost"))
 
     def _end_with(self, session_end: SessionEnd) -> None:
-        """End the session once all outputs of the process have been read completely."""
-        if self._ending is None:
-            self._ending = session_end
+        """End the session with this result, once stdout and stderr of the process have been read completely."""
+        if self._session_end is None:
+            self._session_end = session_end
             self._loop.call_soon(self._end_if_complete)
 
     def _process_output_end(self, name: str) -> None:
@@ -387,25 +390,27 @@ class _LocalSession:
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:
-        if self._ending is not None and not self._is_closed and not self._output_readers:
+        if self._session_end is not None and not self._is_closed and not self._output_readers:
             self.close()
-            self._talker.process_end(self._ending)
+            self._session_client.process_end(self._session_end)
 
 
 class LocalCommand(_LocalSession):
-    """An exec session: a command in the container of a run, whose folder is `path` in the node's folder."""
+    """An exec session: runs a command in a container; `path` is the container run's folder in the node's folder."""
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
         super().__init__(node / SESSIONS_SOCKET, streams, client, _EXEC_ERROR_PREFIX)
-        self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
+        self._ask(
+            {"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._create_pipes()
+        )
 
     def end_input(self) -> None:
         """Close the command's stdin, unless it is a terminal."""
         if self._input_writer is not None and not self._streams.tty:
             self._input_writer.end()
 
-    def _pipes(self) -> list[int]:
-        """Create pipes for the command's stdin, stdout and stderr. Return the command's ends."""
+    def _create_pipes(self) -> list[int]:
+        """Create pipes for the command's stdin, stdout and stderr. Return the file descriptors for the command."""
         if self._streams.stdin:
             stdin, write_fd = os.pipe2(os.O_CLOEXEC)
             self._open_input(write_fd)
@@ -427,7 +432,7 @@ class LocalCommand(_LocalSession):
 
 
 class LocalAttachment(_LocalSession):
-    """An attach session with the main process of a run, whose folder is `folder`.
+    """An attach session with the main process of a container; `folder` is the folder of the container run.
 
     `has_input`: the container has a stdin. `is_stdin_once`: its stdin is closed after the first session (stdinOnce).
     """
@@ -436,21 +441,21 @@ class LocalAttachment(_LocalSession):
         self, folder: Path, streams: Streams, session_client: SessionClient, *, has_input: bool, is_stdin_once: bool
     ) -> None:
         super().__init__(folder / _ATTACH_SOCKET, streams, session_client, _ATTACH_ERROR_PREFIX)
-        self._pipe = folder / _STDIN_PIPE if has_input and not streams.tty else None
+        self._stdin_path = folder / _STDIN_PIPE if has_input and not streams.tty else None
         self._is_stdin_once = is_stdin_once and streams.stdin and not streams.tty
         self._is_attached = False
-        self._has_more = True
-        names = [name for name, requested in (("stdout", streams.stdout), ("stderr", streams.stderr)) if requested]
-        self._ask({"outputs": names}, [self._create_output_pipe(name) for name in names])
+        self._has_more_input = True
+        outputs = [name for name, requested in (("stdout", streams.stdout), ("stderr", streams.stderr)) if requested]
+        self._ask({"outputs": outputs}, [self._create_output_pipe(name) for name in outputs])
 
     def write(self, data: bytes) -> None:
-        """Write input to the container's stdin once the session is attached; drop it if there is no stdin."""
+        """Write input to the container's stdin once the session is attached; drop it if the container has no stdin."""
         if self._input_writer is not None or not self._is_attached:
             super().write(data)
 
     def end_input(self) -> None:
-        """Close the container's stdin with stdinOnce; otherwise detach the client."""
-        self._has_more = False
+        """Close the container's stdin if the container has stdinOnce; otherwise detach the client."""
+        self._has_more_input = False
         if not self._is_attached:
             return
         if not self._is_stdin_once:
@@ -465,29 +470,29 @@ class LocalAttachment(_LocalSession):
         self._host.send_message({"end_input": True})
 
     def close(self) -> None:
-        """Detach from the process; with stdinOnce, close the container's stdin."""
+        """Detach from the container's process; with stdinOnce, also close the container's stdin."""
         if self._is_stdin_once and not self._is_closed:
             self._host.send_message({"end_input": True})
         super().close()
 
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Start to forward input after the first message of the host, which confirms the attachment."""
+        """Process a message of the host process, which confirms the attachment, and start to forward input."""
         self._is_attached = True
-        if self._pipe is not None and self._streams.stdin:
+        if self._stdin_path is not None and self._streams.stdin:
             with suppress(OSError):  # the container closed its stdin
-                self._open_input(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                self._open_input(os.open(self._stdin_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         super()._process_host_message(message, fds)
         self._write_early_input()
-        if not self._has_more:
+        if not self._has_more_input:
             self.end_input()
 
     def _process_host_loss(self) -> None:
-        """End the session without an error, because the container has exited."""
+        """End the session without an error: the host process is the container's shim, so the container has exited."""
         self._end_with(SessionEnd())
 
 
 class FailedSession:
-    """A session that could not be started: it only reports its failure to the client."""
+    """An exec or attach session that could not be started: it only reports the failure to the client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session_client: SessionClient, reason: str) -> None:
         self._report_handle = loop.call_soon(session_client.process_end, SessionEnd(failure=reason))

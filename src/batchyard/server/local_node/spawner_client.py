@@ -1,4 +1,7 @@
-"""Client of the local node's spawner process, which starts a shim for each run. It starts a spawner if none runs."""
+"""Client of the spawner, the process that starts a shim (supervisor process) for each container run.
+
+The client starts a spawner if none is running.
+"""
 
 import asyncio
 import fcntl
@@ -15,15 +18,15 @@ from typing import Any, Final
 
 _READY_TIMEOUT: Final = 20.0  # seconds
 _POLL_INTERVAL: Final = 0.01  # seconds
-_MODULE: Final = "batchyard.shim.spawner"
+_SPAWNER_MODULE: Final = "batchyard.shim.spawner"
 
 
 class SpawnerError(Exception):
-    """The spawner process could not be started. The message names its log file."""
+    """The spawner, the process that starts containers, could not be started. The message names its log file."""
 
 
 class SpawnerClient:
-    """A connection to the spawner. `on_restart` is called after a new spawner was started, which has no requests."""
+    """A connection to the spawner process. `on_restart` is called after a new spawner had to be started."""
 
     def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, on_restart: Callable[[], None]) -> None:
         self._node = node
@@ -35,12 +38,12 @@ class SpawnerClient:
 
     @property
     def features(self) -> Mapping[str, Any]:
-        """The isolation features of this machine, as the spawner detected them."""
+        """The isolation features of this machine, as detected by the spawner process at its start."""
         content: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
         return content
 
     def ask(self, path: Path) -> None:
-        """Request a shim for the run with this folder. Kill an unreachable spawner, so that a new one is started."""
+        """Request a shim for the container run in this folder; kill an unreachable spawner, so that it is replaced."""
         try:
             self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._node_fd}/spawner")
         except (ConnectionRefusedError, FileNotFoundError):
@@ -48,7 +51,7 @@ class SpawnerClient:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self, *, is_needed: bool) -> None:
-        """Disconnect from the spawner, and terminate it unless it is needed by a run."""
+        """Disconnect from the spawner process; terminate it unless containers still need it."""
         self._loop.remove_reader(self._pidfd)
         if not is_needed:
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
@@ -57,23 +60,23 @@ class SpawnerClient:
         self._socket.close()
 
     def _ensure_spawner(self) -> int:
-        """Start the spawner if it is not running, and return a pidfd of its process."""
+        """Start the spawner process unless it is running, and return a pidfd of it."""
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as log:
                 process = subprocess.Popen(  # noqa: S603 - a fixed command
-                    [sys.executable, "-I", "-m", _MODULE, str(self._node)],
+                    [sys.executable, "-I", "-m", _SPAWNER_MODULE, str(self._node)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
-            self._await_ready(process)
-        pidfd = os.pidfd_open(int((self._node / "spawner.lock").read_text("ascii")))
-        self._loop.add_reader(pidfd, self._process_exit)
-        return pidfd
+            self._await_spawner(process)
+        spawner_pidfd = os.pidfd_open(int((self._node / "spawner.lock").read_text("ascii")))
+        self._loop.add_reader(spawner_pidfd, self._process_exit)
+        return spawner_pidfd
 
-    def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
+    def _await_spawner(self, process: "subprocess.Popen[bytes]") -> None:
         for _ in range(int(_READY_TIMEOUT / _POLL_INTERVAL)):
             if (self._node / "features.json").exists():
                 return
@@ -85,7 +88,7 @@ class SpawnerClient:
         raise SpawnerError(f"the spawner process did not become ready; see {self._node / 'spawner.log'}")
 
     def _process_exit(self) -> None:
-        """Start a new spawner after the exit of the previous one, and notify the runtime."""
+        """Start a new spawner process after the exit of the previous one, and call `on_restart`."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = self._ensure_spawner()
@@ -93,12 +96,12 @@ class SpawnerClient:
 
 
 def is_supervised(run: Path) -> bool:
-    """Report whether a shim supervises the run with this folder."""
+    """Report whether a running shim process supervises the container run in this folder."""
     return is_locked(run / "lock")
 
 
 def is_locked(path: Path) -> bool:
-    """Report whether a process holds the lock of a file."""
+    """Report whether another process holds an exclusive lock (flock) on a file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""CPU and memory usage of the local node's containers and of the machine, from periodic readings.
+"""CPU and memory usage of this machine and of its pods' containers, from periodic readings.
 
 As in metrics-server, usage is read every 15 seconds; a new container is measured from its start. Source:
 metrics-server's pkg/storage.
@@ -23,7 +23,7 @@ _KIBI: Final = 1024
 
 
 class UsageReading(NamedTuple):
-    """A reading of usage at an instant: cumulative CPU time in microseconds, and memory in bytes."""
+    """A reading of cumulative CPU time in microseconds and memory in bytes, of a container or of the machine."""
 
     at: Instant
     cpu: int
@@ -31,7 +31,7 @@ class UsageReading(NamedTuple):
 
 
 def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str]) -> UsageReading:
-    """Read the usage of a container by the pid of its shim and its cgroups (paths by cgroup controller; may be {})."""
+    """Read a container's usage from its cgroup paths (by controller; may be {}), or from its shim's descendants."""
     pids = _member_pids(cgroup.values()) if cgroup else stop.descendants_of(shim_pid)
     cpu = _cpu_of_group(cgroup)
     memory = _memory_of_group(cgroup["memory"]) if "memory" in cgroup else None
@@ -43,16 +43,16 @@ def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str])
 
 
 def read_machine_usage(now: Instant) -> UsageReading:
-    """Read the CPU time and memory usage of this machine."""
-    ticks = [int(word) for word in _read_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
-    busy_ticks = sum(ticks) - sum(ticks[3:5])  # without idle and iowait
-    counters = _read_counters(Path("/proc/meminfo"))
-    memory = counters["MemTotal:"] - counters["MemFree:"] - counters.get("Inactive(file):", 0)
+    """Read the cumulative CPU time and the memory usage of this machine."""
+    cpu_ticks = [int(word) for word in _read_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
+    busy_ticks = sum(cpu_ticks) - sum(cpu_ticks[3:5])  # without idle and iowait
+    memory_counters = _read_counters(Path("/proc/meminfo"))
+    memory = memory_counters["MemTotal:"] - memory_counters["MemFree:"] - memory_counters.get("Inactive(file):", 0)
     return UsageReading(now, busy_ticks * SECOND // _TICKS_PER_SECOND, memory * _KIBI)
 
 
 def _cpu_of_group(cgroup: Mapping[str, str]) -> int | None:
-    """Return the CPU time of a container's cgroup in microseconds; None if the cgroup does not account for it."""
+    """Return the CPU time of a container in microseconds from its cgroup paths; None if they do not contain it."""
     for path in map(Path, cgroup.values()):
         if "usage_usec" in (counters := _read_counters(path / "cpu.stat")):
             return counters["usage_usec"]
@@ -62,7 +62,7 @@ def _cpu_of_group(cgroup: Mapping[str, str]) -> int | None:
 
 
 def _memory_of_group(path: str) -> int | None:
-    """Return the working set of a cgroup in bytes; None if the cgroup does not exist."""
+    """Return the working set (memory usage) of a cgroup in bytes; None if the cgroup does not exist."""
     counters = _read_counters(Path(path, "memory.stat"))
     for file, counter in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
         if text := _read_text(Path(path, file)):
@@ -86,7 +86,7 @@ def _memory_of_process(pid: int) -> int:
 
 
 def _read_counters(path: Path) -> dict[str, int]:
-    """Parse a file whose lines are a name and a number, such as /proc/meminfo."""
+    """Return the counters in a file whose lines are a name and a number, such as /proc/meminfo."""
     fields = (line.split() for line in _read_text(path).splitlines())
     return {field[0]: int(field[1]) for field in fields if len(field) > 1 and field[1].isdecimal()}
 
@@ -107,7 +107,7 @@ _Readings: TypeAlias = tuple[UsageReading, UsageReading]
 
 
 class LocalUsage:
-    """The usage of the local node's containers and of the machine: the last two readings of each."""
+    """Measures the usage of this machine and its pods' containers: keeps the last two readings of each."""
 
     def __init__(
         self, machine: containers.ContainerRuntime, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]
@@ -115,48 +115,49 @@ class LocalUsage:
         self._machine = machine
         self._clock = clock
         self._loop = loop
-        self._containers: dict[Key, _Readings] = {}
+        self._container_readings: dict[Key, _Readings] = {}
         first_reading = read_machine_usage(clock())
-        self._node: _Readings = (first_reading, first_reading)
+        self._machine_readings: _Readings = (first_reading, first_reading)
         self._task: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_READ_INTERVAL, self._start_reading)
 
     def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
-        """Return the usage of each running container of a pod; None before it is known."""
+        """Return the CPU and memory usage of each running container of a pod, by name; None before it is known."""
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
-        rates = {run.container: _rate(self._last_readings(run)) for run in runs}
-        if not rates or any(rate is None for rate in rates.values()):
+        rates_by_container = {run.container: _usage_rate(self._last_readings(run)) for run in runs}
+        if not rates_by_container or any(rate is None for rate in rates_by_container.values()):
             return None
-        known_rates = {name: rate for name, rate in rates.items() if rate is not None}
+        known_rates = {name: rate for name, rate in rates_by_container.items() if rate is not None}
         return containers.MeasuredUsage(
             {name: rate.usage for name, rate in known_rates.items()}, min(rate.window for rate in known_rates.values())
         )
 
     def machine_usage(self) -> containers.MeasuredUsage | None:
-        """Return the usage of the machine, under the name ''; None before it is known."""
-        old, new = self._node
+        """Return the CPU and memory usage of this machine, under the name ''; None before it is known."""
+        old, new = self._machine_readings
         if new.at - old.at < _MINIMUM_INTERVAL:
-            self._node = (old, read_machine_usage(self._clock()))
-        rate = _rate(self._node)
+            self._machine_readings = (old, read_machine_usage(self._clock()))
+        rate = _usage_rate(self._machine_readings)
         return None if rate is None else containers.MeasuredUsage({"": rate.usage}, rate.window)
 
     def close(self) -> None:
-        """Stop the periodic readings."""
+        """Stop the periodic readings of usage."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
     def _last_readings(self, run: ObservedRun) -> _Readings:
-        """Return the last two readings of a run; for a new run, zero usage at its start and a new reading."""
+        """Return the last two usage readings of a container; for a new one, zero at its start and a new reading."""
         key = key_of(run.obj)
-        readings = self._containers.get(key)
+        readings = self._container_readings.get(key)
         if readings is None or readings[1].at - readings[0].at < _MINIMUM_INTERVAL:
-            readings = (UsageReading(run.started_at, 0, 0), read_container_usage(self._clock(), *self._arguments(run)))
-            self._containers[key] = readings
+            new_reading = read_container_usage(self._clock(), *self._reading_arguments(run))
+            readings = (UsageReading(run.started_at, 0, 0), new_reading)
+            self._container_readings[key] = readings
         return readings
 
-    def _arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
-        """Return the pid of a run's shim, and the run's cgroups, as arguments for `read_container_usage`."""
+    def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
+        """Return the arguments of `read_container_usage` for a container: the pid of its shim, and its cgroup paths."""
         key = key_of(run.obj)
         sandbox: Obj | None = self._machine.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
         sandbox_cgroups: Mapping[str, Any] = ((sandbox or {}).get("status") or {}).get("cgroup") or {}
@@ -169,29 +170,29 @@ class LocalUsage:
             self._task = self._loop.create_task(self._read_all())
 
     async def _read_all(self) -> None:
-        """Read the usage of all running containers, in a thread because there may be many."""
+        """Read the usage of all running containers on a background thread, because there may be many."""
         runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
-        arguments = {key_of(run.obj): self._arguments(run) for run in runs}
-        starts = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
+        reading_arguments = {key_of(run.obj): self._reading_arguments(run) for run in runs}
+        start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
         new_readings = await self._loop.run_in_executor(
-            None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in arguments.items()}
+            None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in reading_arguments.items()}
         )
-        last_readings = {key: readings[1] for key, readings in self._containers.items()}
-        self._containers = {
-            key: (last_readings.get(key, starts[key]), reading) for key, reading in new_readings.items()
+        last_readings = {key: readings[1] for key, readings in self._container_readings.items()}
+        self._container_readings = {
+            key: (last_readings.get(key, start_readings[key]), reading) for key, reading in new_readings.items()
         }
-        self._node = (self._node[1], read_machine_usage(self._clock()))
+        self._machine_readings = (self._machine_readings[1], read_machine_usage(self._clock()))
 
 
 class _Rate:
-    """The usage between two readings: CPU in thousandths of a core, memory in bytes, interval in microseconds."""
+    """The usage between two readings: CPU in millicores, memory in bytes, and the interval in microseconds."""
 
-    def __init__(self, old: UsageReading, new: UsageReading) -> None:
-        self.window = new.at - old.at
-        millicores = max(0, new.cpu - old.cpu) * 1000 // self.window
-        self.usage = {"cpu": millicores, "memory": new.memory}
+    def __init__(self, old_reading: UsageReading, new_reading: UsageReading) -> None:
+        self.window = new_reading.at - old_reading.at
+        millicores = max(0, new_reading.cpu - old_reading.cpu) * 1000 // self.window
+        self.usage = {"cpu": millicores, "memory": new_reading.memory}
 
 
-def _rate(readings: _Readings) -> _Rate | None:
+def _usage_rate(readings: _Readings) -> _Rate | None:
     old, new = readings
     return None if new.at - old.at < _MINIMUM_INTERVAL else _Rate(old, new)

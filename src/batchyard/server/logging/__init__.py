@@ -1,1 +1,1 @@
-"""Logs, traces, and the decision ledger of a running process."""
+"""Logs, traces, and the file of the controllers' decisions, of a running process."""

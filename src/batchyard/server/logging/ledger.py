@@ -1,4 +1,4 @@
-"""The decision ledger: decisions of the controllers in a SQLite file, written in batches on a background thread.
+"""The decision ledger: the controllers' decisions with reasons, in a SQLite file that a background thread writes.
 
 Entries are only added; beyond a limit the oldest are deleted. A damaged file is renamed and replaced by an empty one,
 because the ledger only explains decisions. A power loss may lose the last entries.
@@ -23,7 +23,7 @@ from batchyard.metrics.registry import gauge_text
 from batchyard.server.platform.group_commit import BackgroundThread
 from batchyard.store.journal_file import DAMAGE_ERRORS, is_disk_error, journal_error, journal_errors
 
-#: Maximum entries in the ledger.
+#: Maximum decisions in the ledger.
 ENTRIES_MAX: Final = 1_000_000
 #: A query is aborted after this many thousand steps of SQLite, about half a second.
 _THOUSAND_STEPS_MAX: Final = 20_000
@@ -37,7 +37,7 @@ CREATE INDEX IF NOT EXISTS about ON decisions (kind, namespace, name);
 """
 _COLUMNS: Final = "number, at, component, kind, namespace, name, type, reason, message, details"
 _ROWS_AT_ONCE: Final = 64
-_INSERT: Final = [
+_INSERT_STATEMENTS: Final = [
     f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
     for count in range(1, _ROWS_AT_ONCE + 1)
 ]
@@ -48,10 +48,10 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class LedgerFile:
-    """An open ledger file: a SQLite connection for writing, and one for reading."""
+    """An open file of the decision ledger: one SQLite connection for writing, and one for reading."""
 
     def __init__(self, path: Path, entries_max: int = ENTRIES_MAX) -> None:
-        """Open or create a ledger file with at most `entries_max` entries. Raises OSError, JournalError."""
+        """Open or create a ledger file that keeps about `entries_max` decisions. Raises OSError, JournalError."""
         self._path = path
         self._entries_max = entries_max
         #: Whether the file was damaged, and was therefore renamed and replaced.
@@ -70,53 +70,53 @@ class LedgerFile:
         with journal_errors(path):
             self._reader = _open_database(path)
         first_number, last_number = self._number_range()
-        self._count = last_number - first_number + 1 if last_number else 0
-        #: The number of the last entry; 0 if there is none.
+        self._entry_count = last_number - first_number + 1 if last_number else 0
+        #: The number of the last decision in the file; 0 if there is none.
         self.last = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add entries in one transaction: all or none. Raises sqlite3.Error if it fails."""
+        """Add decisions in one transaction, all or none, and delete the oldest. Raises sqlite3.Error."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._insert(records)
-            count = self._count + len(records)
-            if count > self._entries_max + self._entries_max // 10:
+            new_count = self._entry_count + len(records)
+            if new_count > self._entries_max + self._entries_max // 10:
                 self._db.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._entries_max,))
-                count = self._entries_max
+                new_count = self._entries_max
             self._db.execute("COMMIT")
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-        self._count = count
+        self._entry_count = new_count
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
-        """Insert entries, many with each SQL statement, because each statement releases and reacquires the GIL."""
+        """Insert decisions, 64 with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             batch = records[begin : begin + _ROWS_AT_ONCE]
-            self._db.execute(_INSERT[len(batch) - 1], _column_values(batch))
+            self._db.execute(_INSERT_STATEMENTS[len(batch) - 1], _column_values(batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the entries that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
-        order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
-        steps = iter(range(_THOUSAND_STEPS_MAX))
+        """Return the decisions that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
+        order_clause = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
+        remaining_steps = iter(range(_THOUSAND_STEPS_MAX))
         with self._read_errors():
-            where, values = self._conditions(query)
-            self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
+            where_clause, parameters = self._conditions(query)
+            self._reader.set_progress_handler(lambda: next(remaining_steps, None) is None, 1000)
             try:
-                statement = f"SELECT {_COLUMNS} FROM decisions {where} {order}"  # noqa: S608 - as above
-                records = [_record_of_row(row) for row in self._reader.execute(statement, values)]
+                statement = f"SELECT {_COLUMNS} FROM decisions {where_clause} {order_clause}"  # noqa: S608 - as above
+                records = [_record_of_row(row) for row in self._reader.execute(statement, parameters)]
             finally:
                 self._reader.set_progress_handler(None, 0)
         return records[::-1]
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the entry with this number; None if it was deleted. Raises LedgerUnreadable."""
+        """Return the decision with this number; None if it was deleted. Raises LedgerUnreadable."""
         with self._read_errors():
             row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
             return None if row is None else _record_of_row(row)
 
     def close(self) -> None:
-        """Close both SQLite connections."""
+        """Close both SQLite connections of the ledger file."""
         self._reader.close()
         self._db.close()
 
@@ -125,7 +125,7 @@ class LedgerFile:
 
     @contextmanager
     def _read_errors(self) -> Iterator[None]:
-        """Translate SQLite errors of the block into QueryTooBroad and LedgerUnreadable."""
+        """Raise QueryTooBroad or LedgerUnreadable instead of SQLite errors within the `with` block."""
         try:
             yield
         except (*DAMAGE_ERRORS, msgspec.DecodeError) as error:
@@ -145,11 +145,11 @@ class LedgerFile:
             terms.append(("number >= ?", [self._first_number_at(query.since)]))
         if query.until is not None:
             terms.append(("number < ?", [self._first_number_at(query.until)]))
-        where = " AND ".join(f"({condition})" for condition, _ in terms)
-        return f"WHERE {where}" if where else "", [value for _, values in terms for value in values]
+        where_clause = " AND ".join(f"({condition})" for condition, _ in terms)
+        return f"WHERE {where_clause}" if where_clause else "", [value for _, values in terms for value in values]
 
     def _first_number_at(self, instant: Instant) -> int:
-        """Return the number of the first entry at or after an instant, by binary search."""
+        """Return the number of the first decision at or after an instant, by binary search."""
         low, last_number = self._number_range()
         high = last_number + 1
         while low < high:
@@ -178,7 +178,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _number_range_of(db: sqlite3.Connection) -> tuple[int, int]:
-    """Return the numbers of the first and the last entry of a ledger file; 0 and 0 if it is empty."""
+    """Return the numbers of the first and last decision in a ledger file; 0 and 0 if the file has none."""
     # One SELECT for both would make SQLite scan the whole table.
     (first_number,) = db.execute("SELECT min(number) FROM decisions").fetchone()
     (last_number,) = db.execute("SELECT max(number) FROM decisions").fetchone()
@@ -198,7 +198,7 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
 
 
 def _column_values(records: Sequence[DecisionRecord]) -> list[Any]:
-    """Return the column values of entries; details that consecutive entries share are encoded once."""
+    """Return the column values of these decisions, flat; details that consecutive decisions share are encoded once."""
     values: list[Any] = []
     previous_details: Mapping[str, Any] = {}
     encoded_details: bytes | None = None
@@ -217,61 +217,61 @@ def _record_of_row(row: Sequence[Any]) -> DecisionRecord:
 
 # Decision ledger of a running platform, with batched writes on a background thread.
 #
-# Queries also return entries that are not written yet.
+# Queries also return decisions that are not written yet.
 
 
 _LOG: Final = logging.getLogger("batchyard")
-#: How long entries are batched.
+#: How long decisions are collected before they are written together.
 _BATCH_SECONDS: Final = 0.05  # seconds
-#: Maximum unwritten entries. Beyond it the oldest are dropped.
+#: Maximum unwritten decisions; the oldest ones beyond this number are dropped.
 _UNWRITTEN_MAX: Final = 200_000
 
 
 class LiveLedger:
-    """The ledger of a running platform: its file, and the entries that are not written yet."""
+    """The decision ledger of a running platform: its file, and the decisions that are not written yet."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file = LedgerFile(path)
         if self._file.was_damaged:
             _LOG.error("the decision ledger %s was damaged: renamed (.damaged) and replaced by an empty one", path)
-        #: The number of the last entry when the file was opened.
+        #: The number of the last decision when the file was opened.
         self.last = self._file.last
         self._loop = loop
         self._writer = BackgroundThread(loop)
         self._unwritten: list[DecisionRecord] = []
-        self._writing: list[DecisionRecord] = []
+        self._writing_entries: list[DecisionRecord] = []
         self._is_write_scheduled = False
-        #: The number of added entries, and the number of lost entries.
-        self._entries = self._lost = 0
+        #: The number of added decisions, and the number of lost ones.
+        self._added = self._lost = 0
 
     def add_entry(self, entry: DecisionRecord) -> None:
-        """Add an entry, whose number must be greater than the numbers of all earlier entries."""
-        self._entries += 1
+        """Add a decision, whose number must be greater than the numbers of all earlier decisions."""
+        self._added += 1
         self._unwritten.append(entry)
-        if not self._is_write_scheduled and not self._writing:
+        if not self._is_write_scheduled and not self._writing_entries:
             self._is_write_scheduled = True
             self._loop.call_later(_BATCH_SECONDS, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the entries that match a query, oldest first, including unwritten entries."""
-        recent = [entry for entry in (*self._writing, *self._unwritten) if _matches_query(entry, query)]
-        by_number = {entry.number: entry for entry in (*self._file.find(query), *recent)}
+        """Return the decisions that match a query, oldest first, including those not written yet."""
+        unwritten = [entry for entry in (*self._writing_entries, *self._unwritten) if _matches_query(entry, query)]
+        by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten)}
         return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the entry with this number, written or not; None if it was deleted."""
-        unwritten = (entry for entry in (*self._writing, *self._unwritten) if entry.number == number)
-        return next(unwritten, None) or self._file.get(number)
+        """Return the decision with this number, written or not; None if it was deleted."""
+        unwritten_entries = (entry for entry in (*self._writing_entries, *self._unwritten) if entry.number == number)
+        return next(unwritten_entries, None) or self._file.get(number)
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the ledger."""
-        unwritten_count = len(self._writing) + len(self._unwritten)
-        values_by_name = {"entries_total": self._entries, "lost_total": self._lost, "waiting": unwritten_count}
+        """Yield the metrics of the decision ledger, as Prometheus text."""
+        unwritten_count = len(self._writing_entries) + len(self._unwritten)
+        values_by_name = {"entries_total": self._added, "lost_total": self._lost, "waiting": unwritten_count}
         for name, value in values_by_name.items():
             yield gauge_text(metric(f"batchyard_ledger_{name}"), [((), value)])
 
     def close(self) -> None:
-        """Write the remaining entries, and close the ledger file."""
+        """Write the remaining decisions, and close the ledger file."""
         self._writer.end()
         self._is_write_scheduled = True  # nothing more is written later
         if self._unwritten:
@@ -281,20 +281,20 @@ class LiveLedger:
 
     def _write(self) -> None:
         self._is_write_scheduled = False
-        if not self._unwritten or self._writing:
+        if not self._unwritten or self._writing_entries:
             return
         self._lost += max(0, len(self._unwritten) - _UNWRITTEN_MAX)
-        self._writing, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
-        self._writer.do(partial(self._append, self._writing), self._finish_write)
+        self._writing_entries, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
+        self._writer.do(partial(self._append, self._writing_entries), self._finish_write)
 
     def _finish_write(self, _error: Exception | None) -> None:
-        self._writing = []
+        self._writing_entries = []
         if self._unwritten and not self._is_write_scheduled:
             self._is_write_scheduled = True
             self._loop.call_later(_BATCH_SECONDS, self._write)
 
     def _append(self, records: Sequence[DecisionRecord]) -> None:
-        """Write entries to the file. If that fails, the entries are lost and the error is logged."""
+        """Write decisions to the ledger file. If that fails, the decisions are lost and the error is logged."""
         try:
             self._file.append(records)
         except sqlite3.Error as error:
@@ -316,7 +316,7 @@ def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:
 
 
 def _matches_key(key: Key, requested_key: Key) -> bool:
-    """Report whether a key matches the requested key, whose name may end with `?` wildcards for one character each."""
+    """Report whether a key matches a requested key, whose name may end with `?` wildcards for one character each."""
     if (key.kind, key.namespace) != (requested_key.kind, requested_key.namespace):
         return False
     prefix = requested_key.name.rstrip("?")

@@ -41,14 +41,14 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class LogSettings(NamedTuple):
-    """The log level and format."""
+    """The level and the format (text or JSON) of the process's logs."""
 
     level: str = "warning"
     is_json: bool = False
 
 
 def configure_logging(settings: LogSettings) -> None:
-    """Configure the process's logging to standard error, with a level and a format."""
+    """Configure the process's logging to standard error with these settings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
     root = logging.getLogger()
@@ -100,7 +100,7 @@ _SPAN_ID_LENGTH: Final = 16
 
 
 class CycleLog:
-    """A CycleObserver that logs each scheduling cycle and exports it as a trace; it delegates to another observer."""
+    """A CycleObserver that logs each scheduling cycle, exports it as a trace, and notifies another observer."""
 
     def __init__(self, observer: CycleObserver, emit: Callable[[TraceSpan], None] | None) -> None:
         self._observer = observer
@@ -114,19 +114,19 @@ class CycleLog:
         self._observer.begin()
 
     def decide(self) -> None:
-        """Record that all decisions of the cycle are made, and that applying them starts."""
+        """Record that the scheduler has decided for all Workloads of the cycle, and starts to apply the decisions."""
         self._observer.decide()
         self._decided_at = wall_clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Log the completed cycle, and export it as a trace."""
+        """Log the completed scheduling cycle with its decisions, and export it as a trace."""
         self._observer.end(cycle, decisions)
         is_logged = _LOG.isEnabledFor(logging.DEBUG)
         if not is_logged and self._emit is None:
             return
-        ended_at, counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
-        outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES.values()}
-        counters = {"cycle": cycle.number, "heads": len(decisions), **outcomes}
+        ended_at, outcome_counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
+        counts_by_outcome = {outcome: outcome_counts[outcome] for outcome in _OUTCOMES.values()}
+        counters = {"cycle": cycle.number, "heads": len(decisions), **counts_by_outcome}
         if is_logged:
             times = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
             _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | times})
@@ -158,7 +158,7 @@ _DECISION_LOG: Final = logging.getLogger("batchyard.decisions")
 
 
 class DecisionLog:
-    """An EventSink that numbers, logs and stores the decisions of controllers, and delegates to another sink."""
+    """An EventSink that numbers, logs and stores the controllers' decisions, and passes them to another EventSink."""
 
     def __init__(self, sink: EventSink, store_entry: Callable[[DecisionRecord], None], last_number: int = 0) -> None:
         self._sink = sink
@@ -167,7 +167,7 @@ class DecisionLog:
         self._last_messages: LruCache[Key, tuple[str, str]] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Pass an event record on to the other sink, and log and store it unless it repeats the object's last one."""
+        """Pass a decision on as an Event; log and store it, unless it repeats the last decision about its object."""
         self._sink(now, controller, record)
         object_key, type_, reason, message, make_details = record
         if self._last_messages.recall(object_key) == (reason, message):
@@ -182,11 +182,11 @@ class DecisionLog:
 
 
 def discard_decision(_entry: DecisionRecord) -> None:
-    """Discard a decision, for a process without a decision ledger."""
+    """Do nothing with a decision: the sink of a process without a decision ledger."""
 
 
 def _log_fields(entry: DecisionRecord) -> Mapping[str, Any]:
-    """Return the structured fields of a decision's log line."""
+    """Return the structured fields of a decision for its JSON log line."""
     kind, namespace, name = entry.regarding
     object_fields = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
     decision_fields = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}
@@ -203,7 +203,7 @@ _encode_audit = msgspec.json.Encoder().encode
 
 
 class AuditLog:
-    """The audit log: a file of JSON lines, one for each answered request, rotated by size."""
+    """The audit log of the API server: a file with a JSON line for each answered request, rotated by size."""
 
     def __init__(self, path: Path, size_max: int = AUDIT_LOG_SIZE_MAX) -> None:
         self._path = path
@@ -212,7 +212,7 @@ class AuditLog:
         self._file = _open_audit_file(path)
 
     def note(self, audited_request: AuditedRequest) -> None:
-        """Write the audit event of an answered request. If that fails, the event is lost and the error is logged."""
+        """Write the audit event of an answered request; if that fails, log the error and lose the event."""
         if isinstance(audited_request.response, DeferredResponse):
             return  # it is written once the response is known
         self._count += 1
@@ -227,7 +227,7 @@ class AuditLog:
         self._file.close()
 
     def _write(self, line: bytes) -> None:
-        """Write a line to the audit log, completely or not at all."""
+        """Write a line to the audit log, completely or not at all. Raises OSError."""
         end = self._file.tell()
         if end + len(line) > self._size_max:
             self._rotate()
@@ -237,7 +237,7 @@ class AuditLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
-        """Rename the full file and open a new one. If that fails, the next line retries it."""
+        """Rename the full audit log, and open a new file. If that fails, the next written line tries again."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         file = _open_audit_file(self._path)

@@ -37,7 +37,7 @@ _LOG: Final = logging.getLogger("batchyard.traces")
 
 
 class SpanExport:
-    """Exports queued trace spans to a collector. It must be created within the asyncio loop that runs it."""
+    """Exports trace spans to a collector in batches. It must be created within the asyncio loop that runs it."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
@@ -59,12 +59,12 @@ class SpanExport:
             self._send_task = self._loop.create_task(self._send_all())
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the trace export."""
+        """Yield the metrics of the trace export, as Prometheus text."""
         yield gauge_text(metric("batchyard_spans_total"), [((), self._emitted_count)])
         yield gauge_text(metric("batchyard_spans_lost_total"), [((), self.lost)])
 
     async def close(self) -> None:
-        """Send the queued spans, as far as possible within _CLOSE_TIMEOUT seconds, and stop."""
+        """Send the queued spans, as many as possible within _CLOSE_TIMEOUT seconds, and stop the export."""
         if self._send_task is not None:
             self._send_task.cancel()
             await asyncio.gather(self._send_task, return_exceptions=True)
@@ -81,46 +81,46 @@ class SpanExport:
             async with aiohttp.ClientSession() as session:
                 while self._queued:
                     if len(self._queued) < _BATCH_SIZE:
-                        await _pause(_BATCH_INTERVAL, self._loop)
+                        await _sleep(_BATCH_INTERVAL, self._loop)
                     await self._send(session, self._take_batch())
                     self._batch = ()
         finally:
             self._send_task = None
 
     def _take_batch(self) -> Sequence[TraceSpan]:
-        """Remove the next batch of spans from the queue, and return it."""
+        """Remove the next spans from the queue, at most _BATCH_SIZE, and return them."""
         self._batch = [self._queued.popleft() for _ in range(min(_BATCH_SIZE, len(self._queued)))]
         return self._batch
 
-    async def _send(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
-        """Send a batch of spans, with retries. If all attempts fail, the batch is lost."""
+    async def _send(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
+        """Send a batch of spans to the collector, with retries. If all attempts fail, the spans are lost."""
         last_error: object = ""
         for delay in (*_RETRY_DELAYS, None):
             try:
-                code = await self._post(session, spans)
-                if code not in _RETRIED_CODES:
-                    if code >= 400:
-                        self._count_lost(len(spans), f"HTTP status {code}")
+                status_code = await self._post(http_session, spans)
+                if status_code not in _RETRIED_CODES:
+                    if status_code >= 400:
+                        self._count_lost(len(spans), f"HTTP status {status_code}")
                     return
-                last_error = f"HTTP status {code}"
+                last_error = f"HTTP status {status_code}"
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 last_error = error
             if delay is not None:
-                await _pause(delay, self._loop)
+                await _sleep(delay, self._loop)
         self._count_lost(len(spans), last_error)
 
-    async def _post(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
+    async def _post(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
         body = msgspec.json.encode(trace_request_document(spans))
         headers = {"content-type": "application/json"}
-        async with session.post(self._url, data=body, headers=headers, timeout=_SEND_TIMEOUT) as answer:
-            return answer.status
+        async with http_session.post(self._url, data=body, headers=headers, timeout=_SEND_TIMEOUT) as response:
+            return response.status
 
     def _count_lost(self, count: int, reason: object) -> None:
         self.lost += count
         _LOG.warning("%d trace spans are lost, because they could not be sent to %s: %s", count, self._url, reason)
 
 
-async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+async def _sleep(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
     timer_future = loop.create_future()
     handle = loop.call_later(seconds, timer_future.set_result, None)
     try:
@@ -130,7 +130,7 @@ async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def trace_request_document(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
-    """Convert spans to an OTLP ExportTraceServiceRequest document."""
+    """Return the JSON document of an OTLP ExportTraceServiceRequest with these spans."""
     attributes = {"service.name": "batchyard", "service.version": version("batchyard")}
     scope = {"name": "batchyard", "version": attributes["service.version"]}
     scope_spans = {"scope": scope, "spans": [_span_document(span) for span in spans]}

@@ -32,7 +32,7 @@ _DIGITS_MAX: Final = 18
 
 
 class HttpTransport:
-    """A pool of HTTP connections to one API server. `renew` loads the credentials again after a 401."""
+    """HTTP connections to one API server; `renew` is called after a 401 response to load the credentials again."""
 
     def __init__(self, access: ApiServerAccess, renew: Callable[[], Awaitable[ApiServerAccess]]) -> None:
         self._renew = renew
@@ -42,7 +42,7 @@ class HttpTransport:
         self._http_session = _http_session()
 
     def kernel_transport(self, post: Callable[[Work], None]) -> "KernelTransport":
-        """Return a transport that delivers responses as external work of an event loop, through `post`."""
+        """Return a Transport that delivers each response by passing a callback to `post`."""
         return KernelTransport(self, post)
 
     async def close(self) -> None:
@@ -54,32 +54,32 @@ class HttpTransport:
         await self._http_session.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until it completes or the transport is closed."""
+        """Run a coroutine in the background until it completes; `close` cancels it."""
         task = asyncio.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._process_task_end)
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response. After a 401, retry once with renewed credentials."""
-        answer = await self._send_once(request)
-        if answer.code == _UNAUTHORIZED and await self._renew_credentials():
-            answer = await self._send_once(request)
-        return answer
+        response = await self._send_once(request)
+        if response.code == _UNAUTHORIZED and await self._renew_credentials():
+            response = await self._send_once(request)
+        return response
 
     async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and return the response. Retry within its timeout if the server is overloaded or down."""
+        """Send a request and return the response; until its timeout, retry if the server is overloaded or down."""
         deadline = monotonic_seconds() + request.within / SECOND
-        while (answer := await self.ask(request)).code in _RETRIED_CODES:
-            wait = answer.retry_after or _RETRY_DELAY
-            if monotonic_seconds() + wait / SECOND > deadline:
+        while (response := await self.ask(request)).code in _RETRIED_CODES:
+            delay = response.retry_after or _RETRY_DELAY
+            if monotonic_seconds() + delay / SECOND > deadline:
                 break
-            await sleep_for(wait)
-        return answer
+            await sleep_for(delay)
+        return response
 
     async def stream(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, deliver_incomplete_line: bool = False
     ) -> HttpResponse:
-        """Pass the lines of a response to `deliver` as they arrive; return its status when it ends.
+        """Send a request, and pass the lines of the response to `deliver` as they arrive; return the status at the end.
 
         With `deliver_incomplete_line`, an incomplete last line is delivered too.
         """
@@ -89,22 +89,22 @@ class HttpTransport:
                 if response.status != 200:
                     if response.status == _UNAUTHORIZED:
                         await self._renew_credentials()
-                    return await _read_answer(response)
+                    return await _read_response(response)
                 deliver(())
                 incomplete_line = await _read_lines(response, deliver)
                 if incomplete_line and deliver_incomplete_line:
                     deliver([incomplete_line])
         except _CONNECTION_ERRORS as error:
-            return _failed_answer(error)
+            return _failed_response(error)
         return HttpResponse(200)
 
     async def _send_once(self, request: HttpRequest) -> HttpResponse:
         timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
         try:
             async with self._open_request(request, timeout) as response:
-                return await _read_answer(response)
+                return await _read_response(response)
         except _CONNECTION_ERRORS as error:
-            return _failed_answer(error)
+            return _failed_response(error)
 
     def _open_request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
         access = self._access
@@ -123,7 +123,7 @@ class HttpTransport:
         )
 
     async def _renew_credentials(self) -> bool:
-        """Load the credentials again, once for all concurrent callers. Return whether they have changed."""
+        """Load the credentials again, once for all concurrent callers. Return whether the credentials have changed."""
         previous_access = self._access
         if self._renewal_task is None:
             self._renewal_task = asyncio.ensure_future(self._load_credentials())
@@ -149,7 +149,7 @@ class HttpTransport:
 
 
 class KernelTransport:
-    """A Transport (batchyard.client.transport) over an HttpTransport, which delivers responses to one event loop."""
+    """A Transport over an HttpTransport, which delivers responses as callbacks on the controllers' event loop."""
 
     def __init__(self, http_transport: HttpTransport, post: Callable[[Work], None]) -> None:
         self._transport = http_transport
@@ -162,18 +162,18 @@ class KernelTransport:
     def watch(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], on_end: Callable[[HttpResponse], None]
     ) -> None:
-        """Send a watch request. Call `deliver` with its lines as they arrive, and `on_end` once at the end."""
+        """Send a watch request. Call `deliver` with the received lines as they arrive, and `on_end` once at the end."""
         self._transport.start(self._watch(request, deliver, on_end))
 
     async def _send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
-        answer = await self._transport.ask(request)
-        self._post(partial(on_response, answer))
+        response = await self._transport.ask(request)
+        self._post(partial(on_response, response))
 
     async def _watch(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], on_end: Callable[[HttpResponse], None]
     ) -> None:
-        answer = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
-        self._post(partial(on_end, answer))
+        response = await self._transport.stream(request, lambda lines: self._post(partial(deliver, lines)))
+        self._post(partial(on_end, response))
 
 
 def _http_session() -> aiohttp.ClientSession:
@@ -184,22 +184,22 @@ def _http_session() -> aiohttp.ClientSession:
     )
 
 
-async def _read_answer(response: aiohttp.ClientResponse) -> HttpResponse:
+async def _read_response(response: aiohttp.ClientResponse) -> HttpResponse:
     wait, date = response.headers.get("retry-after", ""), response.headers.get("date", "")
     return HttpResponse(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
     """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
-    incomplete: list[bytes] = []
+    incomplete_parts: list[bytes] = []
     async for chunk in response.content.iter_any():
         first_part, *later_parts = chunk.split(b"\n")
-        incomplete.append(first_part)
+        incomplete_parts.append(first_part)
         if later_parts:
-            lines = [b"".join(incomplete), *later_parts[:-1]]
-            incomplete = [later_parts[-1]]
+            lines = [b"".join(incomplete_parts), *later_parts[:-1]]
+            incomplete_parts = [later_parts[-1]]
             deliver([line for line in lines if line])
-    return b"".join(incomplete)
+    return b"".join(incomplete_parts)
 
 
 def _parse_retry_after(text: str) -> Duration | None:
@@ -208,15 +208,15 @@ def _parse_retry_after(text: str) -> Duration | None:
 
 
 def _parse_date(date: str) -> Instant:
-    """Parse a `Date` header; return 0 if it is invalid."""
+    """Parse a Date header; return 0 if the header is invalid."""
     try:
         return int(parsedate_to_datetime(date).timestamp()) * SECOND
     except ValueError:
         return 0
 
 
-def _failed_answer(error: BaseException) -> HttpResponse:
-    """Return a response with code 0 for a failed request, with the error and whether the request may have been sent."""
+def _failed_response(error: BaseException) -> HttpResponse:
+    """Return the HttpResponse (code 0) of a failed request: the error, and whether the server may have received it."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -227,7 +227,7 @@ def _failed_answer(error: BaseException) -> HttpResponse:
 
 
 def _connection_error_text(error: OSError) -> str:
-    """Return why a connection failed, as the system's error text: asyncio's text names only the failed call."""
+    """Return why a connection failed: the operating system's error text, since asyncio's names only the failed call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -1,8 +1,8 @@
-"""Detection of other controllers of the same objects (Kueue, JobSet's, batchyard), and Kueue's Configuration.
+"""Detects Kueue, JobSet's controller or another batchyard at work on the same objects; reads Kueue's Configuration.
 
 Other controllers are recognized by the webhooks that they install, whatever the name of the configuration, and by the
-managers in the `managedFields` of objects. Both are checked before the operator starts, and while it runs.
-Sources: config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
+managers in the `managedFields` of objects. Both are checked before the operator starts, and while it runs. Sources:
+config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 CHECK_INTERVAL: Final = 5 * SECOND
 _WEBHOOK_CONFIGURATIONS_PATH: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 #: A manager that wrote within this time is assumed to be running.
-_RECENT: Final = 10 * MINUTE
+_RECENT_PERIOD: Final = 10 * MINUTE
 #: The number of objects of a kind that are checked. A running controller would have written all of them.
 _CHECKED_OBJECTS_MAX: Final = 50
 _BATCHYARD_LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
@@ -40,14 +40,14 @@ _BATCHYARD_WEBHOOKS: Final = {ADMISSION: _WORKLOAD_WEBHOOK, JOBSET: "vpod.kb.io"
 
 
 class WebhookService(NamedTuple):
-    """The Service through which an API server calls webhooks."""
+    """The Service (namespace and name) through which the API server calls webhooks."""
 
     namespace: str
     name: str
 
 
 class _Upstream(NamedTuple):
-    """An upstream program that does the same work as a controller group of batchyard."""
+    """An upstream controller (Kueue or JobSet) that does the work of one of batchyard's controller groups."""
 
     name: str
     #: The names of its field managers (one exact, one prefix), and the kinds that it writes.
@@ -70,21 +70,21 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 
 
 async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Return why these controller groups must not start on this cluster; '' if there is no conflict."""
+    """Return why these controller groups must not start: another controller does their work here; '' if none does."""
     if conflict := await _platform_conflict(sender, groups):
         return conflict
     if conflict := await _webhook_conflict(sender, groups, own_service):
         return conflict
     for group in groups:
         upstream = _UPSTREAMS.get(group)
-        signs = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
-        if upstream is not None and signs:
-            return _conflict(group, upstream.name, signs)
+        evidence = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
+        if upstream is not None and evidence:
+            return _conflict(group, upstream.name, evidence)
     return ""
 
 
 async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Check the webhook configurations periodically until a conflict appears; return the reason to stop."""
+    """Check the webhook configurations periodically until they show a competing controller; return it as text."""
     conflict = ""
     while not conflict:
         await sleep_for(CHECK_INTERVAL)
@@ -93,23 +93,23 @@ async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_s
 
 
 def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
-    """Return why these controller groups must stop if a competing controller made this change; else ''."""
+    """Return why these controller groups must stop, if a competing controller made this change; else ''."""
     for group in groups:
         upstream = _UPSTREAMS.get(group)
         if upstream is not None and event.key.kind in upstream.kinds:
             written_at = _last_written([event.obj], upstream.managers)
             previously_written_at = None if event.old is None else _last_written([event.old], upstream.managers)
-            if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT:
+            if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT_PERIOD:
                 return _conflict(group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"])
     return ""
 
 
 async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> str:
-    """Return why controller groups must not start, if the server is a platform that runs them itself; else ''."""
+    """Return why these controller groups must not start, if the API server is a batchyard that runs them; else ''."""
     if await is_other_server(sender):
         return ""
-    report = await sender.ask(HttpRequest("GET", REPORT))
-    platform_groups = (decode_object(report.body).get("controllers") or ()) if report.code == 200 else ()
+    response = await sender.ask(HttpRequest("GET", REPORT))
+    platform_groups = (decode_object(response.body).get("controllers") or ()) if response.code == 200 else ()
     shared_groups = ",".join(group for group in groups if group in platform_groups)
     if not shared_groups:
         return ""
@@ -121,7 +121,7 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
 
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Return why controller groups must not start, if webhooks show a competing controller; else ''."""
+    """Return why these controller groups must not start, if webhooks show a competing controller; else ''."""
     listed_objects = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     configurations = [
         configuration
@@ -144,7 +144,7 @@ def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
 
 
 def _competing_program(configuration: Obj, group: str) -> str:
-    """Return the program whose webhooks show that it does the work of a controller group; '' if there is none."""
+    """Return the program that installed this webhook configuration, if it does the controller group's work; else ''."""
     webhook_names = [hook.get("name") for hook in configuration.get("webhooks") or ()]
     if _BATCHYARD_LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
         return "another batchyard" if _BATCHYARD_WEBHOOKS.get(group) in webhook_names else ""
@@ -168,30 +168,29 @@ async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIte
     for kind in upstream.kinds:
         info = kind_info(kind)
         path = kind_path(info, info.storage_version)
-        answer = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
-        listed_leases = list_in_response(answer) or {}
-        written_at = _last_written(listed_leases.get("items") or (), upstream.managers)
-        now = answer.server_time or wall_clock()  # managedFields have the server's time
-        if written_at is not None and now - written_at < _RECENT:
+        response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
+        listed_objects = list_in_response(response) or {}
+        written_at = _last_written(listed_objects.get("items") or (), upstream.managers)
+        now = response.server_time or wall_clock()  # managedFields have the server's time
+        if written_at is not None and now - written_at < _RECENT_PERIOD:
             yield f"it wrote a {info.kind} {format_age(max(0, now - written_at))} ago"
 
 
 def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str]) -> Instant | None:
-    """Return the time of the last write by these field managers, from `managedFields`; None without one.
-
+    """Return the time of the last write by these field managers, from `managedFields`; None if they wrote nothing.
 
     Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
     ClusterQueues under other names.
     """
     exact_name, prefix = managers
-    times = [
+    write_times = [
         parse_time(entry["time"])
         for obj in objects
         for entry in obj["metadata"].get("managedFields") or ()
         if entry.get("time") and entry.get("manager") not in SHARED_MANAGERS
         if entry.get("manager") == exact_name or str(entry.get("manager")).startswith(prefix)
     ]
-    return max(times, default=None)
+    return max(write_times, default=None)
 
 
 # Reads Kueue's Configuration from the ConfigMap that Kueue's manager mounts.
@@ -203,7 +202,7 @@ _CONFIG_KEY: Final = "controller_manager_config.yaml"
 
 
 class ConfigMapName(NamedTuple):
-    """The namespace and name of a ConfigMap."""
+    """The namespace and the name of a ConfigMap."""
 
     namespace: str
     name: str
@@ -221,7 +220,7 @@ OPERATOR_CONFIG_MAP: Final = ConfigMapName("batchyard-system", "batchyard-operat
 
 
 class ConfigurationResult(NamedTuple):
-    """Kueue's Configuration, or None, and a message for the user about where it was read or why it was not."""
+    """Kueue's Configuration or None, and a message for the user: where it was read, or why it could not be read."""
 
     configuration: Obj | None
     message: str
@@ -232,15 +231,15 @@ class ConfigurationResult(NamedTuple):
 async def read_kueue_configuration(
     sender: RequestSender, config_maps: Sequence[ConfigMapName] = (KUEUE_CONFIG_MAP, OPERATOR_CONFIG_MAP)
 ) -> ConfigurationResult:
-    """Read Kueue's Configuration from the first of these ConfigMaps that exists."""
+    """Read Kueue's Configuration from the first of these ConfigMaps that exists, and return it with a message."""
     for config_map in config_maps:
-        answer = await send_with_retries(sender, HttpRequest("GET", config_map.path))
+        response = await send_with_retries(sender, HttpRequest("GET", config_map.path))
         name = f"ConfigMap {config_map.name} of {config_map.namespace}"
-        if answer.code == 200:
-            return _parse_config_map(name, (decode_object(answer.body).get("data") or {}).get(_CONFIG_KEY))
-        if answer.code != 404:
-            fault = f"Kueue's Configuration cannot be read: {failure_reason(answer)}"
-            return ConfigurationResult(None, fault, is_unreadable=True)
+        if response.code == 200:
+            return _parse_config_map(name, (decode_object(response.body).get("data") or {}).get(_CONFIG_KEY))
+        if response.code != 404:
+            message = f"Kueue's Configuration cannot be read: {failure_reason(response)}"
+            return ConfigurationResult(None, message, is_unreadable=True)
     return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
 
 

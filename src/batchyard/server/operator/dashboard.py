@@ -1,4 +1,4 @@
-"""HTTP endpoints of the operator and of the shadow: health, metrics, and the dashboard.
+"""HTTP endpoints of `batchyard operator` and `batchyard shadow`: health, metrics, and the dashboard.
 
 The dashboard is for users with a token of the API server. Only the leader serves it, because other replicas have no
 objects in memory.
@@ -28,32 +28,32 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StreamHub:
-    """The open streams of dashboard models, which are notified of changes."""
+    """The open streams that keep the pages of dashboard users up to date; it notifies them of changes."""
 
     def __init__(self) -> None:
         self._streams: dict[dashboard.ModelStream, None] = {}
 
     def subscribe(self, model_stream: dashboard.ModelStream) -> None:
-        """Add a stream, which is then notified of all changes."""
+        """Add a dashboard stream, which is then notified of all changes."""
         self._streams[model_stream] = None
 
     def leave(self, model_stream: dashboard.ModelStream) -> None:
-        """Remove a stream, which is then no longer notified."""
+        """Remove a dashboard stream, which is then no longer notified."""
         self._streams.pop(model_stream, None)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Notify all streams of changes of objects."""
+        """Notify all dashboard streams of changes of API objects."""
         for stream in list(self._streams):
             stream.feed(events)
 
     def touch(self) -> None:
-        """Refresh all streams after a change that is not a change of an object."""
+        """Refresh all dashboard streams, after a change that does not concern an API object."""
         for stream in list(self._streams):
             stream.mark_stale()
 
 
 class OperatorPage:
-    """The HTTP handlers of the dashboard. `models` returns None until the operator leads."""
+    """The HTTP handlers of the dashboard. `models` returns the data of its pages, None until this replica leads."""
 
     def __init__(
         self, token_reviewer: TokenReviewer, models: Callable[[], tuple[dashboard.ModelHandler, StreamHub] | None]
@@ -90,35 +90,35 @@ class OperatorPage:
         if user is None:
             raise unauthorized_error()
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
-        answer = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
+        result = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
         if not api_request.flag("watch"):
-            return _web_response(answer)
+            return _web_response(result)
         stream = models.respond(api_request)
         assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
         hub.subscribe(stream)
         try:
-            return await self._follow(request, stream, token)
+            return await self._stream(request, stream, token)
         finally:
             hub.leave(stream)
             stream.end()
 
     async def _compute_model(self, models: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
-        """Compute a model's response, repeatedly until all permissions that it depends on are known."""
+        """Compute the data of a dashboard page, again until all permissions that the data depends on are known."""
         for _ in range(_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
-                answer = models.respond(api_request)
+                response = models.respond(api_request)
             except StatusError as error:
                 error_response = error
             if not await self._token_reviewer.send_reviews():
                 break
         if error_response is not None:
             raise error_response
-        assert isinstance(answer, Response), "a request without watch returns a plain response"
-        return answer
+        assert isinstance(response, Response), "a request without watch returns a plain response"
+        return response
 
-    async def _follow(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
-        """Stream the changes of a model to its user while the user's token is valid."""
+    async def _stream(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
+        """Stream the changes of a dashboard page's data to its user while the user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
         data_available = asyncio.Event()
@@ -140,10 +140,10 @@ class OperatorPage:
         return response
 
 
-def _web_response(answer: Response) -> web.Response:
-    body = answer.body if isinstance(answer.body, bytes) else _encode_body(answer.body)
-    headers = dict(answer.headers) | {"content-type": answer.content_type}
-    return web.Response(status=answer.code, body=body, headers=headers)
+def _web_response(response: Response) -> web.Response:
+    body = response.body if isinstance(response.body, bytes) else _encode_body(response.body)
+    headers = dict(response.headers) | {"content-type": response.content_type}
+    return web.Response(status=response.code, body=body, headers=headers)
 
 
 def _encode_body(body: object) -> bytes:
@@ -157,7 +157,7 @@ _SHUTDOWN_TIMEOUT: Final = 1.0  # seconds
 
 
 class HttpEndpoints:
-    """An HTTP server that runs while its context manager is entered; with port 0 it does not listen."""
+    """An HTTP server that runs within its `async with` block; with port 0 it does not listen."""
 
     def __init__(self, routes: Iterable[web.RouteDef], address: tuple[str, int], report: Callable[[str], None]) -> None:
         self._routes = routes
@@ -181,34 +181,34 @@ class HttpEndpoints:
             await self._runner.cleanup()
 
 
-def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
-    """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what delays readiness, '' when ready."""
+def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) -> list[web.RouteDef]:
+    """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what the process waits for; '' if ready."""
 
     async def handle_healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     async def handle_readyz(_request: web.Request) -> web.Response:
-        reason = waits_for()
+        reason = readiness_delay()
         return web.Response(status=503, text=f"waiting for {reason}") if reason else web.Response(text="ok")
 
     async def handle_metrics(request: web.Request) -> web.StreamResponse:
         """Respond with the metrics in parts, so that the controllers run in between."""
         try:
-            parts = exposition.parts(request.query.getall(GROUPS_PARAMETER, []))
+            exposition_parts = exposition.parts(request.query.getall(GROUPS_PARAMETER, []))
         except ValueError as error:
             return web.Response(status=400, text=str(error))
-        answer = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
-        await answer.prepare(request)
-        for part in parts:
-            await (answer.write(part.encode()) if part else _yield_to_loop())
-        await answer.write_eof()
-        return answer
+        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        await response.prepare(request)
+        for part in exposition_parts:
+            await (response.write(part.encode()) if part else _yield_to_loop())
+        await response.write_eof()
+        return response
 
     return [web.get("/healthz", handle_healthz), web.get("/readyz", handle_readyz), web.get("/metrics", handle_metrics)]
 
 
 async def _yield_to_loop() -> None:
     """Let the asyncio loop run one iteration."""
-    turn = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(turn.set_result, None)
-    await turn
+    next_iteration = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(next_iteration.set_result, None)
+    await next_iteration

@@ -1,4 +1,4 @@
-"""Installation of missing CustomResourceDefinitions, and reports about lists and watches that fail."""
+"""Installs missing CustomResourceDefinitions, and reports errors of the informers' lists and watches."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
@@ -14,7 +14,7 @@ from batchyard.client.informer import Informer
 from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, kind_path
 from batchyard.server.clocks.wall import sleep_for
 
-_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_CRDS_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: API groups of Kubernetes itself have no dot or this suffix. They are never installed.
 _NATIVE_GROUP_SUFFIXES: Final = (".k8s.io",)
 _POLLS_MAX: Final = 50
@@ -23,14 +23,14 @@ _ALREADY_EXISTS: Final = 409
 
 
 class DefinitionsClient(Protocol):
-    """Sends requests to an API server."""
+    """What `install_definitions` needs: sends requests to an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response."""
 
 
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
-    """Install the CustomResourceDefinitions of kinds that the server does not serve. Return a message for each."""
+    """Install the CustomResourceDefinitions of kinds that the server does not serve yet; return a message for each."""
     missing_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
     return [await _install_definition(api_client, info) for info in missing_kinds]
 
@@ -45,8 +45,8 @@ def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
 async def _is_served(api_client: DefinitionsClient, info: ServedKind) -> bool:
     """Report whether the server serves the kind in any known version."""
     for version in info.versions:
-        answer = await api_client.ask(HttpRequest("GET", f"{kind_path(info, version)}?limit=1"))
-        if answer.code != 404:
+        response = await api_client.ask(HttpRequest("GET", f"{kind_path(info, version)}?limit=1"))
+        if response.code != 404:
             return True
     return False
 
@@ -54,12 +54,12 @@ async def _is_served(api_client: DefinitionsClient, info: ServedKind) -> bool:
 async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -> str:
     definition = definition_of(info)
     name = definition["metadata"]["name"]
-    answer = await api_client.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
-    if answer.code not in {201, _ALREADY_EXISTS}:
-        reason = decode_object(answer.body).get("message") or answer.trouble or answer.code
+    response = await api_client.ask(HttpRequest("POST", _CRDS_PATH, msgspec.json.encode(definition)))
+    if response.code not in {201, _ALREADY_EXISTS}:
+        reason = decode_object(response.body).get("message") or response.trouble or response.code
         return f"batchyard: CustomResourceDefinition {name} could not be installed: {reason}"
     for _ in range(_POLLS_MAX):
-        stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
+        stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_CRDS_PATH}/{name}"))).body)
         if is_true(stored_definition, ESTABLISHED):
             return f"batchyard: CustomResourceDefinition {name} installed, version {info.storage_version}"
         await sleep_for(_POLL_INTERVAL)
@@ -72,7 +72,7 @@ async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -
 
 
 class WatchErrorLog:
-    """Reports errors of informers, each once. `remedy` is appended if the server does not serve a kind."""
+    """Finds errors of informers to report, each once. `remedy` is advice if the server does not serve a kind."""
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy
@@ -80,7 +80,7 @@ class WatchErrorLog:
         self._reported: dict[str, None] = {}
 
     def news(self, informer: Informer, all_informers: Iterable[Informer]) -> str:
-        """Return the message to report after a response to an informer; '' if there is nothing new."""
+        """Return the error or recovery to report after an informer got a response; '' if there is nothing new."""
         if informer.trouble:
             if informer.trouble in self._reported:
                 return ""

@@ -1,4 +1,4 @@
-"""The operator: batchyard's controllers in their own process, against a remote API server.
+"""The operator (`batchyard operator`): the controllers in their own process, for the objects of a remote API server.
 
 It waits for leadership, syncs its informers, and then runs the controllers. Other replicas only wait and serve
 webhooks. A replica that loses leadership exits, and its supervisor (such as the kubelet) restarts it. Controllers use
@@ -52,12 +52,12 @@ _UNSERVED_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets 
 
 
 class OperatorError(Exception):
-    """The operator must stop. The message contains the reason and the remedy."""
+    """The operator cannot run any longer. The message contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRateLimits:
-    """The rate limit of the operator's writes: requests per second, and burst."""
+    """The rate limit of the operator's writes: requests per second, and the size of a burst."""
 
     qps: float
     burst: int
@@ -85,7 +85,7 @@ class OperatorConfig:
 
 
 class OperatorProcess:
-    """A replica of the operator: its client, controllers and leader election.
+    """One replica of the operator: its client of the API server, its controllers, and its part in leader election.
 
     It must be created within the asyncio loop that runs it.
     """
@@ -116,7 +116,7 @@ class OperatorProcess:
         self.models: tuple[ModelHandler, StreamHub] | None = None
         self.server_metrics = ServerMetrics(STANDALONE if config.terms is None else LEADER)
         if self.spans is not None:
-            self.server_metrics.also.append(self.spans.texts)
+            self.server_metrics.additional_sources.append(self.spans.texts)
         self.leads = False
         #: Returns whether the webhooks are ready to be called.
         self.are_webhooks_ready: Callable[[], bool] = lambda: True
@@ -125,19 +125,19 @@ class OperatorProcess:
         self._watch_errors = WatchErrorLog(_UNSERVED_REMEDY)
 
     async def start(self) -> None:
-        """Set the clock to the server's time, install definitions if requested, and join leader election."""
+        """Set the clock to the server's time, install CRDs if requested, and become a candidate in leader election."""
         await self.clock.set()
         if self._config.installs_definitions:
             for line in await install_definitions(self.http_transport, kinds_read(self._config.settings.controllers)):
                 self.report(line)
         if self._leadership is None:
-            self._lead()
+            self._start_leading()
         else:
             self.report("batchyard: waiting to lead; the leader is elected with a Lease")
             self._leadership.start()
 
     async def close(self) -> None:
-        """Stop the controllers, and release the Lease."""
+        """Stop the controllers and release the leader's Lease."""
         self.kernel.stop()
         if self._leadership is not None:
             lease_released = asyncio.Event()
@@ -148,7 +148,7 @@ class OperatorProcess:
             await self.spans.close()
 
     def fail(self, error: BaseException) -> None:
-        """End the operator process with an error."""
+        """End the operator with this error, unless it has ended already."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -157,11 +157,11 @@ class OperatorProcess:
         if terms is None:
             return None
         leadership = Leadership(LeaderElector(terms), self.timers, self._kernel_transport)
-        leadership.on_leading, leadership.on_lost = self._lead, self._stop_after_lost_lease
+        leadership.on_leading, leadership.on_lost = self._start_leading, self._stop_after_lost_lease
         leadership.on_trouble = lambda trouble: self.report(f"batchyard: {trouble}")
         return leadership
 
-    def _lead(self) -> None:
+    def _start_leading(self) -> None:
         self.leads = True
         self.report("batchyard: this replica leads; listing objects")
         self.client.start()
@@ -171,7 +171,7 @@ class OperatorProcess:
         self.fail(OperatorError("leader election lost: another replica may lead now; restart this one"))
 
     def _process_news(self, informer: Informer) -> None:
-        """Report new errors or the recovery of an informer, and start the controllers when all informers are synced."""
+        """Report an informer's new error or recovery; start the controllers once all informers are synced."""
         if news := self._watch_errors.news(informer, self.client.informers.values()):
             self.report(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
@@ -180,7 +180,7 @@ class OperatorProcess:
 
     def _start_controllers(self) -> WiredPlatform:
         throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)
-        self.server_metrics.also.append(throttle.texts)
+        self.server_metrics.additional_sources.append(throttle.texts)
         cycles = self.server_metrics.cycles
         decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         observer = self._cycle_observer(cycles)
@@ -198,14 +198,14 @@ class OperatorProcess:
         return platform
 
     def _check_conflicts(self, events: Sequence[WatchEvent]) -> None:
-        """Stop the operator if a change shows that another controller writes the same objects."""
+        """Stop the operator if one of these changes shows that another controller writes the same objects."""
         for event in events:
             if reason := coexistence.conflicting_write(event, self._config.settings.controllers, self.kernel.clock()):
                 self.kernel.stop()
                 self.fail(OperatorError(reason))
 
     def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
-        """Create the dashboard's models of a platform, which are updated on every change."""
+        """Create the data of the dashboard's pages, which every change of an object updates."""
         history, hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(events)
         self.client.subscribe(history.observe)
@@ -251,8 +251,7 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
 async def _without_conflicts(
     operator: OperatorProcess, config: OperatorConfig, own_service: coexistence.WebhookService, end: asyncio.Event
 ) -> AsyncIterator[None]:
-    """Wait until no other controller decides about the same objects; end the operator if one appears later.
-
+    """Delay the block while another controller decides about the same objects; end the operator if one appears later.
 
     A replica with webhooks keeps answering them while it waits, so that objects can still be created.
     """
@@ -284,7 +283,7 @@ async def _without_conflicts(
 
 
 async def _wait_for_end(end: asyncio.Event, operator_end: asyncio.Future[None]) -> None:
-    """Wait until `end` is set or the operator has ended. Raises the error that ended it, if any."""
+    """Wait until `end` is set or the operator has ended; raise the error with which the operator ended, if any."""
     operator_end.add_done_callback(lambda _: end.set())
     await end.wait()
     if operator_end.done():
@@ -292,7 +291,7 @@ async def _wait_for_end(end: asyncio.Event, operator_end: asyncio.Future[None]) 
 
 
 def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the operator after an exception in its own code; ignore errors of broken connections."""
+    """End the operator after an unhandled exception in batchyard's code; ignore errors of broken connections."""
     error = context.get("exception")
     if isinstance(error, BaseException) and _is_batchyard_exception(error):
         operator.fail(error)
@@ -301,8 +300,8 @@ def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEven
 
 
 def _is_batchyard_exception(error: BaseException) -> bool:
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in frames)
+    traceback_frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in traceback_frames)
 
 
 def _post_directly(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
@@ -315,16 +314,16 @@ def _post_directly(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], No
 def operator_endpoints(
     operator: OperatorProcess, address: tuple[str, int], report: Callable[[str], None]
 ) -> HttpEndpoints:
-    """Return the HTTP server of an operator for health, metrics and the dashboard."""
-    program = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
-    exposition = Exposition([*program, *operator.server_metrics.sources()])
-    page = OperatorPage(operator.token_reviewer, lambda: operator.models)
-    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *page.routes()]
+    """Return the operator's HTTP server for health checks, metrics and the dashboard."""
+    program_sources = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
+    exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
+    dashboard_page = OperatorPage(operator.token_reviewer, lambda: operator.models)
+    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_page.routes()]
     return HttpEndpoints(routes, address, report)
 
 
 def _readiness_delay(operator: OperatorProcess) -> str:
-    """Return what delays readiness: webhook certificates, or on the leader informers that are not synced; else ''."""
+    """Return what a replica waits for before it is ready: webhook certificates or, as leader, informers; else ''."""
     if not operator.are_webhooks_ready():
         return "the certificates of the webhooks"
     if operator.leads and operator.platform is None:
@@ -333,10 +332,10 @@ def _readiness_delay(operator: OperatorProcess) -> str:
 
 
 def _client_texts(operator: OperatorProcess) -> Iterator[str]:
-    """Yield the metrics of leader election and of the client."""
+    """Yield the metrics of leader election and of the operator's API client, as Prometheus text."""
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
-    answers = operator.client.outbox.response_counts
-    rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
+    counts_by_code = operator.client.outbox.response_counts
+    rows = (((str(code), method), counts_by_code[method, code]) for method, code in sorted(counts_by_code))
     yield gauge_text(metric("rest_client_requests_total"), rows)
     informers = operator.client.informers.items()
     yield gauge_text(metric("batchyard_lists_total"), (((kind,), informer.lists) for kind, informer in informers))

@@ -1,4 +1,4 @@
-"""The shadow: watches a cluster on which Kueue decides, and reports where batchyard would decide otherwise.
+"""The shadow (`batchyard shadow`): reports where batchyard would decide otherwise than the Kueue of a cluster.
 
 It writes nothing: its transport rejects writes. So it needs no leader election, and any number of shadows can run. It
 uses the local clock.
@@ -40,7 +40,7 @@ from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
 
 class ShadowPage:
-    """The dashboard models of a shadow, updated on every change; its index of queues is used only for display."""
+    """The dashboard of a shadow: the data of its pages, updated on every change of an object."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ShadowPage:
         self.models = ModelHandler(views, token_reviewer, self._hub, timers), self._hub
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Update the dashboard models after changes; existing objects are passed as ADDED events."""
+        """Update the data of the dashboard after changes; existing objects are passed as ADDED events at the start."""
         now = self._timers.now()
         for event in events:
             self._index.observe(event, now)
@@ -70,7 +70,7 @@ class ShadowPage:
         self._hub.observe(events)
 
     def add_divergence(self, divergence: Divergence) -> None:
-        """Add a divergence between the decisions of Kueue and batchyard to the dashboard."""
+        """Show a decision of Kueue that differs from batchyard's on the dashboard."""
         start_time = divergence.at if divergence.since is None else divergence.since
         identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.recent_divergences.appendleft(
@@ -86,7 +86,7 @@ _RATE_LIMIT: Final = 50.0, 100
 
 @dataclass(frozen=True, slots=True)
 class ShadowConfig:
-    """The options of a shadow."""
+    """The options of `batchyard shadow`, which compares Kueue's decisions with batchyard's."""
 
     source: KubeconfigSource
     #: Settings of Kueue's Configuration; None reads them from the cluster.
@@ -102,7 +102,7 @@ class ShadowConfig:
 
 
 class Shadow:
-    """A shadow: its client, and the comparison of Kueue's decisions with batchyard's.
+    """A running shadow: its read-only client, and the comparison of Kueue's decisions with batchyard's.
 
     It must be created within the asyncio loop that runs it.
     """
@@ -137,21 +137,21 @@ class Shadow:
         self._watch_errors = WatchErrorLog()
 
     def start(self) -> None:
-        """Start to list and watch objects."""
+        """Start to list and watch the objects of the cluster."""
         self.client.start()
 
     def stop(self) -> None:
-        """Stop the comparison and all timers."""
+        """Stop the comparison of decisions, and all timers."""
         self._controller.is_over = True
         self._timers.stop()
 
     @property
     def counts(self) -> ComparisonCounts:
-        """The counts of equal and divergent decisions so far."""
+        """The numbers of equal and of different decisions of Kueue and batchyard so far."""
         return self.followers.counts
 
     def _post(self, work: Work) -> None:
-        """Schedule work on the asyncio loop, unless the shadow has ended by then."""
+        """Schedule a callback on the asyncio loop; it does not run if the shadow has ended by then."""
         self._loop.call_soon(self._run_unless_ended, work)
 
     def _run_unless_ended(self, work: Work) -> None:
@@ -159,7 +159,7 @@ class Shadow:
             work()
 
     def fail(self, error: BaseException) -> None:
-        """End the shadow with an error."""
+        """End the shadow with this error, unless it has ended already."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -191,7 +191,7 @@ class Shadow:
 
 
 def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
-    """Return the HTTP server of a shadow for health, metrics and the dashboard."""
+    """Return the shadow's HTTP server for health checks, metrics and the dashboard."""
     followers = shadow.followers
     metrics = ShadowMetrics(lambda: shadow.counts, lambda: followers.waiting_count, lambda: followers.reordered_count)
     informers = shadow.client.informers
@@ -206,7 +206,7 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
 async def compare_with_kueue(
     config: ShadowConfig, on_divergence: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
 ) -> ComparisonCounts:
-    """Run a shadow until `end` is set or its run time has passed. Return counts of equal and divergent decisions."""
+    """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts."""
     access = await run_unless_ended(end, read_access(config.source))
     if access is None:
         return ComparisonCounts()
@@ -235,7 +235,7 @@ async def compare_with_kueue(
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
-    """Return the settings with which Kueue decides, read from the cluster unless they are given."""
+    """Return the settings of the cluster's Kueue: those in `config`, or else from Kueue's ConfigMap."""
     kueue = config.kueue
     if kueue is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
@@ -248,7 +248,7 @@ async def _read_kueue_settings(
 
 
 def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSettings:
-    """Return the settings of the shadow, extended by those of Kueue's waitForPodsReady."""
+    """Return the settings of the shadow, changed according to Kueue's waitForPodsReady."""
     settings = kueue.pods_ready
     if settings is None:
         return terms
@@ -258,7 +258,7 @@ def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSetti
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the shadow after an exception in its own code; ignore errors of broken connections."""
+    """End the shadow after an unhandled exception on the asyncio loop; ignore errors of broken connections."""
     error = context.get("exception")
     if error is None:
         loop.default_exception_handler(context)
@@ -267,5 +267,5 @@ def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, cont
 
 
 def _may_not_write() -> bool:
-    """Return False: a shadow may not write."""
+    """Return False: a shadow never writes to the cluster."""
     return False

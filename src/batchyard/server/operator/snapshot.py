@@ -1,4 +1,4 @@
-"""Snapshots of a cluster's scheduling objects, read over HTTP kind by kind and page by page.
+"""Snapshots of the objects that matter to the scheduler, read from an API server kind by kind and page by page.
 
 Every kind is listed at the same revision if the server supports it (`resourceVersionMatch=Exact`), so that the snapshot
 is consistent. The result names the kinds that were listed at another revision, are forbidden, or are not served. Only
@@ -30,7 +30,7 @@ _RETRIED_CODES: Final = frozenset({0, 429, 500, 502, 503})
 
 
 class SnapshotError(Exception):
-    """The cluster cannot be read. The message contains the server's error."""
+    """The objects of the cluster cannot be read. The message contains the server's error."""
 
 
 class RequestSender(Protocol):
@@ -42,11 +42,11 @@ class RequestSender(Protocol):
 
 @dataclass(slots=True)
 class SnapshotResult:
-    """The result of reading a snapshot: its revision, object counts, and the kinds that could not be listed."""
+    """The outcome of reading a snapshot: its revision, object counts, and the kinds that could not be listed."""
 
     #: The server's time if it reports its time, else 0.
     at: Instant = 0
-    #: The revision of all objects, except those of the kinds in `loose`.
+    #: The revision of all objects, except those of the kinds in `kinds_at_other_revision`.
     revision: int = 0
     #: The number of objects of each kind that is served and may be listed.
     counts: dict[str, int] = field(default_factory=dict)
@@ -57,13 +57,13 @@ class SnapshotResult:
     #: Kinds that the server does not serve.
     unserved: list[str] = field(default_factory=list)
     #: Kinds that were listed at another revision.
-    loose: list[str] = field(default_factory=list)
+    kinds_at_other_revision: list[str] = field(default_factory=list)
     #: Kueue's Configuration, as reported by a platform or read from a ConfigMap.
     configuration: Obj | None = None
     #: A message about that Configuration; '' if it is neither known nor expected.
     configuration_message: str = ""
     #: Messages about settings of that Configuration that batchyard does not support.
-    beside: list[str] = field(default_factory=list)
+    unsupported_settings: list[str] = field(default_factory=list)
 
 
 PageHandler = Callable[[str, Sequence[Obj]], None]
@@ -71,11 +71,12 @@ PageHandler = Callable[[str, Sequence[Obj]], None]
 
 
 async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: PageHandler) -> SnapshotResult:
-    """List all objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
-    answer = await _request_status_document(sender)
-    status_document = transport.decode_object(answer.body) if answer.code == 200 else {}
+    """List the objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
+    response = await _request_status_document(sender)
+    status_document = transport.decode_object(response.body) if response.code == 200 else {}
     result = SnapshotResult(
-        at=int(status_document.get("instant") or answer.server_time), configuration=status_document.get("configuration")
+        at=int(status_document.get("instant") or response.server_time),
+        configuration=status_document.get("configuration"),
     )
     for kind in kinds:
         await _read_kind(sender, kind_info(kind), on_page, result)
@@ -83,36 +84,36 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
 
 
 async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
-    """Request the status document of a batchyard platform. Raises SnapshotError if the server is unreachable."""
+    """Request the status document, which only batchyard serves. Raises SnapshotError if the server is unreachable."""
     request = transport.HttpRequest("GET", REPORT)
-    answer = await sender.ask(request)
-    if not answer.code:
-        raise SnapshotError(transport.failure_reason(answer))
-    return answer if answer.code not in _RETRIED_CODES else await send_with_retries(sender, request)
+    response = await sender.ask(request)
+    if not response.code:
+        raise SnapshotError(transport.failure_reason(response))
+    return response if response.code not in _RETRIED_CODES else await send_with_retries(sender, request)
 
 
 async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
-    """List all objects of a kind, in the newest version that the server serves and can convert to."""
+    """List all objects of a kind in the newest version that the server can serve; record the outcome in `result`."""
     unconverted_response: transport.HttpResponse | None = None
     for version in reversed(info.versions):
         path, exact_query = transport.kind_path(info, version), ""
         if result.revision:
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
-        answer = await _fetch_page(sender, path, exact_query)
-        if exact_query and answer.code in _INEXACT_CODES:
-            result.loose.append(info.constant)
-            answer = await _fetch_page(sender, path, "")
-        if answer.code == 200:
-            await _take_pages(sender, (info, version), answer, on_page, result)
+        response = await _fetch_page(sender, path, exact_query)
+        if exact_query and response.code in _INEXACT_CODES:
+            result.kinds_at_other_revision.append(info.constant)
+            response = await _fetch_page(sender, path, "")
+        if response.code == 200:
+            await _take_pages(sender, (info, version), response, on_page, result)
             return
-        if answer.code == _FORBIDDEN:
+        if response.code == _FORBIDDEN:
             result.forbidden.append(info.constant)
-            result.refusal = result.refusal or transport.failure_reason(answer)
+            result.refusal = result.refusal or transport.failure_reason(response)
             return
-        if _is_unconverted(answer):
-            unconverted_response = answer
-        elif answer.code != _NOT_FOUND:
-            raise SnapshotError(transport.failure_reason(answer))
+        if _is_unconverted(response):
+            unconverted_response = response
+        elif response.code != _NOT_FOUND:
+            raise SnapshotError(transport.failure_reason(response))
     if unconverted_response is not None:
         raise SnapshotError(transport.failure_reason(unconverted_response))
     result.unserved.append(info.constant)
@@ -121,17 +122,17 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
 async def _take_pages(
     sender: RequestSender,
     kind_and_version: tuple[ServedKind, str],
-    answer: transport.HttpResponse,
+    response: transport.HttpResponse,
     on_page: PageHandler,
     result: SnapshotResult,
 ) -> None:
-    """Pass all pages to `on_page`, given the first one. If the continue token expires, use the one in the error."""
+    """Pass all pages of a list to `on_page`, from its first page on; replace a continue token that has expired."""
     info, version = kind_and_version
     path = transport.kind_path(info, version)
     while True:
-        page = transport.list_in_response(answer)
+        page = transport.list_in_response(response)
         if page is None:
-            raise SnapshotError(transport.failure_reason(answer))
+            raise SnapshotError(transport.failure_reason(response))
         result.revision = result.revision or transport.revision_of(page)
         items: Sequence[Mapping[str, Any]] = page.get("items") or ()
         result.counts[info.constant] = result.counts.get(info.constant, 0) + len(items)
@@ -139,10 +140,10 @@ async def _take_pages(
         token = _continue_token(page)
         if not token:
             return
-        answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
-        if answer.code == _GONE and (token := _continue_token(transport.decode_object(answer.body))):
-            result.loose.append(info.constant)
-            answer = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
+        response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
+        if response.code == _GONE and (token := _continue_token(transport.decode_object(response.body))):
+            result.kinds_at_other_revision.append(info.constant)
+            response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
 
 
 def _continue_token(page: Mapping[str, Any]) -> str:
@@ -156,16 +157,16 @@ async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport
 
 
 async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpResponse:
-    """Send a request and return the response. Retry with exponential backoff while the server is overloaded."""
-    answer = await sender.ask(request)
+    """Send a request and return the response. Retry with exponential backoff if the server is overloaded."""
+    response = await sender.ask(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):
-        if answer.code not in _RETRIED_CODES or _is_unconverted(answer):
+        if response.code not in _RETRIED_CODES or _is_unconverted(response):
             break
-        await sleep_for(min(answer.retry_after or (SECOND << attempt) // 8, _RETRY_DELAY_MAX))
-        answer = await sender.ask(request)
-    return answer
+        await sleep_for(min(response.retry_after or (SECOND << attempt) // 8, _RETRY_DELAY_MAX))
+        response = await sender.ask(request)
+    return response
 
 
-def _is_unconverted(answer: transport.HttpResponse) -> bool:
+def _is_unconverted(response: transport.HttpResponse) -> bool:
     """Report whether a list failed because the conversion webhook of its API version is unavailable."""
-    return answer.code == 500 and "conversion webhook" in transport.failure_reason(answer)
+    return response.code == 500 and "conversion webhook" in transport.failure_reason(response)

@@ -1,4 +1,4 @@
-"""Authentication and authorization of dashboard users by the API server, with a cache.
+"""Authentication and authorization of dashboard users by the API server, with cached reviews.
 
 The operator sends TokenReviews and SubjectAccessReviews as itself, for which it needs `system:auth-delegator`. Users of
 its dashboard therefore see exactly the objects that they can list at the API server.
@@ -31,7 +31,7 @@ _PermissionQuestion: TypeAlias = tuple[UserInfo, str, str, str]
 
 
 class TokenReviewer:
-    """An Authorizer for dashboard users that decides from a cache of reviews by the API server.
+    """Authenticates and authorizes dashboard users by cached TokenReviews and SubjectAccessReviews of the API server.
 
     It denies requests that are not in the cache, and records them; `send_reviews` sends their reviews.
     """
@@ -47,19 +47,19 @@ class TokenReviewer:
 
     async def user_of(self, token: str) -> UserInfo | None:
         """Return the user that a bearer token authenticates; None if the token is invalid."""
-        digest = hashlib.sha256(token.encode()).digest()
-        reviewed_at, user = self._users.get(digest, (-CACHE_LIFETIME, None))
+        token_digest = hashlib.sha256(token.encode()).digest()
+        reviewed_at, user = self._users.get(token_digest, (-CACHE_LIFETIME, None))
         if self._now() - reviewed_at < CACHE_LIFETIME:
             return user
-        status = await self._review(_TOKEN_REVIEWS_PATH, "TokenReview", {"token": token})
+        status = await self._send_review(_TOKEN_REVIEWS_PATH, "TokenReview", {"token": token})
         user = _user_info(status.get("user") or {}) if status.get("authenticated") is True else None
         if len(self._users) >= CACHE_SIZE_MAX:
             self._users.clear()
-        self._users[digest] = self._now(), user
+        self._users[token_digest] = self._now(), user
         return user
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide about a request from the cache, and record it if its review is missing or expired."""
+        """Decide from the cache whether a user may list objects; record the question if its review is not cached."""
         question = attributes.user, attributes.group, attributes.resource, attributes.namespace
         reviewed_at, is_allowed = self._permissions.get(question, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:
@@ -67,7 +67,7 @@ class TokenReviewer:
         return AuthorizationDecision(is_allowed)
 
     async def send_reviews(self) -> bool:
-        """Send reviews for the recorded requests. Return whether any result differs from the decision made before."""
+        """Send SubjectAccessReviews for the recorded questions. Return whether any result differs from before."""
         questions, self._missing_reviews = list(self._missing_reviews), {}
         return any(await asyncio.gather(*map(self._send_access_review, questions)))
 
@@ -76,7 +76,7 @@ class TokenReviewer:
         resource_attributes = {"verb": "list", "group": group, "resource": plural, "namespace": namespace}
         subject = {"user": user.name, "groups": list(user.groups), "uid": user.uid, "extra": dict(user.extra)}
         async with self._review_slots:
-            status = await self._review(
+            status = await self._send_review(
                 _ACCESS_REVIEWS_PATH, "SubjectAccessReview", {**subject, "resourceAttributes": resource_attributes}
             )
         _, previously_allowed = self._permissions.get(question, (0, False))
@@ -86,12 +86,12 @@ class TokenReviewer:
         self._permissions[question] = self._now(), is_allowed
         return is_allowed is not previously_allowed
 
-    async def _review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """Send a review to the API server and return its status; on errors an empty status, which allows nothing."""
+    async def _send_review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Send a review to the API server; return its status, or an empty status, which allows nothing, on errors."""
         group = path.removeprefix("/apis/").rpartition("/")[0]
         body = _encode({"apiVersion": group, "kind": kind, "spec": spec})
-        answer = await self._transport.ask(HttpRequest("POST", path, body))
-        status: dict[str, Any] = decode_object(answer.body).get("status") or {} if answer.code in (200, 201) else {}
+        response = await self._transport.ask(HttpRequest("POST", path, body))
+        status: dict[str, Any] = decode_object(response.body).get("status") or {} if response.code in (200, 201) else {}
         return status
 
 

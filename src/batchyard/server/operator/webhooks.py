@@ -1,4 +1,4 @@
-"""Webhook server of an operator: admission and conversion over HTTPS on every replica, and certificate rotation."""
+"""Webhook server of an operator: admission and conversion webhooks on every replica, and certificate rotation."""
 
 import asyncio
 import base64
@@ -50,8 +50,8 @@ from batchyard.webhooks.hooks import (
 
 
 _VALID_BEFORE: Final = HOUR  # tolerates clock skew
-#: A CA is published before its certificate is served, for an overlap of 1/_SHARE of the lifetime. The next generation
-#: is created _BEFORE overlaps before the current one expires.
+#: A CA is published before its certificate is served, for an overlap: the lifetime / _OVERLAP_DIVISOR. The next
+#: generation is created _OVERLAPS_BEFORE_EXPIRY overlaps before the current one expires.
 _OVERLAP_DIVISOR: Final = 12
 _OVERLAPS_BEFORE_EXPIRY: Final = 3
 _PEM_END: Final = b"-----END CERTIFICATE-----\n"
@@ -59,20 +59,20 @@ _PEM_END: Final = b"-----END CERTIFICATE-----\n"
 
 @dataclass(frozen=True, slots=True)
 class CertificateTerms:
-    """The required DNS names of webhook certificates, and their lifetime."""
+    """The DNS names that a webhook certificate must have, and its lifetime."""
 
     names: Sequence[str]
     lifetime: Duration
 
     @property
     def overlap(self) -> Duration:
-        """How long a CA is published before its certificate is served, in microseconds."""
+        """How long a new CA is published before its certificate is served, in microseconds."""
         return self.lifetime // _OVERLAP_DIVISOR
 
 
 @dataclass(frozen=True, slots=True)
 class CertificatePair:
-    """A certificate with its private key, as PEM; empty if none exists."""
+    """A webhook certificate with its private key, as PEM; both empty if there is none."""
 
     certificate: bytes = b""
     key: bytes = b""
@@ -80,7 +80,7 @@ class CertificatePair:
 
 @dataclass(frozen=True, slots=True)
 class CertificateGenerations:
-    """The certificate generations stored in the Secret: the served one, the next one, and the published CAs."""
+    """The state of certificate rotation: the served certificate, the next one, and the published CA certificates."""
 
     #: The certificate that is served.
     served: CertificatePair = CertificatePair()
@@ -89,37 +89,37 @@ class CertificateGenerations:
     authorities: bytes = b""
 
     def data(self) -> dict[str, str]:
-        """Return the generations as the `data` of a Secret."""
-        contents = {
+        """Return this state of certificate rotation as the `data` of a Secret."""
+        file_contents = {
             "tls.crt": self.served.certificate,
             "tls.key": self.served.key,
             "next.crt": self.next_pair.certificate,
             "next.key": self.next_pair.key,
             "ca.crt": self.authorities,
         }
-        return {name: base64.b64encode(content).decode() for name, content in contents.items()}
+        return {name: base64.b64encode(content).decode() for name, content in file_contents.items()}
 
 
 def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
-    """Parse certificate generations from the `data` of a Secret."""
-    contents = {name: base64.b64decode(text) for name, text in data.items()}
-    served_pair = CertificatePair(contents.get("tls.crt", b""), contents.get("tls.key", b""))
-    next_pair = CertificatePair(contents.get("next.crt", b""), contents.get("next.key", b""))
-    return CertificateGenerations(served_pair, next_pair, contents.get("ca.crt", b""))
+    """Parse the state of certificate rotation from the `data` of a Secret."""
+    file_contents = {name: base64.b64decode(text) for name, text in data.items()}
+    served_pair = CertificatePair(file_contents.get("tls.crt", b""), file_contents.get("tls.key", b""))
+    next_pair = CertificatePair(file_contents.get("next.crt", b""), file_contents.get("next.key", b""))
+    return CertificateGenerations(served_pair, next_pair, file_contents.get("ca.crt", b""))
 
 
 def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
-    """Return the generations after the next rotation step; the same object if no step is due."""
+    """Return the state after the next step of certificate rotation; the same object if no step is due."""
     if not _can_serve(state.served, now, terms):
-        pair, authority = _create_generation(now, terms)
-        return CertificateGenerations(pair, CertificatePair(), authority + _without_expired(state.authorities, now))
+        new_pair, new_ca = _create_generation(now, terms)
+        return CertificateGenerations(new_pair, CertificatePair(), new_ca + _without_expired(state.authorities, now))
     if state.next_pair.certificate:
         if now < _created_at(state.next_pair) + terms.overlap:
             return state
         return CertificateGenerations(state.next_pair, CertificatePair(), state.authorities)
     if now >= _expires_at(state.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
-        pair, authority = _create_generation(now, terms)
-        return CertificateGenerations(state.served, pair, authority + state.authorities)
+        new_pair, new_ca = _create_generation(now, terms)
+        return CertificateGenerations(state.served, new_pair, new_ca + state.authorities)
     authorities = _without_expired(state.authorities, now)
     return (
         state
@@ -129,7 +129,7 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
 
 
 def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bool:
-    """Report whether a certificate can be served: it exists, has not expired, and has the required names."""
+    """Report whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
     if not pair.certificate or not pair.key:
         return False
     try:
@@ -141,7 +141,7 @@ def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> 
 
 
 def _create_generation(now: Instant, terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
-    """Create a certificate generation: a certificate with its key, and the certificate of its CA."""
+    """Create a CA and a certificate signed by it; return the certificate with its key, and the CA certificate."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")])
@@ -190,7 +190,7 @@ def _expiry_of(certificate: bytes) -> Instant:
 
 
 def _without_expired(bundle: bytes, now: Instant) -> bytes:
-    """Return a PEM bundle without its expired certificates."""
+    """Return a PEM bundle of certificates without the expired ones."""
     certificates = [certificate + _PEM_END for certificate in bundle.split(_PEM_END) if certificate.strip()]
     return b"".join(certificate for certificate in certificates if _expiry_of(certificate) > now)
 
@@ -205,13 +205,13 @@ def _without_expired(bundle: bytes, now: Instant) -> bytes:
 #: The maximum interval between checks of the Secret, and the minimum number of checks within an overlap.
 _CHECK_INTERVAL: Final = MINUTE
 _CHECKS_IN_OVERLAP: Final = 6
-_REGISTRATIONS: Final = "/apis/admissionregistration.k8s.io/v1"
-_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_REGISTRATIONS_PATH: Final = "/apis/admissionregistration.k8s.io/v1"
+_CRDS_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class CertificateTargets(NamedTuple):
-    """The Secret of the certificates, and the objects whose `caBundle` is kept up to date."""
+    """The Secret that stores the webhook certificates, and the objects whose `caBundle` is kept up to date."""
 
     namespace: str
     secret: str
@@ -223,7 +223,7 @@ class CertificateTargets(NamedTuple):
 
 
 class CertificateKeeper:
-    """Rotates the webhook certificates in the Secret, and publishes their CAs in `caBundle` fields.
+    """Rotates the webhook certificates in their Secret, and publishes their CA certificates in `caBundle` fields.
 
     `context` is a TLS context that always serves the current certificate.
     """
@@ -242,8 +242,8 @@ class CertificateKeeper:
 
     @contextlib.asynccontextmanager
     async def rotate_certificates(self) -> AsyncIterator[None]:
-        """Check the certificates, then rotate them in the background while the context manager is entered."""
-        await self._check()
+        """Check the webhook certificates, then rotate them in the background within the `async with` block."""
+        await self._check_certificates()
         task = asyncio.create_task(self._check_periodically())
         try:
             yield
@@ -254,7 +254,7 @@ class CertificateKeeper:
 
     @property
     def check_interval(self) -> Duration:
-        """The interval between checks of the Secret."""
+        """The interval between two checks of the certificates' Secret, in microseconds."""
         return min(_CHECK_INTERVAL, self._targets.terms.overlap // _CHECKS_IN_OVERLAP)
 
     async def _check_periodically(self) -> None:
@@ -263,13 +263,13 @@ class CertificateKeeper:
             wait = self.check_interval if self.is_ready else min(self.check_interval, SECOND)
             asyncio.get_running_loop().call_later(wait / SECOND, timeout.set)
             await timeout.wait()
-            await self._check()
+            await self._check_certificates()
 
-    async def _check(self) -> None:
+    async def _check_certificates(self) -> None:
         generations = await self._perform_rotation()
         if generations is None:
             return
-        injection_results = [await self._inject(path, generations.authorities) for path in self._target_paths()]
+        injection_results = [await self._inject_bundle(path, generations.authorities) for path in self._target_paths()]
         if generations.served != self._served:
             with _memory_file(generations.served.certificate + generations.served.key) as path:
                 self.context.load_cert_chain(path)
@@ -280,16 +280,16 @@ class CertificateKeeper:
             self._report("batchyard: webhook certificates: the checks succeed again")
 
     async def _perform_rotation(self) -> CertificateGenerations | None:
-        """Perform the next rotation step in the Secret, and return the resulting generations; None on errors."""
+        """Perform the next step of rotation in the certificates' Secret; return the new state, or None on errors."""
         targets = self._targets
         secrets_path = f"/api/v1/namespaces/{targets.namespace}/secrets"
-        answer = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
-        if answer.code not in {200, 404}:
-            self._report_error(answer)
+        response = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
+        if response.code not in {200, 404}:
+            self._report_error(response)
             return None
-        secret = transport.decode_object(answer.body) if answer.code == 200 else {}
+        secret = transport.decode_object(response.body) if response.code == 200 else {}
         current_generations = parse_generations(secret.get("data") or {})
-        new_generations = next_generations(current_generations, answer.server_time or wall_clock(), targets.terms)
+        new_generations = next_generations(current_generations, response.server_time or wall_clock(), targets.terms)
         if new_generations is current_generations:
             return current_generations
         body = _encode(_secret_object(secret, targets, new_generations))
@@ -298,71 +298,70 @@ class CertificateKeeper:
             if secret
             else transport.HttpRequest("POST", secrets_path, body)
         )
-        answer = await self._transport.ask(request)
-        if answer.code in {200, 201}:
+        response = await self._transport.ask(request)
+        if response.code in {200, 201}:
             return new_generations
-        if answer.code == 409:
+        if response.code == 409:
             return await self._perform_rotation()
-        self._report_error(answer)
+        self._report_error(response)
         return None
 
     def _target_paths(self) -> Iterator[str]:
         name = self._targets.service
-        yield f"{_REGISTRATIONS}/mutatingwebhookconfigurations/{name}"
-        yield f"{_REGISTRATIONS}/validatingwebhookconfigurations/{name}"
+        yield f"{_REGISTRATIONS_PATH}/mutatingwebhookconfigurations/{name}"
+        yield f"{_REGISTRATIONS_PATH}/validatingwebhookconfigurations/{name}"
         for definition in self._targets.definitions:
-            yield f"{_DEFINITIONS}/{definition}"
+            yield f"{_CRDS_PATH}/{definition}"
 
-    async def _inject(self, path: str, authorities: bytes) -> bool:
-        """Write the CA bundle into the object at a URL path, unless it is missing. Return False if that fails."""
-        answer = await self._transport.ask(transport.HttpRequest("GET", path))
-        if answer.code == 404:
+    async def _inject_bundle(self, path: str, authorities: bytes) -> bool:
+        """Write the CA bundle into the object at this URL path, if the object exists. Return False if that fails."""
+        response = await self._transport.ask(transport.HttpRequest("GET", path))
+        if response.code == 404:
             return True
-        if answer.code != 200:
-            self._report_error(answer)
+        if response.code != 200:
+            self._report_error(response)
             return False
-        stored_object = transport.decode_object(answer.body)
+        stored_object = transport.decode_object(response.body)
         service = {"namespace": self._targets.namespace, "name": self._targets.service}
         updated_object = with_ca_bundle(stored_object, base64.b64encode(authorities).decode(), service)
         if updated_object == stored_object:
             return True
-        answer = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
-        if answer.code == 409:  # another replica updated it first: read it again
-            return await self._inject(path, authorities)
-        if answer.code != 200:
-            self._report_error(answer)
-        return answer.code == 200
+        response = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
+        if response.code == 409:  # another replica updated it first: read it again
+            return await self._inject_bundle(path, authorities)
+        if response.code != 200:
+            self._report_error(response)
+        return response.code == 200
 
-    def _report_error(self, answer: transport.HttpResponse) -> None:
-        error = transport.failure_reason(answer)
+    def _report_error(self, response: transport.HttpResponse) -> None:
+        error = transport.failure_reason(response)
         if error not in self._reported_errors:
             self._reported_errors[error] = None
             self._report(f"batchyard: webhook certificates cannot be checked or published: {error}")
 
 
-def with_ca_bundle(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
-    """Return a webhook configuration, or a CustomResourceDefinition with a conversion webhook, with this CA bundle.
-
+def with_ca_bundle(obj: Mapping[str, Any], ca_bundle: str, service: Mapping[str, str]) -> Obj:
+    """Return a webhook configuration or a CRD with this CA bundle in the webhooks that call this Service.
 
     Webhooks of another Service keep their bundle, because they belong to another program such as Kueue.
     """
     if "webhooks" in obj:
-        hooks = [{**h, "clientConfig": _set_ca_bundle(h["clientConfig"], bundle, service)} for h in obj["webhooks"]]
+        hooks = [{**h, "clientConfig": _set_ca_bundle(h["clientConfig"], ca_bundle, service)} for h in obj["webhooks"]]
         return {**obj, "webhooks": hooks}
     old_conversion = obj.get("spec", {}).get("conversion") or {}
     if old_conversion.get("strategy") != "Webhook":
         return obj  # it has no conversion webhook
     webhook = old_conversion["webhook"]
-    client = _set_ca_bundle(webhook["clientConfig"], bundle, service)
-    conversion = {**old_conversion, "webhook": {**webhook, "clientConfig": client}}
+    client_config = _set_ca_bundle(webhook["clientConfig"], ca_bundle, service)
+    conversion = {**old_conversion, "webhook": {**webhook, "clientConfig": client_config}}
     return {**obj, "spec": {**obj["spec"], "conversion": conversion}}
 
 
-def _set_ca_bundle(client_config: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return a webhook's `clientConfig`, with the CA bundle if it refers to this Service."""
+def _set_ca_bundle(client_config: Mapping[str, Any], ca_bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return a webhook's `clientConfig`, with this CA bundle if it refers to this Service."""
     service_reference = client_config.get("service") or {}
     is_own_service = all(service_reference.get(field) == value for field, value in service.items())
-    return {**client_config, "caBundle": bundle} if is_own_service else client_config
+    return {**client_config, "caBundle": ca_bundle} if is_own_service else client_config
 
 
 def _secret_object(secret: Mapping[str, Any], targets: CertificateTargets, generations: CertificateGenerations) -> Obj:
@@ -372,7 +371,7 @@ def _secret_object(secret: Mapping[str, Any], targets: CertificateTargets, gener
 
 @contextlib.contextmanager
 def _memory_file(content: bytes) -> Iterator[Path]:
-    """Yield the path of an in-memory file with this content, so that private keys are not written to disk."""
+    """Yield the path of an in-memory file with this content, so that a private key is not written to disk."""
     fd = os.memfd_create("certificate")
     try:
         os.write(fd, content)
@@ -391,7 +390,7 @@ WebhookHandler: TypeAlias = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class WebhookTerms(NamedTuple):
-    """The options of the webhooks; port 0 disables them."""
+    """The options of the webhook server; port 0 disables it."""
 
     port: int = 0
     #: The name of the Service, and of both webhook configurations.
@@ -405,11 +404,11 @@ class WebhookTerms(NamedTuple):
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
-    """The API server did not return an object on which an admission review depends."""
+    """The API server did not return an object on which the result of an admission review depends."""
 
 
 class Webhooks:
-    """The HTTPS server of the webhooks, which runs while its context manager is entered."""
+    """The HTTPS server of the admission and conversion webhooks, which runs within its `async with` block."""
 
     def __init__(
         self,
@@ -428,17 +427,17 @@ class Webhooks:
         self._runner: web.AppRunner | None = None
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
-        """Set the function that reports errors; return this object."""
+        """Set the function that gets error messages for the user, and return this object."""
         self._report = report
         return self
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the webhooks; none if they are disabled."""
+        """Yield the metrics of the webhook server as Prometheus text; nothing if the server is disabled."""
         return self._metrics.texts()
 
     @property
     def is_ready(self) -> bool:
-        """Whether the webhooks are disabled, or a certificate is served whose CA is published."""
+        """Whether the webhook server is disabled, or serves a certificate whose CA is published."""
         return self._certificate_keeper is None or self._certificate_keeper.is_ready
 
     async def __aenter__(self) -> Self:
@@ -455,7 +454,7 @@ class Webhooks:
         app = web.Application(client_max_size=_BODY_MAX)
         handlers = {MUTATE_PATH: self._mutate, VALIDATE_PATH: self._validate, CONVERT_PATH: _convert}
         self._metrics.expect(handlers)
-        app.add_routes(web.post(path, self._count_requests(path, answer)) for path, answer in handlers.items())
+        app.add_routes(web.post(path, self._count_requests(path, handler)) for path, handler in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._certificate_keeper.context).start()
@@ -467,9 +466,9 @@ class Webhooks:
             await self._runner.cleanup()
             await self._keeper_context.__aexit__(None, None, None)
 
-    def _count_requests(self, path: str, answer: WebhookHandler) -> WebhookHandler:
+    def _count_requests(self, path: str, handler: WebhookHandler) -> WebhookHandler:
         async def counting_handler(request: web.Request) -> web.Response:
-            return await self._metrics.count_response(path, answer(request), lambda response: response.status)
+            return await self._metrics.count_response(path, handler(request), lambda response: response.status)
 
         return counting_handler
 
@@ -480,14 +479,14 @@ class Webhooks:
         return await self._answer_review(request, review_validation)
 
     async def _answer_review(
-        self, request: web.Request, answer: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
+        self, request: web.Request, decide: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
     ) -> web.Response:
         review = transport.decode_object(await request.read())
         fetched: dict[ObjectQuery, Sequence[Obj]] = {}
         try:
             for _ in range(_LOOKUPS_MAX):
                 try:
-                    return _json_response(answer(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
+                    return _json_response(decide(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
                 except ObjectNotFetched as unknown:
                     fetched[unknown.question] = await self._look_up(unknown.question)
         except InvalidReview as invalid:
@@ -496,21 +495,21 @@ class Webhooks:
             return web.Response(status=500, text=f"looking up a referenced object failed: {failed}")
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
-    async def _look_up(self, question: ObjectQuery) -> Sequence[Obj]:
-        """Look up objects by listing with a selector, because the operator's role always permits lists."""
-        kind = scheme.POD if question.owner else question.key.kind
+    async def _look_up(self, object_query: ObjectQuery) -> Sequence[Obj]:
+        """List the objects that an admission review asks for; a list is used since the operator may always list."""
+        kind = scheme.POD if object_query.owner else object_query.key.kind
         info = kind_info(kind)
-        selector = f"fieldSelector=metadata.name={question.key.name}"
-        if question.owner:
-            selector = f"labelSelector={well_known.CONTROLLER_UID}={question.owner}"
-        path = transport.object_path(info, info.storage_version, question.key.namespace)
+        selector = f"fieldSelector=metadata.name={object_query.key.name}"
+        if object_query.owner:
+            selector = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner}"
+        path = transport.object_path(info, info.storage_version, object_query.key.namespace)
         request = transport.HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
-        answer = await self._transport.ask_with_retries(request)
-        if answer.code == 404:  # the kind is not served
+        response = await self._transport.ask_with_retries(request)
+        if response.code == 404:  # the kind is not served
             return []
-        if answer.code != 200:
-            raise LookupFailed(transport.failure_reason(answer))
-        items = transport.decode_object(answer.body).get("items") or ()
+        if response.code != 200:
+            raise LookupFailed(transport.failure_reason(response))
+        items = transport.decode_object(response.body).get("items") or ()
         return [transport.to_storage_version(info, info.storage_version, item) for item in items]
 
 

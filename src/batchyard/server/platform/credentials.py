@@ -39,20 +39,20 @@ class CredentialsError(Exception):
 
 
 class SignedCertificate(NamedTuple):
-    """A certificate with its private key, as PEM."""
+    """A certificate with its private key, both as PEM."""
 
     certificate: bytes
     key: bytes
 
 
 class CertificateAuthority:
-    """A certificate authority whose key and certificate are files in a folder, created at the first start.
+    """The certificate authority (CA) of a platform. Its key and certificate are files, created at the first start.
 
     The key is written first. After a crash between both writes, the next start creates the certificate of that key.
     """
 
     def __init__(self, folder: Path, now: Instant) -> None:
-        """Load or create the CA. Raises CredentialsError if a file is damaged, or only the key is missing."""
+        """Load the CA from this folder, or create it. Raises CredentialsError if a file is damaged or missing."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / CA_FILE
         remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"
@@ -65,18 +65,20 @@ class CertificateAuthority:
             self._make_certificate()
         self._certificate = _load_certificate(self.certificate_file)
         if self._certificate.public_key() != self._key.public_key():
-            mismatch = f"{self.certificate_file} is not the certificate of {key_file}"
-            raise CredentialsError(f"{mismatch}; remove {CA_FILE} (the next start creates it), or {_REMEDY}")
+            mismatch_error = f"{self.certificate_file} is not the certificate of {key_file}"
+            raise CredentialsError(f"{mismatch_error}; remove {CA_FILE} (the next start creates it), or {_REMEDY}")
 
-    def server(self, addresses: Sequence[str]) -> SignedCertificate:
-        """Issue a server certificate for these DNS names and IP addresses."""
+    def issue_server_certificate(self, addresses: Sequence[str]) -> SignedCertificate:
+        """Issue a TLS server certificate for these DNS names and IP addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
         return self._sign_certificate(
             self._certificate_builder(_subject_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names
         )
 
-    def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> SignedCertificate:
-        """Issue a client certificate for a user in these groups."""
+    def issue_client_certificate(
+        self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR
+    ) -> SignedCertificate:
+        """Issue a TLS client certificate that authenticates this user with these groups."""
         return self._sign_certificate(
             self._certificate_builder(_subject_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None
         )
@@ -110,10 +112,10 @@ class CertificateAuthority:
 
 
 class SigningKey:
-    """The key that signs ServiceAccount tokens (ES256), stored in a folder and created if it does not exist."""
+    """The key with which a platform signs ServiceAccount tokens (ES256), stored as a file and created if missing."""
 
     def __init__(self, folder: Path) -> None:
-        """Load or create the key. Raises CredentialsError if the stored key is damaged."""
+        """Load the key from its folder, or create it. Raises CredentialsError if the stored key is damaged."""
         path = folder / "tokens.key"
         if not path.exists():
             write_private(path, _encode_key(ec.generate_private_key(ec.SECP256R1())))
@@ -125,12 +127,12 @@ class SigningKey:
         self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
 
     def sign(self, message: bytes) -> bytes:
-        """Sign a message; return the numbers r and s of the signature, concatenated (RFC 7518, section 3.4)."""
-        numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
-        return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in numbers)
+        """Sign a message; return the ECDSA signature as r and s, concatenated (RFC 7518, section 3.4)."""
+        r_and_s = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
+        return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in r_and_s)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Report whether a signature is the valid signature of a message."""
+        """Report whether a signature of a message was made with this key."""
         if len(signature) != 2 * _SIGNATURE_NUMBER_SIZE:
             return False
         r_bytes, s_bytes = signature[:_SIGNATURE_NUMBER_SIZE], signature[_SIGNATURE_NUMBER_SIZE:]
@@ -143,7 +145,7 @@ class SigningKey:
 
 
 def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
-    """Return a kubeconfig for a user of a server, with embedded credentials and an optional default namespace."""
+    """Return a kubeconfig as text, with embedded credentials of a user and an optional default namespace."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     user_credentials = {
         "client-certificate-data": _base64(certificate.certificate),
@@ -163,8 +165,8 @@ def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCe
 
 
 def _subject_name(user: str, groups: Sequence[str] = ()) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+    name_attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*name_attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
 
 
 def _general_name(address: str) -> x509.GeneralName:
@@ -179,14 +181,14 @@ def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def _load_key(path: Path, alternative: str) -> ec.EllipticCurvePrivateKey:
+def _load_key(path: Path, other_remedy: str) -> ec.EllipticCurvePrivateKey:
     """Load a private key from a file. Raises CredentialsError if it is not a P-256 private key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CredentialsError(f"{path} is damaged; {_REMEDY}, {alternative}")
+        raise CredentialsError(f"{path} is damaged; {_REMEDY}, {other_remedy}")
     return key
 
 

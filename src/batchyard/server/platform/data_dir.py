@@ -1,4 +1,4 @@
-"""The data directory of an embedded platform (file names, permissions, state file), and the platform's options.
+"""The data directory of a platform (`batchyard up`): file names, permissions, state file; and the platform's options.
 
 This module is separate from the platform, so that a command-line client can import it quickly.
 """
@@ -37,7 +37,7 @@ class DirectoryError(Exception):
 
 
 class PlatformProcess(NamedTuple):
-    """The process of a platform that serves requests: its pid, its URL, and the pid of its watchdog."""
+    """The running process of a platform: its pid, the URL of its API, and the pid of its watchdog."""
 
     pid: int
     url: str
@@ -46,7 +46,7 @@ class PlatformProcess(NamedTuple):
 
 
 def prepare_data_dir(folder: Path) -> None:
-    """Create a data directory that only its owner can access, and set the umask for private files."""
+    """Create the data directory so that only its owner can access it, and set the umask for private files."""
     os.umask(_OTHER_USERS_MASK)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,28 +67,28 @@ def _make_private(folder: Path) -> None:
 
 
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
-    """Write this process's pid, start time and URL, and its watchdog's pid, to the state file."""
+    """Write this process's pid, start time and URL, and the pid of its watchdog (`guard`), to the state file."""
     own_pid = os.getpid()
     state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: process_start_time(own_pid)}
     write_private(folder / STATE_FILE, json.dumps(state).encode())
 
 
 def remove_state(folder: Path) -> None:
-    """Remove the state file of this or an earlier process."""
+    """Remove the state file that this or an earlier platform process wrote."""
     (folder / STATE_FILE).unlink(missing_ok=True)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, atomically."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(mode=0o600)
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    """Write a file atomically, with permissions for its owner only."""
+    temporary_path = path.with_name(f".{path.name}.new")
+    temporary_path.unlink(missing_ok=True)
+    temporary_path.touch(mode=0o600)
+    temporary_path.write_bytes(content)
+    temporary_path.replace(path)
 
 
 def running_process_in(folder: Path) -> PlatformProcess | None:
-    """Return the running platform process of a data directory; None if there is none or the state file is stale."""
+    """Return the platform process that uses a data directory; None if there is none or the state file is stale."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text("utf-8"))
         process = PlatformProcess(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
@@ -102,12 +102,12 @@ def running_process_in(folder: Path) -> PlatformProcess | None:
 
 
 def process_start_time(pid: int) -> str:
-    """Return the start time of a process in clock ticks since boot, to detect reused pids; '' if it is unknown."""
+    """Return a process's start time in clock ticks since boot, which reveals a reused pid; '' if it is unknown."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        stat_text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return stat.rpartition(")")[2].split()[_START_TIME_INDEX]
+    return stat_text.rpartition(")")[2].split()[_START_TIME_INDEX]
 
 
 LOOPBACK: Final = "127.0.0.1"
@@ -115,7 +115,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class PlatformOptions:
-    """The options of an embedded platform, such as its data directory, its address, and its port (0: any free port)."""
+    """The options of a platform (`batchyard up`), such as its data directory, address and port (0: any free port)."""
 
     folder: Path
     port: int = 0

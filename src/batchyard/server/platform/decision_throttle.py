@@ -1,4 +1,4 @@
-"""Throttle of scheduling decisions: a pause follows each decision, so that the thread can serve other work.
+"""Throttle of the scheduler: each scheduling cycle is followed by a pause, so that the thread can serve requests.
 
 One decision for many Workloads costs less than many decisions. While the thread is busy, the pauses are much longer,
 and the next decision includes all changes that have arrived. A pause ends early once the thread is no longer busy.
@@ -23,7 +23,7 @@ _READ_SIZE: Final = 128
 
 
 def cpu_demand() -> float:
-    """Return the seconds that the calling thread ran or waited for a CPU; without schedstat, only its CPU time."""
+    """Return how long the calling thread ran or waited for a CPU, in seconds; without schedstat, only its CPU time."""
     try:
         schedstat_fd = os.open(_SCHEDSTAT_PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -46,10 +46,10 @@ BUSY_PAUSE_MAX: Final = 1 * SECOND
 
 
 class DecisionThrottle:
-    """Delays scheduling decisions by pauses, depending on their duration and on the load of the thread.
+    """Delays scheduling cycles by pauses, which depend on the duration of the last cycle and on the thread's load.
 
-    `clock` returns the platform's time, which may run faster than real time. There are no pauses while
-    `is_disabled` returns True.
+    `clock` returns the platform's time, which may run faster than real time. There are no pauses while `is_disabled`
+    returns True.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DecisionThrottle:
         self._is_busy = False
 
     def next_turn(self) -> Instant:
-        """Return 0 if the next decision may start now, else the instant at which the caller must ask again."""
+        """Return 0 if the next scheduling cycle may start now, else the instant at which the caller must ask again."""
         now = wall_clock()
         self._measure_load(now)
         pause, min_pause = now - self._last_ended_at, self._pause_after_last()
@@ -81,7 +81,7 @@ class DecisionThrottle:
         return self._clock() + max(1, int(remaining_pause * self._speed))
 
     def run_reconcile(self, reconcile: Work) -> None:
-        """Run a decision, and measure its duration."""
+        """Run a scheduling cycle, and measure its duration."""
         began_at = wall_clock()
         self._pause_time += max(0, min(began_at - self._last_ended_at, self._pause_after_last()))
         reconcile()
@@ -91,21 +91,21 @@ class DecisionThrottle:
         self._decision_time += self._last_duration
 
     def _pause_after_last(self) -> Duration:
-        """Return the length of the pause after the last decision, given the current load of the thread."""
-        factor, maximum = (_BUSY_PAUSE_FACTOR, BUSY_PAUSE_MAX) if self._is_busy else (_PAUSE_FACTOR, PAUSE_MAX)
-        return min(factor * self._last_duration, maximum)
+        """Return the required pause after the last scheduling cycle, given the current load of the thread."""
+        pause_factor, pause_max = (_BUSY_PAUSE_FACTOR, BUSY_PAUSE_MAX) if self._is_busy else (_PAUSE_FACTOR, PAUSE_MAX)
+        return min(pause_factor * self._last_duration, pause_max)
 
     def _measure_load(self, now: Instant) -> None:
-        """Measure the CPU demand of the thread since the last measurement, if that was long enough ago."""
+        """Measure whether the thread is busy, at most once in each _MEASUREMENT_INTERVAL."""
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
-        demand = cpu_demand()
-        self._is_busy = (demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
-        self._measured_at, self._measured_cpu = now, demand
+        total_demand = cpu_demand()
+        self._is_busy = (total_demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
+        self._measured_at, self._measured_cpu = now, total_demand
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of the throttle."""
+        """Yield the metrics of scheduling cycles and pauses, as Prometheus text."""
         yield gauge_text(metric("batchyard_turns_total"), [((), self._decision_count)])
         rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
         yield gauge_text(metric("batchyard_turn_seconds_total"), rows)

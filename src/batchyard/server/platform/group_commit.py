@@ -1,4 +1,4 @@
-"""Group commit: changes that arrive during a journal write are batched into the next transaction.
+"""Group commit: store changes that arrive during a journal write are written together in the next transaction.
 
 A batch of `LARGE_BATCH` changes is written without waiting for the transaction before it, because a larger batch is not
 cheaper, and the event loop would idle while all clients wait for their responses.
@@ -34,7 +34,7 @@ _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class BackgroundThread:
-    """A background thread that runs queued jobs in order; the first job starts it."""
+    """A background thread that runs queued functions in order. The thread starts with the first function."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -42,14 +42,14 @@ class BackgroundThread:
         self._worker: Thread | None = None
 
     def do(self, work: Callable[[], _T], on_done: Callable[[_T | Exception], None]) -> None:
-        """Queue a function; `on_done` gets its result, or the exception that it raised, on the asyncio loop."""
+        """Queue a function; on the asyncio loop, `on_done` later gets its result or the exception that it raised."""
         if self._worker is None:
             self._worker = Thread(target=self._run, name="writer", daemon=True)
             self._worker.start()
         self._jobs.put((work, on_done))
 
     def end(self) -> None:
-        """Wait until all queued jobs have run, and stop the thread."""
+        """Wait until all queued functions have run, and stop the thread."""
         if self._worker is not None:
             self._jobs.put(None)
             self._worker.join()
@@ -75,7 +75,7 @@ LARGE_BATCH: Final = 256
 #: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
 UNDURABLE_CHANGES_MAX: Final = 2048
 #: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
-CALLBACK_TURNS: Final = 3
+CALLBACK_ITERATIONS: Final = 3
 
 _TransactionResult: TypeAlias = tuple[int, float]
 """The result of a transaction: the size of its objects in bytes, and its duration in seconds."""
@@ -84,17 +84,17 @@ DurableCallback: TypeAlias = Callable[[JournalError | None], None]
 
 
 class DurableWatch(Protocol):
-    """A watch or another consumer that receives changes once they are durable."""
+    """A watch, or another consumer of store changes, that receives changes only once the journal holds them."""
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Receive changes that have become durable."""
+        """Receive changes that are now durable in the journal."""
 
     def end(self) -> None:
         """End the watch, because no further changes follow."""
 
 
 class GroupCommit:
-    """Writes changes to the journal in batches, and notifies waiting callers and watches of durable changes."""
+    """Writes store changes to the journal in batches, and then notifies waiting callers and watches."""
 
     def __init__(
         self, store: Store, journal: RevisionJournal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]
@@ -104,8 +104,8 @@ class GroupCommit:
         self._loop = loop
         self._writer = BackgroundThread(loop)
         self._on_failure = on_failure
-        self._collected: list[WatchEvent] = []
-        self._callers: deque[tuple[int, DurableCallback]] = deque()
+        self._collected_changes: list[WatchEvent] = []
+        self._waiting_callers: deque[tuple[int, DurableCallback]] = deque()
         self._watches: dict[DurableWatch, None] = {}
         #: The number of transactions that the writer thread has not completed, and whether a batch is scheduled.
         self._transactions_in_progress = 0
@@ -117,26 +117,26 @@ class GroupCommit:
         self._all_written: asyncio.Future[None] | None = None
         self._is_ending = False
         #: The bytes of objects that each transaction in the history wrote, with its last revision, and their sum.
-        self._sizes: deque[tuple[int, int]] = deque()
+        self._transaction_sizes: deque[tuple[int, int]] = deque()
         self._history_size = 0
         #: Called with the duration of each transaction in seconds.
         self.on_commit: Callable[[float], None] = _ignore_commit
         #: The error because of which the journal is no longer written; None while it is written.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
-        self.durable = store.revision
+        self.durable_revision = store.revision
         store.listen(self._collect)
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the durable changes after a revision. Raises Expired if the history no longer holds them."""
-        return [change for change in self.changes_since(revision) if change.revision <= self.durable]
+        """Return the durable changes after a revision. Raises Expired if the store no longer has all of them."""
+        return [change for change in self.changes_since(revision) if change.revision <= self.durable_revision]
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, durable or not. Raises Expired if the history no longer holds them."""
+        """Return all changes after a revision, durable or not. Raises Expired if the store has lost some of them."""
         return self._store.changes_since(revision)
 
     def subscribe(self, watch: DurableWatch) -> None:
-        """Register a watch, which then receives all changes once they are durable."""
+        """Register a watch, which then receives every later change once it is durable."""
         self._watches[watch] = None
         if self._is_ending:
             watch.end()
@@ -146,25 +146,25 @@ class GroupCommit:
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
     def when_durable(self, revision: int, on_durable: DurableCallback) -> None:
-        """Call `on_durable` with None once a revision is durable, or with the error if it cannot become durable."""
-        if revision <= self.durable or self.failure is not None:
-            on_durable(None if revision <= self.durable else self.failure)
+        """Call `on_durable` with None once a revision is in the journal, or with the error if it will never be."""
+        if revision <= self.durable_revision or self.failure is not None:
+            on_durable(None if revision <= self.durable_revision else self.failure)
         else:
-            self._callers.append((revision, on_durable))
+            self._waiting_callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
-        """Report whether more than UNDURABLE_CHANGES_MAX changes are not durable, so that the event loop must pause."""
-        return self._store.revision - self.durable > UNDURABLE_CHANGES_MAX and self.failure is None
+        """Report whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
+        return self._store.revision - self.durable_revision > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:
-        """End all watches, and all watches that are registered later, at shutdown."""
+        """End all registered watches and all watches that are registered later, because the platform shuts down."""
         self._is_ending = True
         for watch in list(self._watches):
             watch.end()
 
     async def close(self) -> None:
-        """Write the remaining changes, then stop the writer thread."""
-        while self._collected or self._transactions_in_progress:
+        """Write the remaining changes to the journal, then stop the writer thread."""
+        while self._collected_changes or self._transactions_in_progress:
             if self._all_written is None or self._all_written.done():
                 self._all_written = self._loop.create_future()
             await asyncio.shield(self._all_written)
@@ -173,29 +173,29 @@ class GroupCommit:
     def _collect(self, change: WatchEvent) -> None:
         if self.failure is not None:
             return
-        self._collected.append(change)
-        if len(self._collected) >= LARGE_BATCH:
+        self._collected_changes.append(change)
+        if len(self._collected_changes) >= LARGE_BATCH:
             self._start_transaction()
         elif not self._transactions_in_progress and not self._is_batch_scheduled:
             self._is_batch_scheduled = True
             self._loop.call_soon(self._write_batch_after, 0)
 
-    def _write_batch_after(self, turns: int) -> None:
-        """Write the collected changes after this many loop iterations, unless a transaction is in progress by then."""
-        if turns:
-            self._loop.call_soon(self._write_batch_after, turns - 1)
+    def _write_batch_after(self, iterations: int) -> None:
+        """Write the collected changes after `turns` loop iterations, unless a transaction is in progress by then."""
+        if iterations:
+            self._loop.call_soon(self._write_batch_after, iterations - 1)
             return
         self._is_batch_scheduled = False
-        if self._collected and not self._transactions_in_progress:
+        if self._collected_changes and not self._transactions_in_progress:
             self._start_transaction()
 
     def _start_transaction(self) -> None:
-        changes, self._collected = self._collected, []
+        changes, self._collected_changes = self._collected_changes, []
         self._transactions_in_progress += 1
         self._writer.do(partial(self._append, changes), partial(self._process_result, changes))
 
     def _process_result(self, changes: Sequence[WatchEvent], result: _TransactionResult | Exception) -> None:
-        """Process the result of a transaction, and schedule the next batch even if a callback raises an exception."""
+        """Process the result of a journal transaction; schedule the next batch even if a callback raises."""
         self._transactions_in_progress -= 1
         try:
             if isinstance(result, Exception):
@@ -205,47 +205,47 @@ class GroupCommit:
         finally:
             self._schedule_next_batch()
 
-    def _process_success(self, changes: Sequence[WatchEvent], size: int, seconds: float) -> None:
-        self.on_commit(seconds)
-        self.durable = changes[-1].revision
-        self._record_size(size)
+    def _process_success(self, changes: Sequence[WatchEvent], object_bytes: int, duration: float) -> None:
+        self.on_commit(duration)
+        self.durable_revision = changes[-1].revision
+        self._record_size(object_bytes)
         self._feed_watches(changes)
-        while self._callers and self._callers[0][0] <= self.durable:
-            self._callers.popleft()[1](None)
-        if self.durable - self._compaction_floor > 2 * HISTORY_REVISIONS:
-            self._compact(self.durable - HISTORY_REVISIONS)
+        while self._waiting_callers and self._waiting_callers[0][0] <= self.durable_revision:
+            self._waiting_callers.popleft()[1](None)
+        if self.durable_revision - self._compaction_floor > 2 * HISTORY_REVISIONS:
+            self._compact(self.durable_revision - HISTORY_REVISIONS)
         if self._history_size > 2 * HISTORY_BYTES:
             self._shorten_history()
 
     def _schedule_next_batch(self) -> None:
-        """Schedule the next batch for after the notified callers have run, so that it includes their changes."""
+        """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
         if self._transactions_in_progress:
             return
-        if self._collected:
+        if self._collected_changes:
             if not self._is_batch_scheduled:
                 self._is_batch_scheduled = True
-                self._loop.call_soon(self._write_batch_after, CALLBACK_TURNS)
+                self._loop.call_soon(self._write_batch_after, CALLBACK_ITERATIONS)
         elif self._all_written is not None and not self._all_written.done():
             self._all_written.set_result(None)
 
     def _feed_watches(self, changes: Sequence[WatchEvent]) -> None:
-        """Pass changes to all watches. An exception in one watch does not affect the others."""
+        """Pass durable changes to all watches. An exception of one watch does not affect the others."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):
                 stack.callback(watch.feed, changes)
 
-    def _record_size(self, size: int) -> None:
-        """Record the size of the last transaction, and drop the sizes of transactions that left the history."""
-        self._sizes.append((self.durable, size))
-        self._history_size += size
-        while self._sizes[0][0] <= self.durable - 2 * HISTORY_REVISIONS:
-            self._history_size -= self._sizes.popleft()[1]
+    def _record_size(self, object_bytes: int) -> None:
+        """Record the size of a transaction in bytes, and drop the sizes of those whose revisions were compacted."""
+        self._transaction_sizes.append((self.durable_revision, object_bytes))
+        self._history_size += object_bytes
+        while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
+            self._history_size -= self._transaction_sizes.popleft()[1]
 
     def _shorten_history(self) -> None:
-        """Shorten the history of changes to HISTORY_BYTES bytes of objects."""
+        """Compact the journal and the store's history of changes, so that HISTORY_BYTES bytes of objects remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
-            revision, size = self._sizes.popleft()
+            revision, size = self._transaction_sizes.popleft()
             self._history_size -= size
         self._store.forget_changes(revision)
         self._compact(revision)
@@ -268,9 +268,9 @@ class GroupCommit:
             if isinstance(error, JournalError)
             else JournalError(f"unexpected exception in a write of the journal: {error!r}")
         )
-        self._collected.clear()
-        while self._callers:
-            self._callers.popleft()[1](self.failure)
+        self._collected_changes.clear()
+        while self._waiting_callers:
+            self._waiting_callers.popleft()[1](self.failure)
         self._on_failure()
 
     # --- on the writer thread ---
@@ -280,7 +280,7 @@ class GroupCommit:
         return self._run_write(partial(self._journal.append, changes)), monotonic_seconds() - began_at
 
     def _run_write(self, work: Callable[[], _T]) -> _T:
-        """Run a journal write. Raises JournalError if an earlier write failed: the journal must have no gaps."""
+        """Run a write of the journal. Raises JournalError if an earlier write failed: the journal must have no gaps."""
         if self._is_broken:
             raise JournalError("an earlier write to the journal failed")
         self._is_broken = True

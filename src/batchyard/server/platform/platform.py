@@ -1,4 +1,4 @@
-"""The embedded platform: a durable store, all controllers, and an API server, in one process."""
+"""The embedded platform (`batchyard up`): a durable store, all controllers, and an API server, in one process."""
 
 import asyncio
 import json
@@ -75,8 +75,8 @@ from batchyard.server.clocks.wall import LoopTimers, wall_clock
 from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctions
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
 from batchyard.server.http.forked_writes import ForkedWork
-from batchyard.server.local_node.containers import BothContainers
-from batchyard.server.local_node.node import LocalNodeParts, local_node_settings
+from batchyard.server.local_node.containers import CombinedContainers
+from batchyard.server.local_node.node import LocalNodeComponents, local_node_settings
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
@@ -105,14 +105,14 @@ _NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
 
 
 class ProvidedObjectsClient(Reader, Protocol):
-    """A client that reads and writes objects."""
+    """What ProvidedObjects needs: a client that reads and writes API objects."""
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
-        """Apply writes in order until one is rejected; `on_result` later gets the result."""
+        """Apply writes in order until one is rejected; `on_result` later gets the result of the last write tried."""
 
 
 class ProvidedObjects:
-    """Creates and updates the definitions and APIServices that the platform provides."""
+    """Keeps the CustomResourceDefinitions and APIServices up to date that the platform provides itself."""
 
     def __init__(
         self, client: ProvidedObjectsClient, kernel: Kernel, resources: Callable[[], Sequence[Resource]]
@@ -122,32 +122,34 @@ class ProvidedObjects:
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
-        """Create missing objects now, and schedule updates of objects that an earlier release provided."""
+        """Create missing CustomResourceDefinitions, and schedule updates of those that an earlier release created."""
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
-                self._schedule(partial(self._define, name))
+                self._schedule(partial(self._create_crd, name))
             else:  # staggered, so that requests are served in between
-                self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER + index * SECOND, partial(self._refresh, name))
+                self._kernel.call_at(
+                    self._kernel.now() + _REFRESH_AFTER + index * SECOND, partial(self._update_crd, name)
+                )
 
     def observe(self, event: WatchEvent) -> None:
-        """Recreate or update provided objects after a change of a definition or an APIService."""
+        """After a change of a CustomResourceDefinition or an APIService, schedule a repair of the provided objects."""
         if event.key.kind == DEFINITION:
             self._synchronize_soon()
             if event.type is EventType.DELETED and event.key.name in self._kinds:
-                self._schedule(partial(self._define, event.key.name))
+                self._schedule(partial(self._create_crd, event.key.name))
         elif event.key.kind == API_SERVICE and not _is_update(event):
             self._synchronize_soon()
 
-    def _define(self, name: str) -> None:
-        """Store the CustomResourceDefinition with this name as established, unless it exists."""
+    def _create_crd(self, name: str) -> None:
+        """Create the provided CustomResourceDefinition with this name as established, unless it exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
         self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
 
-    def _refresh(self, name: str) -> None:
-        """Update a stored CustomResourceDefinition if an earlier release provided it."""
+    def _update_crd(self, name: str) -> None:
+        """Update the spec of a stored CustomResourceDefinition, if an earlier release of batchyard created it."""
         stored_definition = self._client.get(Key(DEFINITION, "", name))
         if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
             return
@@ -161,14 +163,14 @@ class ProvidedObjects:
             self._schedule(self._synchronize)
 
     def _synchronize(self) -> None:
-        """Create, delete and update APIServices to match the served resources."""
+        """Create, delete and update the provided APIServices to match the API groups that are served."""
         self._is_synchronization_scheduled = False
         now = self._kernel.now()
         services = {
             service["metadata"]["name"]: service for service in provided_services(self._served_resources(), now)
         }
         stored_services = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
-        for write in _differences(services, stored_services, now):
+        for write in _service_writes(services, stored_services, now):
             self._write(write)
 
     def _schedule(self, work: Callable[[], None]) -> None:
@@ -179,13 +181,13 @@ class ProvidedObjects:
 
 
 def provided_role(role: Obj) -> Obj:
-    """Return a bootstrap role; a role of Kueue is marked as provided, because Kueue's manifests may take it over."""
+    """Return a bootstrap role. Kueue's roles get an annotation, so that Kueue's manifests may take them over."""
     if not role["metadata"]["name"].startswith(_KUEUE_ROLE_PREFIX):
         return role
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
 
 
-def _differences(services: Mapping[str, Obj], stored_services: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
+def _service_writes(services: Mapping[str, Obj], stored_services: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
     for name, service in services.items():
         if name not in stored_services:
             yield Create(service)
@@ -215,7 +217,7 @@ def _ignore_result(_result: WriteResult) -> None:
 
 
 def pod_token(tokens: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
-    """Issue a token of a ServiceAccount, valid for `seconds`. Raises InputError if the account does not exist."""
+    """Issue a ServiceAccount token, valid for `seconds`. Raises InputError if the ServiceAccount does not exist."""
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
@@ -237,20 +239,20 @@ _INVALID_CLOCK_REQUEST: Final = StatusError(
 
 
 class ClockControl:
-    """Handles HTTP requests that read or control the clock of a platform's event loop."""
+    """Handles HTTP requests that read or control the accelerated clock of a platform."""
 
     def __init__(self, kernel: LiveKernel, revision: Callable[[], int]) -> None:
         self._kernel = kernel
         self._revision = revision
 
     def document(self) -> Mapping[str, Any]:
-        """Return the response document: the current instant, and whether time has stopped."""
+        """Return the clock's state as JSON fields: the current instant, and whether time has stopped."""
         kernel = self._kernel
         has_stopped, revision = kernel.has_stopped(), self._revision()
         return {"instant": kernel.clock(), "until": kernel.stops_at, "hasStopped": has_stopped, "revision": revision}
 
     def put(self, request: ApiRequest) -> Response:
-        """Handle a PUT request: let time run until the requested instant."""
+        """Handle a PUT request: let the platform's time run until the requested instant."""
         try:
             end_time = json.loads(request.body)["until"]
         except (ValueError, TypeError, KeyError):
@@ -268,7 +270,7 @@ _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
 class EmbeddedPlatform:
-    """An embedded platform: creates and connects its components.
+    """The components of a running platform: the store, the controllers, the API server, and this machine as a node.
 
     It must be created within the asyncio loop that runs it.
     """
@@ -288,9 +290,9 @@ class EmbeddedPlatform:
         #: Called when the journal can no longer be written.
         self.on_failure: Callable[[], None] = _ignore_failure
         self._commit = GroupCommit(self._store, self._journal, loop, self._process_failure)
-        self._kernel.is_held = self._commit.is_behind
-        report = StatusReport(self._store, options, wall_clock(), speed)
-        self._metrics = EmbeddedMetrics(report, self._kernel, speed)
+        self._kernel.must_pause = self._commit.is_behind
+        status_report = StatusReport(self._store, options, wall_clock(), speed)
+        self._metrics = EmbeddedMetrics(status_report, self._kernel, speed)
         self._commit.on_commit = self._metrics.observe_commit
         stored_clusters = self._store.list(CLUSTER)
         has_nodes = bool(stored_clusters) or cluster is not None
@@ -309,46 +311,46 @@ class EmbeddedPlatform:
         tokens = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
-        self._metrics.server_metrics.also.append(self._ledger.texts)
+        self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
         recorder = EventRecorder(self._client, socket.gethostname())
         self._decisions = DecisionLog(recorder, self._ledger.add_entry, self._ledger.last)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         self._local = None
         if local_settings is not None:
-            self._local = LocalNodeParts(local_settings, options.folder, self._kernel, self._client, token)
+            self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, token)
         self._runtime = options.runtime
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
         audit = _combine_auditors(self._metrics.requests.note, audit)
         self._server, security = self._create_server(built_in, tokens, audit)
-        self._server.add_document(REPORT, lambda: self._status_document(report))
+        self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
         self._serve_page(security, timers, speed)
         self._start_clock(timers, speed)
         self._replay_stored_objects(cluster)
 
-    def _export_spans(self, receiver: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
-        """Send the spans of Workloads to a receiver, and report the export's metrics."""
-        spans = _span_export(receiver, loop)
-        self._client.subscribe(WorkloadTracer(self._kernel.now, spans.emit).observe)
-        self._metrics.server_metrics.also.append(spans.texts)
-        return spans
+    def _export_spans(self, collector_url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
+        """Start to send trace spans of Workloads to the collector at this URL; add the metrics of this export."""
+        span_export = _span_export(collector_url, loop)
+        self._client.subscribe(WorkloadTracer(self._kernel.now, span_export.emit).observe)
+        self._metrics.server_metrics.additional_sources.append(span_export.texts)
+        return span_export
 
     def _create_forecast_engine(
-        self, functions: ForecastFunctions | None, folder: Path, loop: asyncio.AbstractEventLoop
+        self, forecast_functions: ForecastFunctions | None, folder: Path, loop: asyncio.AbstractEventLoop
     ) -> ForecastEngine | None:
-        """Create the engine that forecasts start times, and report its metrics; None without forecast functions."""
-        if functions is None:
+        """Create the service that forecasts start times, and add its metrics; None without forecast functions."""
+        if forecast_functions is None:
             return None
-        engine = ForecastEngine(functions, self._store, self._kernel.clock, loop, folder / FORECASTS_FILE)
-        self._metrics.server_metrics.also.append(engine.texts)
+        engine = ForecastEngine(forecast_functions, self._store, self._kernel.clock, loop, folder / FORECASTS_FILE)
+        self._metrics.server_metrics.additional_sources.append(engine.texts)
         return engine
 
     def _create_server(
         self, built_in: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
     ) -> tuple[ApiServer, ServerSecurity]:
-        """Create the API server, and its authorization, with all built-in, custom and virtual resources."""
+        """Create the API server with all built-in, custom and virtual resources; return it and its authorization."""
         client, now, index = self._client, self._kernel.now, self.platform.index
         all_resources = with_subresources(built_in, client, self._containers(), index, now)
         if self._forecast_engine is not None:
@@ -367,37 +369,37 @@ class EmbeddedPlatform:
         server.set_write_executor(self._forked_work)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
-            server.set_dry_run_forecast(self._forecast_engine.foreseen)
+            server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
 
     def _pods_denial(self) -> str:
-        """Return why only the owner may start pods; '' if this machine isolates pods or is not a node."""
+        """Return why only the owner may start pods; '' if others may, because pods are isolated or simulated."""
         return "" if self._local is None else self._local.pods_denial
 
     def _serve_page(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
-        """Serve the dashboard, and start to record its history."""
+        """Serve the dashboard, and start to record the history that it shows."""
         index, clock = self.platform.index, self._kernel.clock
         self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
-        pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
+        views = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
         self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
-        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(pages, security.rbac, self._commit, timers).respond)
+        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
 
-    def _status_document(self, report: StatusReport) -> Mapping[str, Any]:
+    def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:
         node_status = None if self._local is None else self._local.status()
-        return report.document(wall=wall_clock(), clock=self._kernel.clock(), node_status=node_status)
+        return status_report.document(wall=wall_clock(), clock=self._kernel.clock(), node_status=node_status)
 
     def _start_clock(self, timers: LoopTimers, speed: float) -> None:
-        """Synchronize with the machine's clock, or serve the clock control if time is accelerated."""
+        """Follow the machine's clock. If time is accelerated, let HTTP requests control the clock instead."""
         if speed == 1:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
-        control = ClockControl(self._kernel, lambda: self._store.revision)
-        self._server.add_document(CLOCK_PATH, control.document)
-        self._server.add_put_handler(CLOCK_PATH, control.put)
+        clock_control = ClockControl(self._kernel, lambda: self._store.revision)
+        self._server.add_document(CLOCK_PATH, clock_control.document)
+        self._server.add_put_handler(CLOCK_PATH, clock_control.put)
 
     def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
-        """Create the dispatcher of HTTP requests, supervised by a watchdog if one is given."""
+        """Create the dispatcher of HTTP requests; the watchdog, if given, learns which request is executed."""
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
@@ -406,16 +408,16 @@ class EmbeddedPlatform:
 
     @property
     def failure(self) -> JournalError | None:
-        """The error because of which the journal is no longer written; None while it is written."""
+        """The error because of which the journal cannot be written any longer; None while it works."""
         return self._commit.failure
 
     def end_watches(self) -> None:
-        """End all watches, and kill the child processes of large requests, at shutdown."""
+        """End all watches, and kill the child processes of large requests, because the platform shuts down."""
         self._forked_work.close()
         self._commit.end_watches()
 
     async def close(self) -> None:
-        """Stop all components, write the remaining changes, and close the journal."""
+        """Stop all components, write the remaining changes to the journal, and close the journal."""
         self._kernel.stop()
         self._forked_work.close()
         if self._forecast_engine is not None:
@@ -434,15 +436,15 @@ class EmbeddedPlatform:
     def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
         has_nodes, local_node = settings.with_nodes, self._local
         name = "" if local_node is None else local_node.name
-        delays = container_delays_of(cluster, 0)
-        kubelets = SimulatedKubelets(delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
-        runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
+        container_delays = container_delays_of(cluster, 0)
+        kubelets = SimulatedKubelets(container_delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
+        runtime_controllers = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
-        self._metrics.server_metrics.also.append(throttle.texts)
+        self._metrics.server_metrics.additional_sources.append(throttle.texts)
         ports = PlatformPorts(
             self._kernel,
             self._client if local_node is None else CompositeClient(self._client, local_node.machine),
-            runtime if local_node is None else (*runtime, *local_node.controllers),
+            runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
             simulated_cloud(0) if has_nodes else (),
             self._decisions,
             self._metrics.server_metrics.cycles.loop,
@@ -454,16 +456,16 @@ class EmbeddedPlatform:
         return build_platform(ports, settings)
 
     def _containers(self) -> Containers:
-        """Return access to the containers of all pods, simulated and local, for logs, exec and port-forward."""
+        """Return the access to the containers of all pods for logs, exec and port-forward, simulated or not."""
         simulated_containers = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.subscribe(simulated_containers)
         if self._local is None:
             return simulated_containers
         self._commit.subscribe(self._local.containers)
-        return BothContainers(simulated_containers, self._local.containers, self._local.name)
+        return CombinedContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
-        """Replay the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
+        """Show the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
         objects = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [
             WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects
@@ -487,22 +489,22 @@ class EmbeddedPlatform:
         self._provided_objects.begin()
 
     def _store_local_settings(self, cluster: Obj) -> None:
-        """Store `spec.local` of the given Cluster, so that the next start uses it if no Cluster is given."""
+        """Store `spec.local` of the given Cluster object, so that the next start uses it if no Cluster is given."""
         stored_cluster, local_settings = self._client.get(key_of(cluster)), cluster["spec"].get("local")
         if stored_cluster is not None and stored_cluster["spec"].get("local") != local_settings:
             self._client.submit([Update(with_path(stored_cluster, ("spec", "local"), local_settings))], _must_succeed)
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
-        """Return the address and the bound socket at which pods with their own network reach the platform, or None."""
+        """Return the address and bound socket on which the API is served in the pod network; None without one."""
         return None if self._local is None else self._local.listener_among_pods()
 
     def publish_address(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
-        """Publish the platform's address in the Service `kubernetes`, with the address for pods if there is one."""
+        """Publish the API's address in the Service `kubernetes`; `among_pods` is its address in the pod network."""
         service_objects = kubernetes_service_objects(address, port, is_secure=is_secure, among_pods=among_pods)
         self._kernel.post(lambda: self._create_or_replace(service_objects))
 
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:
-        """Create objects, or overwrite existing ones."""
+        """Create these objects, or overwrite those that exist."""
         for obj in objects:
             old_object = self._client.get(key_of(obj))
             write = (
@@ -523,14 +525,14 @@ def _span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
 
 
 def _root_certificate(options: PlatformOptions, *, is_mounted: bool) -> str:
-    """Return the CA certificate of the server as PEM; without TLS a comment if pods mount it, else ''."""
+    """Return the API server's CA certificate as PEM; without TLS, a comment if pods mount the file, else ''."""
     if options.is_insecure:
         return _NO_CERTIFICATE if is_mounted else ""
     return CertificateAuthority(options.folder, wall_clock()).certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:
-    """Return the latest instant in the store, before which the platform's time must not start.
+    """Return the latest time in the stored objects, before which the platform's time must not start.
 
     It is a creation time of an object or a renew time of a node's Lease. Other Leases are written by any client.
     """
@@ -540,7 +542,7 @@ def _last_instant(store: Store) -> Instant:
 
 
 def _combine_auditors(first_auditor: Auditor, second_auditor: Auditor) -> Auditor:
-    """Return an auditor that passes each audited request to both auditors."""
+    """Return a function that passes each audited request to both auditors."""
 
     def note(audited_request: AuditedRequest) -> None:
         first_auditor(audited_request)

@@ -1,4 +1,4 @@
-"""Serving of an embedded platform: sockets, TLS, watchdog, garbage collection, signals, and graceful shutdown."""
+"""Runs a platform (`batchyard up`): sockets, TLS, watchdog process, garbage collection, signals, and shutdown."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ _DESCRIPTION_SIZE_MAX: Final = 512
 
 
 class LoopWatchdog:
-    """The watchdog process of a platform, and the shared memory through which it gets heartbeats."""
+    """The watchdog process of a platform, with the shared memory through which the platform sends it heartbeats."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket], certificate: Path | None
@@ -57,14 +57,14 @@ class LoopWatchdog:
         self._timer = loop.call_soon(self._send_heartbeat)
         self._write_record(monotonic_seconds(), 0.0, b"")
         fds = (alive_read_fd, memory_fd, self._stacks_fd, *(listener.fileno() for listener in listeners))
-        arguments = (
+        watchdog_arguments = (
             str(os.getpid()),
             *map(str, fds[:3]),
             _log_format(),
             "" if certificate is None else str(certificate),
         )
         self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-            [sys.executable, "-I", "-m", _WATCHDOG_MODULE, *arguments, *map(str, fds[3:])],
+            [sys.executable, "-I", "-m", _WATCHDOG_MODULE, *watchdog_arguments, *map(str, fds[3:])],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             start_new_session=True,
@@ -78,13 +78,13 @@ class LoopWatchdog:
         return self._process.pid
 
     def begin(self, request: ApiRequest) -> None:
-        """Record the request in progress in the shared memory."""
+        """Describe the request that is now executed in the memory shared with the watchdog."""
         description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
         began_at = monotonic_seconds()
         self._write_record(began_at, began_at, description[:_DESCRIPTION_SIZE_MAX])
 
     def end(self) -> None:
-        """Record in the shared memory that no request is in progress."""
+        """Record that no request is executed now, in the memory shared with the watchdog."""
         self._write_record(monotonic_seconds(), 0.0, b"")
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class LoopWatchdog:
 
 
 def _log_format() -> str:
-    """Return the log format of this process, `json` or `text`, for the watchdog."""
+    """Return the log format of this process, `json` or `text`, as an argument for the watchdog process."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
 
@@ -124,14 +124,14 @@ _INTERVAL_FACTOR: Final = 1000
 
 
 class _CollectionTimer:
-    """A timer that runs a full garbage collection periodically until it is stopped."""
+    """A timer that periodically runs a full Python garbage collection, until it is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer = loop.call_later(_COLLECTION_INTERVAL, self._collect)
 
     def stop(self) -> None:
-        """Cancel the timer of garbage collections."""
+        """Stop the periodic garbage collections."""
         self._timer.cancel()
 
     def _collect(self) -> None:
@@ -143,7 +143,7 @@ class _CollectionTimer:
 
 @contextmanager
 def rare_garbage_collections(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Replace Python's automatic garbage collections by rare ones while the context manager is entered."""
+    """Replace Python's automatic garbage collections by rare ones within the `with` block."""
     with no_garbage_collection():
         collection_timer = _CollectionTimer(loop)
         try:
@@ -211,12 +211,12 @@ async def _serve_on(
     platform.publish_address(
         reachable_address, port, is_secure=not options.is_insecure, among_pods=pod_listener[0] if pod_listener else ""
     )
-    context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
+    tls_context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
     listeners = [listener, *(pod_listener[1:] if pod_listener else ())]
-    certificate = None if context is None else options.folder / _SERVER_CERTIFICATE
+    certificate = None if tls_context is None else options.folder / _SERVER_CERTIFICATE
     watchdog = LoopWatchdog(asyncio.get_running_loop(), listeners, certificate)
     with closing(watchdog):
-        await _serve_requests(options, url, platform, _ListeningSockets(listeners, context), watchdog, on_ready)
+        await _serve_requests(options, url, platform, _ListeningSockets(listeners, tls_context), watchdog, on_ready)
 
 
 async def _serve_requests(
@@ -227,12 +227,12 @@ async def _serve_requests(
     watchdog: LoopWatchdog,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve requests until the process gets a signal, then complete the requests in progress."""
+    """Serve HTTP requests until the process gets a signal, then complete the requests in progress."""
     dispatcher, connections, end_event = platform.create_dispatcher(watchdog), Connections(), asyncio.Event()
     _shut_down_on_signal(end_event, platform)
     loop = asyncio.get_running_loop()
-    turns = ResponseTurns(loop)
-    connect = partial(HttpProtocol, dispatcher, connections, turns, is_secure=sockets.context is not None)
+    response_turns = ResponseTurns(loop)
+    connect = partial(HttpProtocol, dispatcher, connections, response_turns, is_secure=sockets.context is not None)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     for listener in sockets.listeners:
@@ -249,7 +249,7 @@ async def _serve_requests(
 
 
 class _ListeningSockets(NamedTuple):
-    """The listening sockets of a platform, and their common TLS context (None without TLS)."""
+    """The listening sockets of a platform's API, with the TLS context for all of them (None without TLS)."""
 
     listeners: Sequence[socket.socket]
     context: ssl.SSLContext | None
@@ -292,7 +292,7 @@ def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -
 
 
 def _url(options: data_dir.PlatformOptions, port: int) -> str:
-    """Return the URL of the platform; it has the loopback address if the platform listens on all addresses."""
+    """Return the URL of the platform's API, with the loopback address if it listens on all addresses."""
     host = data_dir.LOOPBACK if options.address in _ALL_ADDRESSES else options.address
     return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -300,13 +300,15 @@ def _url(options: data_dir.PlatformOptions, port: int) -> str:
 def _create_tls_context(
     options: data_dir.PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
 ) -> ssl.SSLContext:
-    """Write a new server certificate and the owner's new kubeconfig, and return the server's TLS context."""
+    """Create the server certificate and the owner's kubeconfig, and return the TLS context of the API server."""
     authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((pod_listener[0], *_API_NAMES) if pod_listener else ())
-    certificate = authority.server([name for name in names if name not in _ALL_ADDRESSES])
+    certificate = authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)
     ca_certificate = authority.certificate_file.read_bytes()
-    admin_kubeconfig = kubeconfig_text(url, ca_certificate, ADMIN_USER, authority.client(ADMIN_USER, [MASTERS_GROUP]))
+    admin_kubeconfig = kubeconfig_text(
+        url, ca_certificate, ADMIN_USER, authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
+    )
     data_dir.write_private(options.folder / data_dir.KUBECONFIG_FILE, admin_kubeconfig.encode())
     return server_tls_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / CA_FILE))

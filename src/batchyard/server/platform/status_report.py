@@ -1,4 +1,4 @@
-"""Status document and metrics of an embedded platform."""
+"""The status document of a platform (health, version, object counts), and the platform's metrics."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ STATUS_REPORT_PATH: Final = "/batchyard/status"
 
 
 class StatusObjects(Protocol):
-    """Read access to the stored objects, for the status document."""
+    """Read access to the stored objects, for the platform's status document."""
 
     @property
     def revision(self) -> int:
@@ -45,7 +45,7 @@ class StatusObjects(Protocol):
 
 
 class StatusReport:
-    """Creates the status document. `start_time` is in wall-clock time; `speed` is the speedup of platform time."""
+    """Creates the status document of a platform. `start_time` is wall-clock time; `speed` is that of platform time."""
 
     def __init__(self, objects: StatusObjects, options: PlatformOptions, start_time: Instant, speed: float) -> None:
         self._objects = objects
@@ -57,7 +57,7 @@ class StatusReport:
         self._configuration = options.configuration
 
     def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the status document. `clock` is the platform's time; `node_status` describes the local node."""
+        """Return the platform's status document. `clock` is platform time; `node_status` describes the local node."""
         objects = self._objects
         nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
@@ -85,7 +85,7 @@ class StatusReport:
 
     @property
     def revision(self) -> int:
-        """The revision of the last change."""
+        """The revision of the last change in the store."""
         return self._objects.revision
 
     def counts(self) -> Sequence[tuple[str, int]]:
@@ -109,21 +109,21 @@ _LOG: Final = logging.getLogger("batchyard")
 
 
 class StoreStatistics(Protocol):
-    """Statistics of the stored objects and of their journal."""
+    """Statistics of the stored objects and of the journal, for metrics."""
 
     def counts(self) -> Iterable[tuple[str, int]]:
         """Return the number of objects of each kind."""
 
     @property
     def revision(self) -> int:
-        """The revision of the last change."""
+        """The revision of the last change in the store."""
 
     def journal_bytes(self) -> int:
         """Return the size of the journal in bytes."""
 
 
 class EmbeddedMetrics:
-    """The metrics of an embedded platform, which it serves at /metrics."""
+    """The metrics that a platform serves at /metrics."""
 
     def __init__(self, statistics: StoreStatistics, kernel: LiveKernel, speed: float) -> None:
         self._statistics = statistics
@@ -140,7 +140,7 @@ class EmbeddedMetrics:
         self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
     def begin(self, observed_platform: ObservedPlatform, events: Iterable[WatchEvent], server: ApiServer) -> None:
-        """Start to observe a platform, given its existing objects as ADDED events, and serve its metrics."""
+        """Start to collect metrics, given the platform's existing objects as ADDED events; serve them at /metrics."""
         self.server_metrics.begin(observed_platform, events)
         sources = [
             *self.server_metrics.sources(),
@@ -150,23 +150,23 @@ class EmbeddedMetrics:
         ]
         exposition, loop = Exposition(sources), asyncio.get_running_loop()
 
-        def answer(request: ApiRequest) -> AnyResponse:
+        def serve_metrics(request: ApiRequest) -> AnyResponse:
             try:
-                parts = exposition.parts(selected_groups(request.query, request.query_items))
+                exposition_parts = exposition.parts(selected_groups(request.query, request.query_items))
             except ValueError as error:
                 raise bad_request(str(error)) from error
             if request.method == "HEAD":
                 return Response(200, "", content_type=CONTENT_TYPE)
-            return Scrape(parts, loop.call_soon)
+            return Scrape(exposition_parts, loop.call_soon)
 
-        server.add_handler(METRICS_PATH, answer)
+        server.add_handler(METRICS_PATH, serve_metrics)
 
-    def observe_commit(self, seconds: float) -> None:
+    def observe_commit(self, commit_seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""
-        self._commits.observe((), seconds)
+        self._commits.observe((), commit_seconds)
 
     def defect(self, error: Exception) -> None:
-        """Count and log an unexpected exception of a controller; the other controllers continue."""
+        """Count and log an unexpected exception of a controller."""
         self.server_metrics.defects += 1
         _LOG.error("unexpected exception %s", "; ".join(error.__notes__), exc_info=error)
 

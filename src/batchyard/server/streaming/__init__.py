@@ -1,1 +1,1 @@
-"""Upgraded connections: exec, attach and port-forward over WebSocket and SPDY."""
+"""Upgraded HTTP connections: exec, attach and port-forward over WebSocket and SPDY."""

@@ -1,4 +1,4 @@
-"""Framing of upgraded connections: encoding and parsing of SPDY/3.1 frames and WebSocket messages.
+"""Encoding and parsing of SPDY/3.1 frames and WebSocket messages, for upgraded HTTP connections.
 
 SPDY is implemented as far as Kubernetes uses it. Its streams have no flow control, as in moby/spdystream. Source: the
 draft SPDY Protocol 3.1.
@@ -17,7 +17,7 @@ from batchyard.server.streaming.upgraded_connection import UpgradedTransport
 
 _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY = 1, 2, 3, 6, 7
 _CONTROL_FLAG: Final = 0x80000000
-_VERSION: Final = 3
+_SPDY_VERSION: Final = 3
 _FIN_FLAG: Final = 1
 _ID: Final = 0x7FFFFFFF
 #: Maximum bytes of a control frame, maximum bytes of its decompressed headers, and maximum number of headers.
@@ -48,11 +48,11 @@ _DICTIONARY_TEXT: Final = (
 
 
 class SpdyError(Exception):
-    """The received bytes are not valid SPDY."""
+    """The bytes received on a connection are not valid SPDY."""
 
 
 class SpdyStreamOpened(NamedTuple):
-    """An event: the client opened a SPDY stream, with these headers (names in lowercase)."""
+    """The client opened a SPDY stream with these headers (names in lowercase)."""
 
     stream: int
     headers: Mapping[str, str]
@@ -60,7 +60,7 @@ class SpdyStreamOpened(NamedTuple):
 
 
 class SpdyData(NamedTuple):
-    """An event: the client sent data on a SPDY stream."""
+    """The client sent data on a SPDY stream."""
 
     stream: int
     data: bytes
@@ -68,13 +68,13 @@ class SpdyData(NamedTuple):
 
 
 class SpdyReset(NamedTuple):
-    """An event: the client reset a SPDY stream."""
+    """The client reset a SPDY stream."""
 
     stream: int
 
 
 class SpdyPing(NamedTuple):
-    """An event: the client sent a ping, which is answered with the same number."""
+    """The client sent a SPDY ping, which must be answered with the same number."""
 
     number: int
 
@@ -83,7 +83,7 @@ SpdyEvent: TypeAlias = SpdyStreamOpened | SpdyData | SpdyReset | SpdyPing
 
 
 class SpdyFrames:
-    """A parser and encoder of the SPDY frames of one connection, with its compression state."""
+    """A parser and encoder of the SPDY frames of one connection, with the state of header compression."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -93,7 +93,7 @@ class SpdyFrames:
         self._deflate = zlib.compressobj(zdict=compression_dictionary())
 
     def feed_bytes(self, data: bytes) -> Iterator[SpdyEvent]:
-        """Parse received bytes, and yield the SPDY events in them. Raises SpdyError for invalid bytes."""
+        """Parse received bytes, and yield the events in their SPDY frames. Raises SpdyError for invalid bytes."""
         self._buffer += data
         while True:
             if self._remaining_bytes:
@@ -104,25 +104,25 @@ class SpdyFrames:
             if len(self._buffer) < 8:
                 return
             first_word, second_word = struct.unpack_from(">II", self._buffer)
-            flags, length = second_word >> 24, second_word & 0xFFFFFF
+            flags, frame_length = second_word >> 24, second_word & 0xFFFFFF
             if not first_word & _CONTROL_FLAG:
                 del self._buffer[:8]
-                self._stream, self._remaining_bytes, self._is_last = first_word, length, bool(flags & _FIN_FLAG)
-                if not length:
+                self._stream, self._remaining_bytes, self._is_last = first_word, frame_length, bool(flags & _FIN_FLAG)
+                if not frame_length:
                     yield SpdyData(first_word, b"", self._is_last)
                 continue
-            if (first_word & _ID) >> 16 != _VERSION or length > CONTROL_MAX:
+            if (first_word & _ID) >> 16 != _SPDY_VERSION or frame_length > CONTROL_MAX:
                 raise SpdyError
-            if len(self._buffer) < 8 + length:
+            if len(self._buffer) < 8 + frame_length:
                 return
-            body = bytes(self._buffer[8 : 8 + length])
-            del self._buffer[: 8 + length]
+            body = bytes(self._buffer[8 : 8 + frame_length])
+            del self._buffer[: 8 + frame_length]
             event = self._parse_control_frame(first_word & 0xFFFF, flags, body)
             if event is not None:
                 yield event
 
     def accept(self, stream: int) -> bytes:
-        """Return a SYN_REPLY frame, which accepts a stream."""
+        """Return a SYN_REPLY frame, which accepts a SPDY stream that the client opened."""
         headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _control_frame(_SYN_REPLY, struct.pack(">I", stream) + headers)
 
@@ -150,13 +150,13 @@ class SpdyFrames:
         header_block = self._inflate.decompress(compressed_headers, HEADERS_BYTES_MAX)
         if self._inflate.unconsumed_tail:
             raise SpdyError
-        (count,), offset = struct.unpack_from(">I", header_block), 4
+        (count,), block_offset = struct.unpack_from(">I", header_block), 4
         if count > HEADERS_MAX:
             raise SpdyError
         headers = {}
         for _ in range(count):
-            name, offset = _length_prefixed(header_block, offset)
-            value, offset = _length_prefixed(header_block, offset)
+            name, block_offset = _length_prefixed(header_block, block_offset)
+            value, block_offset = _length_prefixed(header_block, block_offset)
             headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         return headers
 
@@ -167,7 +167,7 @@ def encode_data(stream: int, payload: bytes, *, is_last: bool = False) -> bytes:
 
 
 def encode_reset(stream: int, status: int) -> bytes:
-    """Return a RST_STREAM frame, which resets a stream with a status code."""
+    """Return a RST_STREAM frame, which resets a SPDY stream with a status code."""
     return _control_frame(_RST_STREAM, struct.pack(">II", stream, status))
 
 
@@ -177,24 +177,24 @@ def encode_ping(number: int) -> bytes:
 
 
 def encode_go_away() -> bytes:
-    """Return a GOAWAY frame, which tells the client to open no more streams."""
+    """Return a SPDY GOAWAY frame, which tells the client to open no more streams."""
     return _control_frame(_GOAWAY, struct.pack(">II", 0, 0))
 
 
 def compression_dictionary() -> bytes:
-    """Return the compression dictionary for headers that the SPDY specification defines."""
-    words = (word.replace("_", " ").encode() for word in _DICTIONARY_WORDS.split())
-    return b"".join(struct.pack(">I", len(word)) + word for word in words) + _DICTIONARY_TEXT.encode()
+    """Return the dictionary that SPDY/3 defines for the compression of headers."""
+    dictionary_words = (word.replace("_", " ").encode() for word in _DICTIONARY_WORDS.split())
+    return b"".join(struct.pack(">I", len(word)) + word for word in dictionary_words) + _DICTIONARY_TEXT.encode()
 
 
 def _control_frame(frame_type: int, body: bytes) -> bytes:
-    return struct.pack(">II", _CONTROL_FLAG | _VERSION << 16 | frame_type, len(body)) + body
+    return struct.pack(">II", _CONTROL_FLAG | _SPDY_VERSION << 16 | frame_type, len(body)) + body
 
 
 def _length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at an offset, and the offset after them. Raises SpdyError."""
-    (length,) = struct.unpack_from(">I", content, offset)
-    end = offset + 4 + length
+    """Return the bytes after a length prefix at this offset, and the offset after them. Raises SpdyError."""
+    (content_length,) = struct.unpack_from(">I", content, offset)
+    end = offset + 4 + content_length
     if end > len(content):
         raise SpdyError
     return content[offset + 4 : end], end
@@ -205,27 +205,27 @@ def _length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
 
 #: The GUID that RFC 6455 appends to the key of a handshake.
 _HANDSHAKE_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
+_DATA_OPCODES: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
 
 
 class MessageHandler(Protocol):
-    """A handler of WebSocket messages, which arrive in parts."""
+    """A handler of the messages of a WebSocket, which arrive in parts."""
 
     def process_part(self, data: bytes, *, is_first: bool) -> None:
-        """Process a part of a message; `is_first` marks the first part of a message."""
+        """Process a part of a WebSocket message; `is_first` marks the first part of a message."""
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """React to a full write buffer (`is_writable` is False), or to new room in the buffer."""
+        """Stop or resume sending: the connection's write buffer is full (`is_writable` is False) or has room again."""
 
     def shut_down(self) -> None:
-        """Process the shutdown of the platform."""
+        """End the session, because the platform shuts down."""
 
     def connection_closed(self) -> None:
-        """Release all resources after the connection was lost or closed."""
+        """Release all resources of the session, because the connection is lost or closed."""
 
 
 class WebSocket:
-    """The server side of a WebSocket: parses frames, and passes messages to a handler."""
+    """The server side of a WebSocket: parses its frames, and passes messages to a handler."""
 
     def __init__(self, transport: UpgradedTransport) -> None:
         self._transport = transport
@@ -237,7 +237,7 @@ class WebSocket:
         self._delayed_ping: bytes | None = None
 
     def set_handler(self, handler: MessageHandler) -> None:
-        """Set the handler of messages."""
+        """Set the handler of the WebSocket's messages."""
         self._handler = handler
 
     def send(self, data: bytes) -> None:
@@ -250,7 +250,7 @@ class WebSocket:
         self._transport.listen(listens=listens)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
-        """Send a close frame, and close the connection after the client's close frame."""
+        """Send a close frame with this code, and close the connection after the client's close frame."""
         if not self._is_closed:
             self._is_closed = True
             self._transport.send(bytes(self._frames.close(code)))
@@ -270,16 +270,16 @@ class WebSocket:
             self._transport.close(at_once=True)
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """Notify the message handler that it may write or must pause, and answer a ping that waited for this."""
+        """Tell the message handler to stop or resume sending; when it resumes, answer a ping that waited for this."""
         self._is_writable = is_writable
         if is_writable and self._delayed_ping is not None:
-            ping, self._delayed_ping = self._delayed_ping, None
-            self._transport.send(bytes(self._frames.pong(ping)))
+            ping_payload, self._delayed_ping = self._delayed_ping, None
+            self._transport.send(bytes(self._frames.pong(ping_payload)))
         if self._handler is not None:
             self._handler.set_writable(is_writable=is_writable)
 
     def shut_down(self) -> None:
-        """Notify the message handler of the shutdown, and close the WebSocket with GOING_AWAY."""
+        """Notify the message handler of the shutdown, and close the WebSocket with code GOING_AWAY."""
         if self._handler is not None:
             self._handler.shut_down()
         self._remove_handler()
@@ -299,7 +299,7 @@ class WebSocket:
             return
         elif frame.opcode is Opcode.PING:
             self._answer_ping(_payload_bytes(frame))
-        elif frame.opcode in _DATA and self._handler is not None:
+        elif frame.opcode in _DATA_OPCODES and self._handler is not None:
             is_first, self._is_message_complete = self._is_message_complete, frame.message_finished
             self._handler.process_part(_payload_bytes(frame), is_first=is_first)
 
@@ -310,7 +310,7 @@ class WebSocket:
             self._delayed_ping = payload
 
     def _remove_handler(self) -> None:
-        """Remove the message handler, and notify it that the connection is lost."""
+        """Remove the message handler, and notify it that the connection is lost to it."""
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_closed()
@@ -324,6 +324,6 @@ def _payload_bytes(frame: Frame) -> bytes:
 
 
 def handshake_accept_key(key: str) -> str:
-    """Return the Sec-WebSocket-Accept value for the key of a handshake."""
+    """Return the value of the Sec-WebSocket-Accept header for a client's Sec-WebSocket-Key."""
     digest = hashlib.sha1(key.encode("latin-1") + _HANDSHAKE_GUID, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode("ascii")

@@ -1,4 +1,4 @@
-"""Upgraded connections of pods: the 101 response, the choice of a handler, and exec and attach over SPDY or WebSocket.
+"""Upgraded connections to pods: the 101 response, the choice of the handler, exec and attach over SPDY or WebSocket.
 
 Source: k8s.io/cri-streaming pkg/streaming/remotecommand.
 """
@@ -59,7 +59,7 @@ class ExecWebSocket:
     # --- callbacks of the WebSocket ---
 
     def process_part(self, data: bytes, *, is_first: bool) -> None:
-        """Process a part of a message; `is_first` marks the first part of a message."""
+        """Process a part of a WebSocket message; `is_first` marks the first part of a message."""
         if is_first:
             self._channel, self._close_message = None, b""
         if self._channel is None and data:
@@ -77,12 +77,12 @@ class ExecWebSocket:
                 self._session.end_input()
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """Resume or pause reading the process's output, as the client accepts more data or not."""
+        """Pause reading the process's output while the client accepts no more data (`is_writable` is False)."""
         if self._session is not None:
             self._session.listen(listens=is_writable)
 
     def shut_down(self) -> None:
-        """Do nothing, because the WebSocket closes itself at shutdown."""
+        """Do nothing at the platform's shutdown: the WebSocket closes itself."""
 
     def connection_closed(self) -> None:
         """Disconnect from the process, because the connection to the client is lost."""
@@ -97,7 +97,7 @@ class ExecWebSocket:
         self._socket.send(bytes([_OUTPUT_CHANNELS[output]]) + data)
 
     def wants_more(self, *, wants: bool) -> None:
-        """Resume or pause reading from the client, as the process accepts more input or not."""
+        """Pause reading from the client while the process accepts no more input (`wants` is False)."""
         self._socket.listen(listens=wants)
 
     def process_end(self, session_end: SessionEnd) -> None:
@@ -108,13 +108,13 @@ class ExecWebSocket:
 
 
 class TerminalSizeParser:
-    """A parser of terminal sizes, which the client sends as a sequence of JSON objects."""
+    """A parser of the terminal sizes that an exec client sends as a sequence of JSON objects."""
 
     def __init__(self) -> None:
         self._incomplete_size = b""
 
     def feed_bytes(self, data: bytes) -> list[tuple[int, int]]:
-        """Parse received bytes, and return the complete terminal sizes, as columns and rows."""
+        """Parse received bytes; return the terminal sizes that are complete now, as pairs of columns and rows."""
         *documents, self._incomplete_size = (self._incomplete_size + data).replace(b"}", b"}\n").split(b"\n")
         self._incomplete_size = self._incomplete_size[:TERMINAL_SIZE_BYTES_MAX]
         return [size for document_text in documents if (size := _parse_size(document_text)) is not None]
@@ -128,12 +128,12 @@ def _parse_size(text: bytes) -> tuple[int, int] | None:
     return document.get("Width", 0), document.get("Height", 0)
 
 
-_ERROR: Final = "error"
+_ERROR_STREAM: Final = "error"
 _EXEC_SPDY_RESIZE: Final = "resize"
 
 
 class ExecSpdy:
-    """An exec or attach session over SPDY, with one stream each for input, outputs, errors and terminal size."""
+    """An exec or attach session over SPDY, with one stream each for stdin, stdout, stderr, errors and terminal size."""
 
     def __init__(self, connection: SpdyConnection, command: ExecResponse) -> None:
         self._connection = connection
@@ -152,7 +152,7 @@ class ExecSpdy:
             _EXEC_SPDY_RESIZE: requested_streams.tty,
         }
         #: The streams that the client must open before the command starts.
-        self._missing_streams = {_ERROR, *(name for name, is_wanted in is_stream_wanted.items() if is_wanted)}
+        self._missing_streams = {_ERROR_STREAM, *(name for name, is_wanted in is_stream_wanted.items() if is_wanted)}
 
     # --- callbacks of the connection ---
 
@@ -169,13 +169,13 @@ class ExecSpdy:
             self._connection.close()
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """Resume or pause reading the process's output, as the client accepts more data or not."""
+        """Pause reading the process's output while the client accepts no more data (`is_writable` is False)."""
         self._client_accepts_data = is_writable
         if self._session is not None:
             self._session.listen(listens=is_writable)
 
     def shut_down(self) -> None:
-        """Disconnect from the process, and close the connection, at the shutdown of the platform."""
+        """Disconnect from the process and close the connection, because the platform shuts down."""
         self.connection_closed()
         self._connection.send(framing.encode_go_away())
         self._connection.close()
@@ -193,14 +193,14 @@ class ExecSpdy:
         self._connection.send(framing.encode_data(self._streams[output], data))
 
     def wants_more(self, *, wants: bool) -> None:
-        """Resume or pause reading from the client, as the process accepts more input or not."""
+        """Pause reading from the client while the process accepts no more input (`wants` is False)."""
         self._connection.listen(listens=wants)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
         status = msgspec.json.encode(self._command.status(session_end))
-        self._connection.send(framing.encode_data(self._streams[_ERROR], status))
+        self._connection.send(framing.encode_data(self._streams[_ERROR_STREAM], status))
         for stream in self._streams.values():
             self._connection.send(framing.encode_data(stream, b"", is_last=True))
         self._connection.close()
@@ -242,9 +242,9 @@ class ExecSpdy:
 _SWITCHING_PROTOCOLS: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
 
 
-def switching_protocols_response(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
-    """Return the 101 (Switching Protocols) response to an upgrade request."""
-    upgrade = answer.upgrade
+def switching_protocols_response(response: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
+    """Return the bytes of the 101 (Switching Protocols) response to an upgrade request."""
+    upgrade = response.upgrade
     if upgrade.to == WEBSOCKET:
         key = handshake_accept_key(request.headers["sec-websocket-key"])
         header_fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
@@ -256,32 +256,32 @@ def switching_protocols_response(answer: UpgradeResponse, request: ApiRequest, d
 
 
 def serve_upgraded(
-    answer: UpgradeResponse, connection: UpgradedConnection, received_data: bytes, on_lost: Callable[[], None]
+    response: UpgradeResponse, connection: UpgradedConnection, received_data: bytes, on_lost: Callable[[], None]
 ) -> None:
-    """Serve an upgraded connection, starting with bytes already received; call `on_lost` when it is lost."""
-    create_handler = _websocket_handler if answer.upgrade.to == WEBSOCKET else _spdy_handler
-    connection.start_handler(_NotifyingHandler(create_handler(answer, connection), on_lost), received_data)
+    """Create the handler of an upgraded connection, and pass it the received bytes; `on_lost` is called at its end."""
+    create_handler = _websocket_handler if response.upgrade.to == WEBSOCKET else _spdy_handler
+    connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 
 
-def _websocket_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+def _websocket_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
     socket = WebSocket(connection)
-    if isinstance(answer, ExecResponse):
-        ExecWebSocket(socket, answer)
-    elif answer.ports:
-        PortForwardWebSocket(socket, answer, connection)
+    if isinstance(response, ExecResponse):
+        ExecWebSocket(socket, response)
+    elif response.ports:
+        PortForwardWebSocket(socket, response, connection)
     else:
-        socket.set_handler(PortForwardSpdy(socket, answer, connection))
+        socket.set_handler(PortForwardSpdy(socket, response, connection))
     return socket
 
 
-def _spdy_handler(answer: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
-    if isinstance(answer, ExecResponse):
-        return ExecSpdy(connection, answer)
-    return PortForwardSpdy(connection, answer, connection)
+def _spdy_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+    if isinstance(response, ExecResponse):
+        return ExecSpdy(connection, response)
+    return PortForwardSpdy(connection, response, connection)
 
 
 class _NotifyingHandler:
-    """A connection handler that delegates to another, and calls a callback when the connection is lost."""
+    """A handler that delegates to another handler, and calls a callback when the connection is lost."""
 
     def __init__(self, handler: UpgradeHandler, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
@@ -291,6 +291,6 @@ class _NotifyingHandler:
         self._handler_lost = handler.connection_closed
 
     def connection_closed(self) -> None:
-        """Notify the other handler that the connection is lost, and call the callback."""
+        """Tell the other handler that the connection is lost, and call the callback."""
         self._handler_lost()
         self._on_lost()

@@ -1,4 +1,4 @@
-"""Port-forward over SPDY and WebSockets; each forwarded connection has a data stream and an error stream.
+"""Port-forward over SPDY and WebSockets; each connection to a port of a pod has a data stream and an error stream.
 
 SPDY runs on the connection itself, or inside a WebSocket for newer clients. Source: k8s.io/cri-streaming
 pkg/streaming/portforward/httpstream.go.
@@ -29,7 +29,7 @@ TOO_MANY_CONNECTIONS: Final = "too many port-forward connections are open, try a
 
 
 class SpdyConnection(Protocol):
-    """The connection or WebSocket that transports SPDY frames."""
+    """The TCP connection or WebSocket over which SPDY frames are sent."""
 
     def send(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -42,17 +42,17 @@ class SpdyConnection(Protocol):
 
 
 class PortForwardLimit(Protocol):
-    """The limit of a user's port-forward connections."""
+    """Counts the port-forward connections of a user, and limits their number."""
 
     def enter_port(self) -> bool:
-        """Reserve a port-forward connection. Return False if the limit is reached."""
+        """Count a new port-forward connection. Return False if the user's limit is reached."""
 
     def leave_port(self) -> None:
-        """Release a reserved port-forward connection."""
+        """Stop counting a port-forward connection, which is closed."""
 
 
 class PortForwardSpdy:
-    """Port-forward over SPDY: each forwarded connection is a pair of streams, for data and for errors."""
+    """Port-forward over SPDY: each connection to a port of the pod has two streams, one for data and one for errors."""
 
     def __init__(self, sink: SpdyConnection, port_forward: PortForwardResponse, port_limit: PortForwardLimit) -> None:
         self.forwarding = port_forward
@@ -84,17 +84,17 @@ class PortForwardSpdy:
             self.sink.close()
 
     def process_part(self, data: bytes, *, is_first: bool) -> None:
-        """Process SPDY bytes received over a WebSocket, whose message boundaries are irrelevant."""
+        """Process SPDY bytes received in a WebSocket message; the boundaries of messages are irrelevant."""
         self.feed_bytes(data)
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """Resume or pause reading from all ports, as the client accepts more data or not."""
+        """Pause reading from all ports while the client accepts no more data (`is_writable` is False)."""
         self.client_accepts_data = is_writable
         for pair in dict.fromkeys(self._pairs_by_stream.values()):
             pair.listen(listens=is_writable)
 
     def shut_down(self) -> None:
-        """Disconnect from all ports, and close the connection, at the shutdown of the platform."""
+        """Disconnect from all ports and close the connection, because the platform shuts down."""
         self.connection_closed()
         self.sink.send(framing.encode_go_away())
         self.sink.close()
@@ -109,12 +109,12 @@ class PortForwardSpdy:
     # --- callbacks of the pairs ---
 
     def wants_more(self, pair: "_StreamPair", *, wants: bool) -> None:
-        """Record whether a port accepts more data; read from the client only while all ports do."""
+        """Record whether a port accepts more data; read from the client only while all ports do so."""
         (self._blocked.discard if wants else self._blocked.add)(pair)
         self.sink.listen(listens=not self._blocked)
 
     def forget(self, pair: "_StreamPair") -> None:
-        """Remove a closed pair of streams."""
+        """Remove a pair of streams whose connection to a port is closed."""
         for stream in pair.streams.values():
             self._pairs_by_stream.pop(stream, None)
         self._incomplete_pairs = {
@@ -158,17 +158,17 @@ class PortForwardSpdy:
 
 
 class _StreamPair:
-    """The data stream and the error stream of one forwarded connection to a port."""
+    """One connection to a port of the pod, with its two SPDY streams for data and for errors."""
 
     def __init__(self, owner: PortForwardSpdy, port: int) -> None:
         self._owner = owner
         self._port = port
         self._session: ByteStream | None = None
-        #: By type: `data` and `error`.
+        #: The ids of the SPDY streams by type: `data` and `error`.
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
-        """Connect to the port of the pod, unless the user's limit is reached."""
+        """Connect to the port of the pod, unless the user has too many port-forward connections."""
         if not self._owner.port_limit.enter_port():
             self.process_end(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return
@@ -177,14 +177,14 @@ class _StreamPair:
             self._session.listen(listens=False)
 
     def take(self, data: SpdyData) -> None:
-        """Pass data of the client's data stream to the port; ignore the error stream."""
+        """Pass data that the client sent on the data stream to the port; ignore data on the error stream."""
         if self._session is not None and data.stream == self.streams["data"]:
             self._session.write(data.data)
             if data.is_last:
                 self._session.end_input()
 
     def reset(self, stream: int) -> None:
-        """Disconnect from the port if the client reset the data stream, and end the error stream without an error."""
+        """Disconnect from the port if the client has reset the data stream; end the error stream without an error."""
         if stream == self.streams.get("data"):
             self.close()
             self._end_stream(self.streams.get("error"))
@@ -208,11 +208,11 @@ class _StreamPair:
         self._owner.sink.send(framing.encode_data(self.streams["data"], data))
 
     def wants_more(self, *, wants: bool) -> None:
-        """Resume or pause reading from the client, as the port accepts more data or not."""
+        """Pause reading from the client while the port accepts no more data (`wants` is False)."""
         self._owner.wants_more(self, wants=wants)
 
     def process_end(self, session_end: SessionEnd) -> None:
-        """Report the end of the connection to the port, or its failure, to the client."""
+        """Tell the client that the connection to the port has ended or failed."""
         self._detach_session()
         if session_end.failure:
             error_text = self._owner.forwarding.failure_message(self._port, session_end).encode()
@@ -225,7 +225,7 @@ class _StreamPair:
         self._owner.forget(self)
 
     def _detach_session(self) -> ByteStream | None:
-        """Detach and return the session with the port, and release its reserved connection."""
+        """Remove and return the connection to the port, and stop counting it for the user's limit."""
         session, self._session = self._session, None
         if session is not None:
             self._owner.port_limit.leave_port()
@@ -242,7 +242,7 @@ def _port_of(headers: Mapping[str, str]) -> int | None:
 
 
 class PortForwardWebSocket:
-    """Port-forward over a WebSocket, whose messages begin with a channel number; each port has two channels."""
+    """Port-forward over a WebSocket: each message begins with a channel number; a port has two channels."""
 
     def __init__(self, socket: WebSocket, port_forward: PortForwardResponse, port_limit: PortForwardLimit) -> None:
         self.socket = socket
@@ -265,7 +265,7 @@ class PortForwardWebSocket:
     # --- callbacks of the WebSocket ---
 
     def process_part(self, data: bytes, *, is_first: bool) -> None:
-        """Process a part of a message; `is_first` marks the first part of a message."""
+        """Process a part of a WebSocket message; `is_first` marks the first part of a message."""
         if is_first:
             self._channel = None
         if self._channel is None and data:
@@ -275,12 +275,12 @@ class PortForwardWebSocket:
             port.session.write(data)
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """Resume or pause reading from all ports, as the client accepts more data or not."""
+        """Pause reading from all ports while the client accepts no more data (`is_writable` is False)."""
         for port in self._open_ports.values():
             port.session.listen(listens=is_writable)
 
     def shut_down(self) -> None:
-        """Do nothing, because the WebSocket closes itself at shutdown."""
+        """Do nothing at the platform's shutdown: the WebSocket closes itself."""
 
     def connection_closed(self) -> None:
         """Disconnect from all ports, because the connection to the client is lost."""
@@ -292,12 +292,12 @@ class PortForwardWebSocket:
     # --- callbacks of the ports ---
 
     def wants_more(self, channel: int, *, wants: bool) -> None:
-        """Record whether a port accepts more data; read from the client only while all ports do."""
+        """Record whether a port accepts more data; read from the client only while all ports do so."""
         (self._blocked.discard if wants else self._blocked.add)(channel)
         self.socket.listen(listens=not self._blocked)
 
     def forget(self, channel: int) -> None:
-        """Remove a closed port; close the WebSocket after the last port."""
+        """Remove a port whose connection is closed; close the WebSocket after the last one."""
         if self._open_ports.pop(channel, None) is not None:
             self._port_limit.leave_port()
         if channel in self._blocked:
@@ -306,12 +306,12 @@ class PortForwardWebSocket:
             self.socket.close()
 
     def send_failure(self, channel: int, port: int, session_end: SessionEnd) -> None:
-        """Send the failure of a port to the client on the port's error channel."""
+        """Send the message of a failed connection to the client, on the error channel of its port."""
         self.socket.send(bytes([channel + 1]) + self.forwarding.failure_message(port, session_end).encode())
 
 
 class _ForwardedPort:
-    """A forwarded port, its session, and the number of its data channel."""
+    """A forwarded port of a pod: the connection to it, and the number of its data channel."""
 
     def __init__(self, owner: PortForwardWebSocket, channel: int, port: int) -> None:
         self._port_forward = owner
@@ -324,11 +324,11 @@ class _ForwardedPort:
         self._port_forward.socket.send(bytes([self._channel]) + data)
 
     def wants_more(self, *, wants: bool) -> None:
-        """Resume or pause reading from the client, as the port accepts more data or not."""
+        """Pause reading from the client while the port accepts no more data (`wants` is False)."""
         self._port_forward.wants_more(self._channel, wants=wants)
 
     def process_end(self, session_end: SessionEnd) -> None:
-        """Report the end of the connection to the port, or its failure, to the client."""
+        """Tell the client that the connection to the port has ended or failed."""
         if session_end.failure:
             self._port_forward.send_failure(self._channel, self._port, session_end)
         self._port_forward.forget(self._channel)

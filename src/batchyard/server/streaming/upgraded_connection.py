@@ -1,4 +1,4 @@
-"""Transport of an upgraded connection (WebSocket or SPDY), with flow control, keepalive and timeouts."""
+"""The transport of an upgraded HTTP connection (WebSocket or SPDY), with flow control, keepalive and timeouts."""
 
 import asyncio
 import socket
@@ -22,23 +22,23 @@ _KEEPALIVE_OPTIONS: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 1
 
 
 class UpgradeHandler(Protocol):
-    """The protocol handler of an upgraded connection."""
+    """The protocol handler (WebSocket or SPDY) of an upgraded connection."""
 
     def feed_bytes(self, data: bytes) -> None:
-        """Process received bytes."""
+        """Process bytes received from the client."""
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """React to a full write buffer (`is_writable` is False), or to new room in the buffer."""
+        """Stop or resume sending: the connection's write buffer is full (`is_writable` is False) or has room again."""
 
     def shut_down(self) -> None:
-        """Send a closing message, because the platform shuts down."""
+        """Send the protocol's closing message, because the platform shuts down."""
 
     def connection_closed(self) -> None:
-        """Release all resources after the connection was lost or closed."""
+        """Release all resources of the session, because the connection is lost or closed."""
 
 
 class UpgradedTransport(Protocol):
-    """The connection as its protocol handler uses it."""
+    """The operations of an upgraded connection that its protocol handler uses."""
 
     def send(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -47,16 +47,16 @@ class UpgradedTransport(Protocol):
         """Resume or pause reading from the client."""
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close the connection after the client has closed its side, or after CLOSE_TIMEOUT, or at once."""
+        """Close the connection once the client has closed its side, or after CLOSE_TIMEOUT; `at_once` does not wait."""
 
 
 class UpgradedConnection(asyncio.Protocol):
-    """An upgraded connection: passes received bytes to its protocol handler in turns, and enforces timeouts."""
+    """An upgraded connection: passes received bytes to its protocol handler, fairly among users; enforces timeouts."""
 
     def __init__(
         self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TurnScheduler
     ) -> None:
-        """Take over a transport. `holder` is the user for limits, '' for the owner."""
+        """Take over the transport of an HTTP connection. `holder` is the user whose limits apply, '' for the owner."""
         self._transport = transport
         self._connections = connections
         self._holder = holder
@@ -92,11 +92,11 @@ class UpgradedConnection(asyncio.Protocol):
     # --- forwarded connections ---
 
     def enter_port(self) -> bool:
-        """Reserve a port-forward connection. Return False if the limit is reached."""
+        """Count a new port-forward connection. Return False if the user's limit is reached."""
         return self._connections.enter_port(self._holder)
 
     def leave_port(self) -> None:
-        """Release a reserved port-forward connection."""
+        """Stop counting a port-forward connection, which is closed."""
         self._connections.leave_port(self._holder)
 
     # --- callbacks of asyncio ---
@@ -149,7 +149,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._schedule_processing()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close the connection after the client has closed its side, or after CLOSE_TIMEOUT, or at once."""
+        """Close the connection once the client has closed its side, or after CLOSE_TIMEOUT; `at_once` does not wait."""
         if at_once:
             self._transport.close()
         elif not self._is_closing:
@@ -161,16 +161,16 @@ class UpgradedConnection(asyncio.Protocol):
     # --- shutdown ---
 
     def end(self) -> None:
-        """Notify the protocol handler of the shutdown, which closes the connection."""
+        """Notify the protocol handler that the platform shuts down; the handler closes the connection."""
         if self._handler is not None:
             self._handler.shut_down()
 
     def abort(self) -> None:
-        """Close the connection now."""
+        """Close the connection now, without a closing message."""
         self._transport.abort()
 
     def _schedule_processing(self) -> None:
-        """Schedule the processing of received bytes, and pause reading while too many bytes wait."""
+        """Schedule the processing of received bytes; pause reading from the client while too many are unprocessed."""
         if self._received and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
             self._is_turn_scheduled = True
             self._take_turn(self._process_received)

@@ -125,7 +125,7 @@ def test_kernel_runs_no_work_while_held() -> None:
         def let_go() -> None:
             held[0] = False
 
-        kernel.is_held = lambda: held[0]
+        kernel.must_pause = lambda: held[0]
         kernel.post(lambda: begun.append(held[0]))
         kernel.post(lambda: done.set_result(None))
         asyncio.get_running_loop().call_later(0.05, let_go)

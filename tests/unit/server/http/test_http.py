@@ -425,7 +425,7 @@ class Greeter(asyncio.Protocol):
 
 
 def tls_of(folder: Path) -> ssl.SSLContext:
-    signed = CertificateAuthority(folder, 0).server(["127.0.0.1"])
+    signed = CertificateAuthority(folder, 0).issue_server_certificate(["127.0.0.1"])
     (folder / "server.pem").write_bytes(signed.certificate + signed.key)
     return server_tls_context(str(folder / "server.pem"), str(folder / "ca.crt"))
 
@@ -433,7 +433,7 @@ def tls_of(folder: Path) -> ssl.SSLContext:
 def test_stalled_tls_handshakes_leave_room_for_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.HANDSHAKES_MAX", 10)
     authority = CertificateAuthority(tmp_path, 0)
-    signed = authority.server(["127.0.0.1"])
+    signed = authority.issue_server_certificate(["127.0.0.1"])
     (tmp_path / "server.pem").write_bytes(signed.certificate + signed.key)
     context = server_tls_context(str(tmp_path / "server.pem"), str(tmp_path / "ca.crt"))
 

@@ -75,7 +75,7 @@ def test_embedded_certificates_are_loaded(tmp_path: Path) -> None:
         "https://localhost:1",
         authority.certificate_file.read_bytes(),
         ADMIN_USER,
-        authority.client(ADMIN_USER, ["system:masters"]),
+        authority.issue_client_certificate(ADMIN_USER, ["system:masters"]),
     )
     (tmp_path / "config").write_text(text)
     found = access(KubeconfigSource(str(tmp_path / "config")))
@@ -158,7 +158,7 @@ def test_relative_paths_resolve_against_their_kubeconfig(tmp_path: Path) -> None
     exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./bin/plugin"}
     assert access(write_kubeconfig(tmp_path, {"exec": exec_})).authorization == "Bearer near"
     authority = CertificateAuthority(tmp_path, 1_767_225_600_000_000)
-    signed = authority.client(ADMIN_USER, ["system:masters"])
+    signed = authority.issue_client_certificate(ADMIN_USER, ["system:masters"])
     (tmp_path / "users").mkdir()
     (tmp_path / "users/cert.pem").write_bytes(signed.certificate)
     (tmp_path / "users/key.pem").write_bytes(signed.key)

@@ -100,14 +100,14 @@ def test_all_kinds_are_listed_at_same_revision(monkeypatch: pytest.MonkeyPatch) 
     assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
     assert sum("cohorts?limit=2" in path for path in asked.paths) == 3
     assert asked.paths[-1].endswith(f"limit=2&resourceVersion={reading.revision}&resourceVersionMatch=Exact")
-    assert (reading.loose, reading.counts[scheme.COHORT]) == ([], 5)
+    assert (reading.kinds_at_other_revision, reading.counts[scheme.COHORT]) == ([], 5)
 
 
 def test_kind_with_expired_revision_is_reported_as_loose() -> None:
     asked = cohorts(1)
     asked.trouble = lambda request: HttpResponse(410) if "Exact" in request.path else None
     _, reading = read(asked, (scheme.NAMESPACE, scheme.COHORT))
-    assert (reading.loose, reading.counts[scheme.COHORT]) == ([scheme.COHORT], 1)
+    assert (reading.kinds_at_other_revision, reading.counts[scheme.COHORT]) == ([scheme.COHORT], 1)
 
 
 def test_older_api_version_is_listed_when_newer_is_not_served() -> None:
@@ -182,4 +182,4 @@ def test_expired_continue_token_resumes_with_token_from_server(monkeypatch: pyte
     asked.trouble = trouble
     objects, reading = read(asked, (scheme.COHORT,))
     assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
-    assert reading.loose == [scheme.COHORT]
+    assert reading.kinds_at_other_revision == [scheme.COHORT]

@@ -40,7 +40,7 @@ def test_certificate_without_key_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_certificate_recreated_from_key_verifies_earlier_signatures(tmp_path: Path) -> None:
-    signed = CertificateAuthority(tmp_path, NOW).client("anna", ())
+    signed = CertificateAuthority(tmp_path, NOW).issue_client_certificate("anna", ())
     (tmp_path / "ca.crt").unlink()
     again = CertificateAuthority(tmp_path, NOW)
     authority = x509.load_pem_x509_certificate(again.certificate_file.read_bytes())

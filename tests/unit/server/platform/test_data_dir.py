@@ -60,7 +60,7 @@ def test_reused_process_id_is_not_platform_process(folder: Path) -> None:
 def test_damaged_kubeconfig_is_reported_with_remedy(tmp_path: Path, damage: str) -> None:
     authority = CertificateAuthority(tmp_path, 0)
     path, known = tmp_path / KUBECONFIG_FILE, authority.certificate_file.read_bytes()
-    good = kubeconfig_text(URL, known, "admin", authority.client("admin", ()))
+    good = kubeconfig_text(URL, known, "admin", authority.issue_client_certificate("admin", ()))
     path.write_text(good, "utf-8")
     owner_tls_context(tmp_path)
     damaged = {
