@@ -46,13 +46,13 @@ _EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
 
 def readiness(node: Obj) -> str:
-    """Return the status of the Ready condition: True, False or Unknown; '' without this condition."""
+    """Return the status of a node's Ready condition: True, False or Unknown; '' without this condition."""
     condition = find_condition(node, READY)
     return "" if condition is None else condition["status"]
 
 
 def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
-    """Return the node with conditions set to Unknown after its kubelet stopped sending heartbeats."""
+    """Return the node with its conditions set to Unknown, because its kubelet stopped sending heartbeats."""
     conditions = conditions_of(node)
     for kind in (READY, "MemoryPressure", "DiskPressure", "PIDPressure"):
         old = conditions.get(kind)
@@ -65,7 +65,7 @@ def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
 
 
 def with_resumed_heartbeats(node: Obj, now: Instant) -> Obj:
-    """Return the node after its kubelet resumed: unknown or missing conditions become healthy."""
+    """Return the node with unknown or missing conditions set to healthy, because its kubelet sends heartbeats again."""
     conditions = conditions_of(node)
     for kind, values in _HEALTHY.items():
         old = conditions.get(kind)
@@ -89,7 +89,7 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
 
 
 def _condition(kind: str, values: tuple[str, str, str], old: Condition | None, now: Instant) -> dict[str, Any]:
-    """Return a node condition with these values; the last heartbeat time is kept."""
+    """Return a node condition with this status, reason and message; the old condition's last heartbeat time is kept."""
     status, reason, message = values
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
@@ -121,23 +121,23 @@ def has_taint(node: Obj, key: str) -> bool:
 
 
 def execution_taints(node: Obj) -> Sequence[Taint]:
-    """Return the NoExecute taints of a node."""
+    """Return all NoExecute taints of a node."""
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
 def has_execution_taint(node: Obj) -> bool:
-    """Report whether a node has the NoExecute taint not-ready or unreachable."""
+    """Report whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
     return any(taint["key"] in _EXECUTION_KEYS for taint in execution_taints(node))
 
 
 def tainted_at(node: Obj) -> Instant | None:
-    """Return when a node got the NoExecute taint not-ready or unreachable; None if no time is known."""
+    """Return when a node got the NoExecute taint not-ready or unreachable; None without such a taint or its time."""
     times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
     return max(map(parse_time, times), default=None)
 
 
 def execution_key(node: Obj) -> str | None:
-    """Return the key of the NoExecute taint that the Ready condition implies, or None."""
+    """Return the key of the NoExecute taint that a node's Ready condition calls for; None if the node is ready."""
     return _TAINT_KEYS.get((READY, readiness(node)))
 
 
@@ -163,7 +163,7 @@ def with_taints(node: Obj, execution_key_to_set: str | None, now: Instant) -> Ob
 
 
 def _scheduling_keys(node: Obj) -> Iterable[str]:
-    """Yield the keys of the NoSchedule taints that follow from the conditions and spec."""
+    """Yield the keys of the NoSchedule taints that a node's conditions and `unschedulable` call for."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         key = _TAINT_KEYS.get((condition["type"], condition["status"]))
         if key is not None:
@@ -199,7 +199,7 @@ def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
 
 
 def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
-    """Return the effect of a drain on the pods of a node; one refused pod prevents the drain."""
+    """Return which pods of a node a drain evicts; a single pod that refuses prevents the whole drain."""
     evicted_pods: list[Obj] = []
     refusals: list[tuple[Obj, str]] = []
     for pod in pods:

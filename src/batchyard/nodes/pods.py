@@ -62,7 +62,7 @@ _DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class PodGarbageCollector:
-    """Deletes pods that no kubelet can end, and surplus ended pods."""
+    """Controller that deletes pods that no kubelet can end, and the oldest ended pods if there are too many."""
 
     name = "pod-garbage-collector"
     rank = 0
@@ -76,7 +76,7 @@ class PodGarbageCollector:
         self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods that the event affects: on lost nodes, terminating without node, or surplus ended pods."""
+        """Return the pods to check after an event: on lost nodes, terminating without a node, or ended and surplus."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -93,7 +93,7 @@ class PodGarbageCollector:
         return self._pods.keys_on(key.name) if _is_out_of_service(new) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set a pod to Failed and delete it if no kubelet can end it; delete a surplus ended pod."""
+        """Fail and delete a pod that no kubelet can end; delete an ended pod that exceeds the limit of ended pods."""
         pod = reader.get(key)
         if pod is None or pods.has_only_finalizers_left(pod):
             return ReconcileResult()
@@ -110,7 +110,7 @@ class PodGarbageCollector:
         return _remove_pod(pod, None, now) if is_unreachable and pods.is_terminating(pod) else ReconcileResult()
 
     def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
-        """Report whether possibly no kubelet can end a pod; record since when its node is missing."""
+        """Report whether possibly no kubelet can end a pod; if its node is missing, record since when."""
         name = pods.bound_node(pod)
         if not name or name in self._nodes:
             return pods.is_terminating(pod)
@@ -119,7 +119,7 @@ class PodGarbageCollector:
 
 
 class EndedPods:
-    """The ended pods, and the surplus among them: evicted pods first, then the oldest."""
+    """The ended pods, and those above the limit: evicted pods first, then the oldest."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -128,7 +128,7 @@ class EndedPods:
         self._surplus_pods: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
-        """Record a changed or deleted pod; yield the pods that become surplus."""
+        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on."""
         if pod is None:
             self._pods.pop(key, None)
             self._surplus_pods.pop(key, None)
@@ -144,7 +144,7 @@ class EndedPods:
                 yield oldest
 
     def is_surplus(self, key: Key) -> bool:
-        """Report whether a pod is surplus."""
+        """Report whether an ended pod is among those that exceed the limit of ended pods."""
         return key in self._surplus_pods
 
 

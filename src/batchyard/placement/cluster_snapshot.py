@@ -1,4 +1,4 @@
-"""Cluster snapshot of the placement controller: nodes, pods, nominations, disruption budgets and candidate nodes.
+"""Cluster snapshot of the placement controller: nodes, pods, nominated nodes, PodDisruptionBudgets and candidate nodes.
 
 The snapshot is updated incrementally. `what_if` undoes changes exactly, so plans are tried on the snapshot itself.
 """
@@ -31,7 +31,7 @@ _CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
-    """The results of the static filters and preferences for pods with equal rules, by node."""
+    """By node: why it rejects pods with certain node rules (selector, affinity, tolerations), or how they prefer it."""
 
     def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], property_changes: NodeGenerations) -> None:
         self._rules = rules
@@ -48,7 +48,7 @@ class StaticFilterResults:
             self._evaluate(node.view)
 
     def refresh(self) -> None:
-        """Reevaluate the nodes whose labels or taints changed since the last call."""
+        """Evaluate the rules again for the nodes whose labels or taints changed since the last call."""
         if self._seen_generation == self._property_changes.now:
             return
         for name in self._property_changes.changed_since(self._seen_generation):
@@ -77,7 +77,7 @@ class StaticFilterResults:
 
 
 class CandidateNodes:
-    """The nodes with enough free resources for pods of one shape, with their resource scores."""
+    """The nodes with enough free resources for pods of one PodShape (equal requirements), and their resource scores."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class CandidateNodes:
         self.scores: dict[str, int] = {}
 
     def refresh(self, nodes: Mapping[str, NodeInfo]) -> None:
-        """Reevaluate the nodes that changed since the last call."""
+        """Recompute the fit and the scores of the nodes that changed since the last call."""
         self.reach.refresh()
         if self._seen_generation == self._changes.now:
             return
@@ -108,7 +108,7 @@ class CandidateNodes:
             heapify(self._heap)
 
     def best(self, accepts: Callable[[str], bool]) -> str:
-        """Return the accepted node with the highest score, the first by name among equals; '' if there is none."""
+        """Return the node with the highest score that `accepts` allows, the first by name of equal ones; '' if none."""
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_name = ""
         while heap and not best_name:
@@ -135,7 +135,7 @@ class CandidateNodes:
 
 
 class CandidateNodesCache:
-    """LRU cache of static filter results by pod rules, and of candidate nodes by pod shape."""
+    """LRU cache of static filter results by a pod's node rules, and of candidate nodes by a pod's requirements."""
 
     def __init__(
         self, nodes: Mapping[str, NodeInfo], changes: NodeGenerations, property_changes: NodeGenerations
@@ -147,7 +147,7 @@ class CandidateNodesCache:
         self._candidates: dict[tuple[PodShape, node_filters.AutoscalingProfile], CandidateNodes] = {}
 
     def reach(self, rules: NodeRules) -> StaticFilterResults:
-        """Return the up-to-date static filter results for pods with these rules."""
+        """Return the up-to-date static filter results for pods with the node rules `rules`."""
         reach = self._static_results.pop(rules, None)
         if reach is None:
             if len(self._static_results) >= _STATIC_RESULTS_MAX:
@@ -158,7 +158,7 @@ class CandidateNodesCache:
         return reach
 
     def of(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
-        """Return the up-to-date candidate nodes for pods of this shape."""
+        """Return the up-to-date nodes with enough free resources for pods with the requirements `shape`."""
         cache_key = shape, profile
         candidates = self._candidates.pop(cache_key, None)
         if candidates is None:
@@ -186,7 +186,7 @@ class _PodDisruptionBudget:
     disrupted_pods: dict[str, None]
 
     def guards(self, pod: PodView) -> bool:
-        """Report whether the budget selects a pod of its namespace."""
+        """Report whether the budget's selector matches a pod of the budget's namespace."""
         return self.pod_selector is not None and self.pod_selector.matches(pod.labels)
 
 
@@ -217,7 +217,7 @@ class PodDisruptionBudgets:
             self._by_namespace.pop(key.namespace, None)
 
     def violating_uids(self, pods: Iterable[PodView]) -> dict[str, None]:
-        """Return the uids of the pods whose eviction violates a budget if they are evicted in this order."""
+        """Return the uids of the pods whose eviction violates a PodDisruptionBudget if evicted in this order."""
         remaining_counts: dict[Key, int] = {}
         violating_uids: dict[str, None] = {}
         for pod in pods:
@@ -232,12 +232,12 @@ class PodDisruptionBudgets:
         return violating_uids
 
     def rest(self) -> "DisruptionsAllowed":
-        """Return a copy of the allowed disruptions, from which trials can subtract."""
+        """Return a copy of the disruptions that each budget still allows; scale-down trials subtract from the copy."""
         return DisruptionsAllowed(self._by_namespace)
 
 
 class DisruptionsAllowed:
-    """The remaining allowed disruptions of all budgets while nodes to scale down are tried."""
+    """The disruptions that each PodDisruptionBudget still allows during a trial that removes several nodes."""
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
@@ -248,7 +248,7 @@ class DisruptionsAllowed:
         return any(self._remaining[key] < 1 for key in self._budgets_of(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
-        """Subtract the disruptions of these pods from their budgets."""
+        """Subtract one allowed disruption for each pod from the budgets that select the pod."""
         for pod in pods:
             for key in self._budgets_of(pod):
                 self._remaining[key] -= 1
@@ -261,7 +261,7 @@ _NO_PODS: Mapping[str, PodView] = {}
 
 
 class ClusterSnapshot:
-    """The nodes with their pods, nominations, disruption budgets and namespaces; changes can be undone."""
+    """The nodes with their pods, the nominated nodes of pending pods, budgets and namespaces; changes can be undone."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeInfo] = {}
@@ -309,7 +309,7 @@ class ClusterSnapshot:
         return self.placed_pods.get(uid)
 
     def what_if(self) -> "SnapshotTrial":
-        """Return a context manager that undoes all changes of the snapshot made inside."""
+        """Return a context manager that undoes all changes of the snapshot made inside its `with` block."""
         return SnapshotTrial(self)
 
     def set_node(self, view: NodeView) -> None:
@@ -365,7 +365,7 @@ class ClusterSnapshot:
         self._record_change(node_name)
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod that was deleted or has ended."""
+        """Remove a pod that was deleted or has ended from its node."""
         node_name = self._node_names.pop(uid, None)
         if node_name is None:
             return
@@ -387,7 +387,7 @@ class ClusterSnapshot:
         self._record_change(node_name)
 
     def devices_of(self, uid: str) -> Sequence[int]:
-        """Return the indices of the GPUs on its node that a pod has shares of."""
+        """Return the indices of the GPUs of its node that a pod uses in whole or in part."""
         node = self._nodes.get(self.place_of(uid))
         return () if node is None else node.devices.held_by(uid)
 
@@ -404,7 +404,7 @@ class ClusterSnapshot:
         self._record_undo(partial(self.update_pod, old_pod))
 
     def has_lower_priority(self, priority: int) -> bool:
-        """Report whether any pod on a node has a lower priority than this."""
+        """Report whether any pod on a node has a priority below `priority`."""
         return any(known < priority for known in self._priorities)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
@@ -442,18 +442,18 @@ class ClusterSnapshot:
         return self._nominated.get(uid, "")
 
     def begin(self) -> list[Callable[[], None]] | None:
-        """Start recording changes for undo; return the enclosing recording, if any."""
+        """Start to record changes for undo; return the recording of the enclosing trial, None outside of trials."""
         outer, self._undo, self._is_trial = self._undo, [], True
         return outer
 
     def keep(self, outer: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin`: append them to the enclosing recording."""
+        """Keep the changes since `begin`: append their undo steps to the recording of the enclosing trial, `outer`."""
         assert outer is not None, "keep() requires an enclosing what_if() block"
         outer += self._undo or ()
         self._undo = outer
 
     def rollback(self, outer: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin`, and resume the enclosing recording."""
+        """Undo the changes since `begin`, and continue the recording of the enclosing trial, `outer`."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
@@ -470,7 +470,7 @@ class ClusterSnapshot:
 
 
 class SnapshotTrial:
-    """Context manager that undoes the snapshot changes made inside, unless `keep` is called."""
+    """Context manager that undoes the changes of the cluster snapshot made inside it, unless `keep` is called."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -483,13 +483,13 @@ class SnapshotTrial:
         return self
 
     def keep(self) -> None:
-        """Keep the changes: the enclosing context then decides whether to undo them."""
+        """Keep the snapshot's changes made so far: the enclosing trial then decides whether to undo them."""
         self._is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Undo the changes made inside, or pass kept changes to the enclosing context."""
+        """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
         if self._is_kept:
             self._nodes.keep(self._outer)
         else:

@@ -55,7 +55,7 @@ class PlacementController:
     def has_room_for(
         self, pods: Sequence[PodView], *, without: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Report whether pods would fit together without the pods `without` (uids) and with the nodes `with_nodes`."""
+        """Report whether pods fit if the pods with the uids `without` were gone and the nodes `with_nodes` existed."""
         nodes = self._index.nodes
         with nodes.what_if():
             for uid in without:
@@ -146,7 +146,7 @@ class _Pass:
         return self._park(pods, messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
-        """With Hotswap: bind pods and reserve nodes for followers, or preempt whole Workloads; else park the pods."""
+        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads (Hotswap), or park the pods."""
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._still_lacks_capacity(pods, profile):
             self._index.pending_units.park(pods)
@@ -178,7 +178,7 @@ class _Pass:
         return ()
 
     def _execute_preemption(self, pod: PodView, why: Unschedulable, preemption: PodPreemption) -> None:
-        """Nominate the node of a preemption for the pod, and evict its victims."""
+        """Nominate the preemption's node for the pod, and evict the victims on this node."""
         self._reserve(pod, preemption.node, why.message())
         self._index.pending_units.park((pod,))
         for victim in preemption.victims:
@@ -197,18 +197,18 @@ class _Pass:
                 self.outcome.writes.append(UpdateStatus(new_pod))
 
     def _preemption_failure(self, stuck: PodView, why: Unschedulable) -> PreemptionFailure:
-        """Return why preemption does not help; a generic message if it would help this pod, but not the whole gang."""
+        """Return why preemption does not help: for a pod, or in general if the pod could be helped but not its gang."""
         preemption = find_preemption(stuck, self._nodes, why.obstacles)
         if isinstance(preemption, PreemptionFailure) and not preemption.is_under_way:
             return preemption
         return no_victims_failure(why.obstacles, len(self._nodes))
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
-        """Report whether a gang that was unschedulable before still fails the quick capacity check."""
+        """Report whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
         return all(pod.unplaced for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
-        """Bind pods in the order of their placement, so that each pod gets the GPUs computed for it."""
+        """Bind pods in the order of `nodes_by_uid`, so that each pod gets the GPUs computed for it in this order."""
         by_uid = {pod.uid: pod for pod in pods}
         for uid, node_name in nodes_by_uid.items():
             if uid in by_uid:
@@ -225,7 +225,7 @@ class _Pass:
         self.outcome.add(Update(_with_node(obj, node_name, self._nodes.devices_of(pod.uid))), [event])
 
     def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
-        """Nominate a node for a pod; pods of lower priority lose their nomination to this node and are retried."""
+        """Nominate a node for a pod; pods of lower priority that are nominated to the node lose it and are retried."""
         for nominated in list(self._nodes.nominated_to(node_name).values()):
             if nominated.priority < pod.priority and not are_in_same_gang(pod, nominated):
                 self._nodes.withdraw(nominated.uid)
@@ -234,7 +234,7 @@ class _Pass:
         self._set_unschedulable(pod, message, node_name)
 
     def _evict_unit(self, victim: EvictionUnit, preemptor: PodView, hotswap_pass: HotswapPass) -> None:
-        """Evict the Workload of an eviction unit, or its pods if they have no Workload."""
+        """Evict the Workload of a Hotswap victim, or its pods if they belong to no Workload."""
         workload = hotswap_pass.evict(victim, preemptor, self.outcome)
         if workload is not None:
             self._index.record_eviction(key_of(workload), workload["metadata"]["uid"], preemptor)
@@ -258,7 +258,7 @@ class _Pass:
         self.outcome.add(deletion, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
 
     def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
-        """Park pods until a relevant change; withdraw their nominations unless `keeps_room`; return the messages."""
+        """Park pods until a relevant change; drop their nominated nodes unless `keeps_room`; return the messages."""
         for pod, message in zip(pods, messages, strict=True):
             if not keeps_room:
                 self._nodes.withdraw(pod.uid)
@@ -301,5 +301,5 @@ def _failure_message(why: Unschedulable, preemption: PreemptionFailure) -> str:
 
 
 def _gang_message(pod: PodView, stuck: PodView, message: str) -> str:
-    """Return the message for a pod of a gang; it gets a prefix unless the pod has the shape of the stuck pod."""
+    """Return `message`, prefixed with `pod group is unschedulable` unless a pod's requirements are the stuck pod's."""
     return message if pod.shape is stuck.shape else f"pod group is unschedulable: {message}"

@@ -33,7 +33,7 @@ _POD_AFFINITY_WEIGHT: Final = 2
 
 
 def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> None:
-    """Add the scores of preferred node affinity to the nodes' total scores: more matching weight is better."""
+    """Add preferred node affinity to the nodes' total scores `totals`: the larger the matching weight, the better."""
     maximum = max([preferences.get(name, 0) for name in totals], default=0)
     if maximum:
         for name in totals:
@@ -41,7 +41,7 @@ def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> N
 
 
 def add_taint_scores(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
-    """Add the scores of untolerated PreferNoSchedule taints to the nodes' total scores: fewer taints are better."""
+    """Add scores for untolerated PreferNoSchedule taints to the nodes' total scores: the fewer taints, the better."""
     maximum = max([aversions.get(name, 0) for name in totals], default=0)
     if maximum:
         for name in totals:
@@ -59,7 +59,7 @@ def add_pod_affinity(totals: dict[str, int], nodes: Sequence[NodeInfo], domain_s
 
 
 def add_topology_spread(totals: dict[str, int], skews: Mapping[str, int]) -> None:
-    """Add the scores of topology spread to the nodes' total scores: less skew is better; unlisted nodes get 0."""
+    """Add topology spread to the nodes' total scores: the less skew, the better; nodes not in `skews` get 0."""
     minimum, maximum = min(skews.values(), default=0), max(skews.values(), default=0)
     for name, skew in skews.items():
         totals[name] += _TOPOLOGY_SPREAD_WEIGHT * (
@@ -82,7 +82,7 @@ _MISSING_TOPOLOGY_LABEL: Final = node_filters.FilterFailure(
 
 
 class TopologySpreadFilter:
-    """Filter for a pod's hard topology spread constraints: matching pods per domain, and the global minimum."""
+    """Node filter for a pod's DoNotSchedule topology spread constraints, by the number of matching pods per domain."""
 
     def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
@@ -114,7 +114,7 @@ class TopologySpreadFilter:
 def topology_skew(
     pod: PodView, feasible: Sequence[NodeInfo], nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex
 ) -> dict[str, int]:
-    """Return each feasible node's skew by the soft spread constraints; nodes without the topology keys are omitted."""
+    """Return each feasible node's skew by ScheduleAnyway constraints; nodes that lack a topology key are omitted."""
     rules = [rule for rule in pod.shape.spread if not rule.is_hard]
     scored_nodes = [node for node in feasible if _has_all_keys(node, rules)]
     skews = dict.fromkeys([node.name for node in scored_nodes], 0.0)
@@ -135,7 +135,7 @@ def topology_skew(
 
 
 def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> Counts:
-    """Return how many pods of the pod's namespace a constraint selects, by node, without terminating pods."""
+    """Return by node how many pods of the pod's namespace a spread constraint selects, without terminating pods."""
     counts: Counts = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
@@ -206,7 +206,7 @@ def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot)
 
 
 def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_filters.FilterFailure | None:
-    """Return why a node rejects a pod; None if the pod fits both with and without the pods nominated to the node."""
+    """Return why a node rejects a pod; None if it fits with and without the competing pods nominated to the node."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
@@ -223,7 +223,7 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
 
 
 def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
-    """Report whether only resource sums decide if these pods fit a node that passes the static filters."""
+    """Report whether resource sums alone decide if pods fit a node that passes the taint and node affinity filters."""
     if nodes.placed_pods.anti_affinity_terms:
         return False
     shapes = [pod.shape for pod in pods]
@@ -252,7 +252,7 @@ def choose_node(
     nodes: ClusterSnapshot,
     profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
 ) -> str:
-    """Return the name of the best node for a pod, without failure reasons; '' if the pod fits no node."""
+    """Return the name of the best node for a pod, its nominated node if that still fits; '' if the pod fits no node."""
     nominated_node = nodes.get(nodes.nomination_of(pod.uid))
     if nominated_node is not None and find_obstacle(pod, nominated_node, nodes) is None:
         return nominated_node.name
@@ -282,7 +282,7 @@ class PodFilters:
             self._affinity = affinity if affinity.matters else None
 
     def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
-        """Return why a node rejects the pod, without nominated pods; None if it passes."""
+        """Return why a node rejects the pod, ignoring pods nominated to the node; None if the node accepts it."""
         return (
             self._static_results.obstacles[node.name]
             or node_filters.find_shortage(self._pod.shape, node)
@@ -290,12 +290,12 @@ class PodFilters:
         )
 
     def find_obstacle_at(self, node: NodeInfo) -> node_filters.FilterFailure | None:
-        """Return why a node rejects the pod, including the pods nominated to the node; None if it passes."""
+        """Return why a node rejects the pod, counting the pods nominated to the node; None if the node accepts it."""
         has_nominated_pods = bool(self._nodes.nominated_to(node.name))
         return find_obstacle(self._pod, node, self._nodes) if has_nominated_pods else self.find_obstacle(node)
 
     def passes(self, name: str) -> bool:
-        """Report whether a candidate node passes the filters that depend on other pods."""
+        """Report whether a node with enough free resources also passes the filters that depend on other pods."""
         node = self._nodes.get(name)
         if node is None or self._find_conflict(node) is not None:
             return False
@@ -326,7 +326,7 @@ class PodPreferences:
         )
 
     def best(self, totals: dict[str, int]) -> str:
-        """Return the best of the nodes in `totals`, which holds their resource scores by name; '' if it is empty."""
+        """Add preferences to `totals`, the resource scores by node; return the best node, '' if `totals` is empty."""
         if not totals:
             return ""
         add_preferences(totals, self._static_results.preferences)

@@ -55,7 +55,7 @@ class PlacementIndex:
         }
 
     def observe(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether a placement pass is needed."""
+        """Apply a watch event; return whether pending pods must be tried again."""
         self._handlers[event.key.kind](event)
         return self.pending_units.has_work or bool(self.stale_conditions) or bool(self._unconfirmed_victims)
 
@@ -66,26 +66,26 @@ class PlacementIndex:
     # --- decisions that count at once ---
 
     def assume(self, pod: PodView, node_name: str) -> None:
-        """Count a pod on its node before its binding is confirmed by a watch event."""
+        """Count a pod on its node before a watch event confirms its binding, like kube-scheduler's assume."""
         self.pending_units.drop(pod.uid)
         self._place_on_node(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
-        """Nominate a node for a pod before the write is confirmed by a watch event."""
+        """Nominate a node for a pod before a watch event confirms the status write."""
         self.nodes.nominate(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def expect(self, pod: PodView) -> None:
-        """Record a status write of a pod that awaits confirmation; if it stays unconfirmed, the pod is retried."""
+        """Record that a pod's status write awaits its watch event; if the event does not come, the pod is retried."""
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def record_eviction(self, victim: Key, uid: str, preemptor: PodView) -> None:
-        """Record the eviction of a pod or Workload for a preempting pod, which is retried if the eviction fails."""
+        """Record the eviction of a pod or Workload for the preempting pod, which is retried if the eviction fails."""
         self._unconfirmed_victims.append(RecordedVictim(victim, uid, preemptor.uid))
 
     def recover(self, reader: Reader) -> None:
-        """Reread the objects of unconfirmed writes and retry their pods; call it after all writes have completed."""
+        """Read the objects of unconfirmed writes again and retry their pods, once all writes have completed."""
         unconfirmed_pods, self._unconfirmed = self._unconfirmed, {}
         for uid, key in unconfirmed_pods.items():
             obj = reader.get(key)
@@ -168,7 +168,7 @@ class PlacementIndex:
             self.pending_units.add(pod)
 
     def _forget(self, uid: str) -> None:
-        """Remove a pod from the whole index, because placement no longer handles it."""
+        """Remove a pod from all parts of the index, because it is no longer bound, pending or gated."""
         self._remove_from_node(uid)
         self.stale_conditions.pop(uid, None)
         self.pending_units.drop(uid)

@@ -49,7 +49,7 @@ class PodAffinityIndex:
         self._count(pod, node_name, 1)
 
     def update(self, pod: PodView) -> PodView:
-        """Replace a placed pod by a revision with the same labels and terms; return the previous revision."""
+        """Replace a placed pod by a revision with the same labels and affinity terms; return the previous revision."""
         old_pod, node_name = self._pods[pod.uid]
         self._pods[pod.uid] = pod, node_name
         return old_pod
@@ -75,7 +75,7 @@ class PodAffinityIndex:
                 yield entry
 
     def _candidates(self, selector: Selector) -> Iterator[str]:
-        """Return the uids of pods that may match a selector, by its first requirement that a label is present."""
+        """Return the uids of pods that may match a selector, found by the first label that the selector requires."""
         for requirement in selector.requirements:
             if requirement.operator == "In":
                 by_value = self._uids_by_value(requirement.key)
@@ -85,7 +85,7 @@ class PodAffinityIndex:
         return iter(list(self._pods))
 
     def _uids_by_value(self, key: str) -> Mapping[str, dict[str, None]]:
-        """Return the uids of the placed pods by the value of this label; indexed on first use."""
+        """Return the uids of the placed pods by their value of the label `key`; the index is built on first use."""
         uids_by_value = self._by_label.get(key)
         if uids_by_value is None:
             uids_by_value = self._by_label[key] = {}
@@ -122,7 +122,7 @@ _REPELLED_BY_PODS: Final = FilterFailure(("node(s) didn't satisfy existing pods 
 
 
 class AffinityContext(Protocol):
-    """The parts of the cluster snapshot that pod affinity reads."""
+    """The parts of the cluster snapshot that the pod affinity rules read."""
 
     @property
     def placed_pods(self) -> PodAffinityIndex:
@@ -130,14 +130,14 @@ class AffinityContext(Protocol):
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Labels by namespace."""
+        """The labels of each namespace."""
 
     def get(self, name: str) -> NodeInfo | None:
         """Return a node by name."""
 
 
 class PodAffinityFilter:
-    """Filter for required (anti-)affinity terms of a pod and of the placed pods, evaluated by domain."""
+    """Node filter for required pod (anti-)affinity: the terms of a pod, and those of placed pods against it."""
 
     def __init__(self, pod: PodView, cluster: AffinityContext) -> None:
         self._pod = pod
@@ -168,7 +168,7 @@ class PodAffinityFilter:
         return None
 
     def _domains_of_terms(self, terms: Sequence[PodTerm]) -> dict[PodTerm, dict[str, None]]:
-        """Return, for each affinity term, the domains with pods that match all of the terms."""
+        """Return for each affinity term the topology domains with a pod that matches all terms together."""
         domains_by_term: dict[PodTerm, dict[str, None]] = {term: {} for term in terms}
         if not terms:
             return domains_by_term
@@ -180,7 +180,7 @@ class PodAffinityFilter:
         return domains_by_term
 
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
-        """Return the domains that contain pods which an affinity term selects."""
+        """Return the topology domains that contain a pod which an affinity term selects."""
         domains: dict[str, None] = {}
         for pod, node_name in self._cluster.placed_pods.selected_pods(term.selector):
             if term.selects(pod.namespace, pod.labels, self._cluster.namespaces):
@@ -188,7 +188,7 @@ class PodAffinityFilter:
         return domains
 
     def _find_repelling_domains(self) -> list[Domain]:
-        """Return the domains that contain pods with anti-affinity to this filter's pod."""
+        """Return the topology domains that contain a placed pod with required anti-affinity to this filter's pod."""
         found_domains: dict[Domain, None] = {}
         for term, by_node in self._cluster.placed_pods.anti_affinity_terms.items():
             if self._selects_pod(term):
@@ -209,7 +209,7 @@ class PodAffinityFilter:
 
 
 def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
-    """Return each domain's score for a pod, by preferred affinity of the pod and the placed pods; may be negative."""
+    """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
         by_node: Counts = {}

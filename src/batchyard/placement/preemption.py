@@ -52,7 +52,7 @@ UNDER_WAY: Final = PreemptionFailure(
 def find_preemption(
     pod: PodView, nodes: ClusterSnapshot, obstacles: Mapping[str, FilterFailure]
 ) -> PodPreemption | PreemptionFailure:
-    """Return the best preemption for a pod, given why each node rejects it; otherwise why preemption does not help."""
+    """Return the best preemption for a pod (`obstacles`: why each node rejects it), or why preemption does not help."""
     if not pod.may_preempt:
         return _NEVER_PREEMPTS
     nominated_failure = obstacles.get(nodes.nomination_of(pod.uid))
@@ -80,7 +80,7 @@ def find_preemption(
 
 
 def no_victims_failure(obstacles: Mapping[str, FilterFailure], count: int) -> PreemptionFailure:
-    """Return the failure for the case that no pod of the `count` nodes may be evicted."""
+    """Return kube-scheduler's failure for the case that no pod on any of `count` nodes may be evicted."""
     potential = sum(obstacle.may_yield for obstacle in obstacles.values())
     counts = {reason: potential for reason in _NO_VICTIMS.reasons if potential}
     if potential < count:
@@ -89,13 +89,13 @@ def no_victims_failure(obstacles: Mapping[str, FilterFailure], count: int) -> Pr
 
 
 def awaits_victims(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether preempted pods are still terminating on the nominated node of a pod."""
+    """Report whether pods preempted for a pod are still terminating on its nominated node."""
     node = nodes.get(nodes.nomination_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
 
 
 def importance(pod: PodView) -> tuple[int, int, str]:
-    """Return a pod's sort key by importance: higher priority, then earlier start, then name."""
+    """Return the key that sorts pods by importance to preemption: higher priority, then earlier start, then name."""
     return -pod.priority, _start_time(pod), pod.key
 
 
@@ -114,7 +114,7 @@ def are_in_same_gang(pod: PodView, other_pod: PodView) -> bool:
 
 
 def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -> PodPreemption | FilterFailure:
-    """Return the victims on a node, or why the pod does not fit even without all pods of lower priority."""
+    """Return the pods to evict from a node for a pod, or why it does not fit even without pods of lower priority."""
     candidates = [] if node is None else preemptible_pods(pod, node)
     if node is None or not candidates:
         return _NO_VICTIMS
@@ -138,7 +138,7 @@ def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -
 
 
 def _sparing_order(pods: Sequence[PodView], nodes: ClusterSnapshot) -> tuple[Mapping[str, None], Sequence[PodView]]:
-    """Return the uids of pods whose eviction violates a budget, and all pods in the order of sparing them."""
+    """Return the uids of pods whose eviction violates a PodDisruptionBudget, and all pods, those to spare first."""
     ordered_pods = sorted(pods, key=importance)
     violating_uids = nodes.budgets.violating_uids(ordered_pods) if nodes.budgets else {}
     if violating_uids:
@@ -156,7 +156,7 @@ def _make_preemption(node: NodeInfo, victims: Sequence[PodView], violating_uids:
 def _find_victims_by_trial(
     pod: PodView, node: NodeInfo, candidates: Sequence[PodView], nodes: ClusterSnapshot
 ) -> PodPreemption | FilterFailure:
-    """Find victims on a node by trial: remove all candidates, then add back each one that leaves room for the pod."""
+    """Find victims on a node: remove all candidates, then put back each one without which the pod fits anyway."""
     victims = []
     with nodes.what_if():
         for other in candidates:
@@ -174,7 +174,7 @@ def _find_victims_by_trial(
 
 
 def _preemption_cost(candidate: PodPreemption) -> tuple[int, int, int, int, int, str]:
-    """Return a preemption's sort key: PDB violations, highest priority, sum of priorities, count, latest start."""
+    """Return a preemption's sort key: PDB violations, highest and summed victim priority, count, latest start."""
     victims = candidate.victims
     if not victims:
         return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node

@@ -1,4 +1,4 @@
-"""ResourceQuotas: usage of objects, scopes, the ledger of used amounts, the admission plugin, the status controller.
+"""ResourceQuotas: what objects use, quota scopes, the ledger of used amounts, the admission plugin, the controller.
 
 Amounts are in billionths. Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8s.io/apiserver pkg/quota/v1/generic.
 """
@@ -45,14 +45,14 @@ _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 def count_names(info: scheme.ServedKind) -> tuple[str, ...]:
-    """Return the resource names under which quotas count objects of a kind: `count/<plural>.<group>`, an alias."""
+    """Return the resource names that count objects of a kind in quotas: `count/<plural>.<group>`, and any alias."""
     name = f"{COUNT}{info.plural}.{info.group}" if info.group else f"{COUNT}{info.plural}"
     alias = _ALIAS_BY_KIND.get(info.constant)
     return (name,) if alias is None else (name, alias)
 
 
 def kind_of_resource(name: str) -> str | None:
-    """Return the kind whose objects use a limited resource; '' if no kind does, None if the resource is unknown."""
+    """Return the kind of objects that use a quota's resource; '' if no kind does, None if the resource is unknown."""
     if name in _POD_RESOURCES or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
         return scheme.POD
     if name in _SERVICE_RESOURCES:
@@ -66,19 +66,19 @@ _KIND_BY_COUNT_NAME: Final = {count_names(info)[0]: info.constant for info in sc
 
 
 def _is_device(name: str) -> bool:
-    """Report whether a limited resource is an extended resource: `requests.` with a vendor's domain."""
+    """Report whether a quota's resource limits an extended resource: `requests.` and a name with a vendor's domain."""
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
 def object_usage(obj: meta.Obj, kind: str, counted_as: Sequence[str]) -> Usage:
-    """Return the usage of an object by resource; kinds other than Pod and Service use only their object count."""
+    """Return what an object uses of quotas, by resource; kinds but Pod and Service use only their object count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
     return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, meta.NANO)
 
 
 def remaining_usage_after_grace(used: Usage) -> Usage:
-    """Return the part of a pod's usage that remains after its grace period: only its object count."""
+    """Return what a terminating pod still uses of quotas after its grace period: only its object count."""
     return {_POD_COUNT: used[_POD_COUNT]} if _POD_COUNT in used else {}
 
 
@@ -97,7 +97,7 @@ def _usage_of_pod(pod: meta.Obj) -> Usage:
 
 
 def _usage_of_requests(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Return the usage of requests and limits under the names that quotas use for them."""
+    """Return a pod's requests and limits under the resource names of quotas, such as `requests.cpu`."""
     used: dict[str, int] = {}
     for name, amount in requests.items():
         if name in _COMPUTE or name.startswith(_HUGE_PAGES):
@@ -118,7 +118,7 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
-    """Return the quantity format in which an object's spec states its amount of a resource."""
+    """Return the format (decimal or binary suffix) in which an object's spec writes its amount of a resource."""
     resource = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
     fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
@@ -131,7 +131,7 @@ def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
 
 
 def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
-    """Return Kubernetes's message part about limited resources that a pod's containers do not specify; '' if none."""
+    """Return the part of Kubernetes's message that lists limited resources a pod's containers omit; '' if none."""
     spec = pod["spec"]
     required_names = [name for name in _MUST_BE_SPECIFIED if name in set(limited_resources)]
     if not required_names or spec.get("resources"):
@@ -145,7 +145,7 @@ def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> st
 
 
 def scopes_of(spec: Mapping[str, Any]) -> tuple[meta.Requirement, ...]:
-    """Return the scopes of a quota as requirements, all of which must match."""
+    """Return the scopes of a ResourceQuota as selector requirements, all of which must match."""
     simple_scopes = [meta.Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     scopes = [meta.Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions]
@@ -211,7 +211,7 @@ _DELETED = EventType.DELETED
 
 
 class QuotaTally:
-    """The usage of one ResourceQuota, stored for each counted object."""
+    """What objects use of one ResourceQuota, recorded for each counted object."""
 
     __slots__ = (
         "_formats",
@@ -248,13 +248,13 @@ class QuotaTally:
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
     def charge(self, obj: meta.Obj, kind: str) -> Usage:
-        """Return the usage of an object, restricted to the resources that the quota limits."""
+        """Return what an object uses of the resources that this quota limits."""
         if not self.applies_to(obj, kind):
             return {}
         return {name: amount for name, amount in object_usage(obj, kind, self.kinds[kind]).items() if name in self.used}
 
     def count(self, key: meta.Key, obj: meta.Obj | None) -> bool:
-        """Count a changed or deleted (None) object; return whether the usage changes, now or later."""
+        """Count an object (None: deleted); return whether the usage changes, now or at the end of a grace period."""
         previous_grace_end = self._grace_period_ends.pop(key, None)
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
             grace_seconds = obj["metadata"].get("deletionGracePeriodSeconds") or 0
@@ -263,7 +263,7 @@ class QuotaTally:
         return is_changed or self._grace_period_ends.get(key) != previous_grace_end
 
     def release_expired_pods(self, now: Instant) -> Instant | None:
-        """Release the usage of pods past their grace period; return the end of the next grace period, if any."""
+        """Release the usage of pods past their grace period; return when the next grace period ends, or None."""
         for key, grace_end in list(self._grace_period_ends.items()):
             if grace_end < now:
                 del self._grace_period_ends[key]
@@ -285,7 +285,7 @@ class QuotaTally:
         return True
 
     def _register_resource(self, name: str, reader: Reader) -> None:
-        """Register a limited resource, and the kind whose objects use it."""
+        """Register a resource that the quota limits, and the kind whose objects use it."""
         kind = kind_of_resource(name)
         info = scheme.kind_info(kind) if kind else None
         if kind is None:
@@ -303,13 +303,13 @@ def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
 
 
 class QuotaLedger:
-    """The tallies of all ResourceQuotas that were used so far, by Namespace."""
+    """The usage of all ResourceQuotas that were read so far, by Namespace."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, dict[meta.Key, QuotaTally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[meta.Key]:
-        """Update the tallies from a watch event; return the quotas whose usage changed."""
+        """Update the quotas' usage from a watch event; return the keys of the quotas whose usage changed."""
         key = event.key
         if key.kind == DEFINITION:
             return self._delete_incomplete_tallies()
@@ -322,7 +322,7 @@ class QuotaLedger:
         return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
 
     def tally(self, quota: meta.Obj, reader: Reader) -> QuotaTally:
-        """Return the tally of a quota; on first use or after a spec change, count all objects."""
+        """Return the usage of a quota; on first use or after a spec change, count all objects."""
         key, spec = meta.key_of(quota), quota.get("spec") or {}
         tallies = self._tallies.setdefault(key.namespace, {})
         existing_tally = tallies.get(key)
@@ -335,7 +335,7 @@ class QuotaLedger:
         return tally
 
     def _delete_incomplete_tallies(self) -> Sequence[meta.Key]:
-        """Delete tallies with unknown kinds after a CustomResourceDefinition changed; return their quotas."""
+        """Forget the usage of quotas that limit unknown kinds, once a CRD changed; return the keys of these quotas."""
         keys = [key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete]
         for key in keys:
             del self._tallies[key.namespace][key]
@@ -350,7 +350,7 @@ class QuotaLedger:
 
 
 class _QuotaCharge(NamedTuple):
-    """The additional usage that a request would charge to one quota."""
+    """The additional usage of one quota that an API request would cause."""
 
     quota: meta.Obj
     tally: QuotaTally
@@ -358,7 +358,7 @@ class _QuotaCharge(NamedTuple):
 
 
 class QuotaAdmission:
-    """Admission plugin that checks new and changed objects against quotas; it must observe every change at once."""
+    """Admission plugin that checks created and changed objects against quotas; it must see all watch events at once."""
 
     def __init__(self) -> None:
         self._ledger = QuotaLedger()
@@ -374,7 +374,7 @@ class QuotaAdmission:
             self._check(obj, None, quotas, reader)
 
     def check_changed(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
-        """Check the additional usage of a changed object; raise RefusedForNow if it exceeds a quota."""
+        """Check what a changed object uses additionally; raise RefusedForNow if it exceeds a quota of its Namespace."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
             self._check(new, old, quotas, reader)
