@@ -146,7 +146,7 @@ class _Pass:
         return self._park(pods, messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
-        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads (Hotswap), or park the pods."""
+        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads (Hotswap), or park them."""
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._still_lacks_capacity(pods, profile):
             self._index.pending_units.park(pods)

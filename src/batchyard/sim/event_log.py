@@ -1,4 +1,4 @@
-"""Event log of a run: changes of Workloads, nodes and pods as JSON records and as typed events, from watch events only.
+"""Event log of a simulation: changes of Workloads, nodes and pods as JSON records and as typed events.
 
 Times are seconds from the start. Events of one instant are in the order in which they happened.
 """
@@ -34,7 +34,7 @@ _DELETED: Final = EventType.DELETED  # a local name, because an enum member is s
 
 
 def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Return the log records of a watch event about a node, pod, machine, pool or ProvisioningRequest."""
+    """Return the log records for a watch event of a node, pod, machine, node pool or ProvisioningRequest."""
     convert = _CONVERTERS.get(event.key.kind)
     return iter(()) if convert is None else convert(event)
 
@@ -79,13 +79,13 @@ def _unschedulable_message(pod: Obj) -> str:
 
 
 def _is_being_preempted(pod: Obj) -> bool:
-    """Report whether the scheduler preempts a pod for a pod of higher priority."""
+    """Report whether the scheduler is evicting a pod in favor of a pod of higher priority."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     return condition is not None and condition["status"] == "True" and condition.get("reason") == _PREEMPTED_REASON
 
 
 def _instance_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record if a machine could not be provided, or crashed."""
+    """Yield a log record if the cloud could not provide a machine, or a machine crashed."""
     if event.type is _DELETED or (event.old is not None and phase_of(event.old) == phase_of(event.obj)):
         return
     spec = event.obj["spec"]
@@ -98,7 +98,7 @@ def _instance_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record if a node pool was created or removed."""
+    """Yield a log record if a node pool was created or removed."""
     if event.type is _DELETED:
         yield "NodePoolRemoved", {"pool": event.key.name}
     elif event.old is None:
@@ -106,7 +106,7 @@ def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _request_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record for each stage that a ProvisioningRequest reached."""
+    """Yield a log record for each new stage (condition) of a ProvisioningRequest, such as Accepted or Provisioned."""
     for stage in STAGES:
         if is_true(event.obj, stage) and not (event.old is not None and is_true(event.old, stage)):
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}
@@ -125,7 +125,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 class EventLog:
-    """Converts watch events to log records, and passes the records to a sink."""
+    """Converts watch events to log records, and passes each record to the function `sink`."""
 
     def __init__(self, start: Instant, now: Callable[[], Instant], sink: Callable[[Record], None]) -> None:
         self._start = start
@@ -136,13 +136,13 @@ class EventLog:
         self.last = start
 
     def recall(self, workloads: Iterable[Obj]) -> None:
-        """Register Workloads that existed before the start, without log records."""
+        """Make Workloads known that existed before the simulation began, without log records for them."""
         for obj in workloads:
             view = workload_view(obj)
             self._key_by_uid[view.uid] = view.key
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Emit the log records of a batch of watch events."""
+        """Emit the log records for a batch of watch events."""
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
                 self._observe_workload(event)
@@ -151,12 +151,12 @@ class EventLog:
                     self._emit(name, fields)
 
     def loop(self, loop: PreemptionLoop) -> None:
-        """Emit the log record of a preemption loop."""
+        """Emit the log record of a preemption loop: Workloads that preempt each other endlessly."""
         steps = [s._asdict() for s in loop.steps]
         self._emit("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
 
     def fault(self, fields: Mapping[str, Any]) -> None:
-        """Emit the log record of an injected fault."""
+        """Emit the log record of a fault that the scenario injects."""
         self._emit("Fault", fields)
 
     def final(self, reader: Reader, at: Instant | None = None) -> None:
@@ -215,14 +215,14 @@ def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a run, with its time in seconds from the start."""
+    """Base class of the typed events of a simulation, with the event's time in seconds from the start."""
 
     time: float
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEvent(Event):
-    """An event of a Workload, named `namespace/name`."""
+    """Base class of the events of one Workload, named `namespace/name`."""
 
     workload: str
 
@@ -239,7 +239,7 @@ class Deleted(WorkloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class PodSetFlavors:
-    """The quota reserved for a pod set: the number of pods, and the flavor of each resource."""
+    """The quota reserved for a pod set of a Workload: the number of pods, and the flavor of each resource."""
 
     name: str
     count: int
@@ -291,7 +291,7 @@ class PreemptionLoopFound(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunEnded(Event):
-    """The end of a run (`Final` in the log): the pending Workloads, and the Workloads with quota."""
+    """The end of a simulation (`Final` in the log): the Workloads that are pending and those with quota."""
 
     pending: tuple[str, ...]
     admitted: tuple[str, ...]
@@ -299,7 +299,7 @@ class RunEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent(Event):
-    """An event whose name has no class of its own."""
+    """An event of the log that has no class of its own, such as an event of a pod or a machine."""
 
     record: Record = field(default_factory=dict)
 

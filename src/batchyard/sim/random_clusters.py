@@ -1,4 +1,4 @@
-"""Random scenarios with a cluster for tests: node pools of every kind, Jobs and JobSets for them, and faults.
+"""Random scenarios with nodes, for tests: node pools of every kind, Jobs and JobSets for them, and faults.
 
 Smaller random numbers give simpler worlds: zeros alone give one pool of fixed size and one Job.
 """
@@ -25,7 +25,7 @@ _TPU: Final = "ct5lp-hightpu-4t"
 
 @dataclass(frozen=True, slots=True)
 class PodTarget:
-    """The requests and scheduling constraints of pods that are meant for certain machines."""
+    """The requests and scheduling constraints of random pods that are meant for certain machines."""
 
     queue: str
     requests: Mapping[str, Any]
@@ -37,7 +37,7 @@ class PodTarget:
 
 @dataclass(slots=True)
 class ClusterWorldPlan:
-    """The objects of a random world with a cluster while it is built."""
+    """The objects of a random scenario with nodes while they are generated."""
 
     dice: RandomChoices
     pools: list[ObjectDict] = field(default_factory=list)
@@ -48,7 +48,7 @@ class ClusterWorldPlan:
 
 
 def random_cluster_scenario(draws: RandomSource) -> Scenario:
-    """Return a random scenario with a cluster, the actions of users, and faults."""
+    """Return a random scenario with node pools, changes of objects by users, and faults."""
     plan = ClusterWorldPlan(RandomChoices(draws))
     _make_pools(plan)
     cluster = _cluster(plan)
@@ -71,7 +71,7 @@ def _first_nodes(scenario: Scenario) -> list[str]:
 
 
 def _make_pools(plan: ClusterWorldPlan) -> None:
-    """Add a node pool of fixed size and random pools of other kinds, each with a queue for its pods."""
+    """Add a node pool of fixed size and random pools of other kinds, each with a ClusterQueue for its pods."""
     dice = plan.dice
     plan.pools.append({"name": "fixed", "machineType": "e2-standard-4", "nodeCount": dice.draw_integer(1, 2)})
     _queue_of_cluster(plan, "fixed", {"cpu": dice.choose([12, 6, 3]), "memory": "64Gi"})
@@ -114,7 +114,7 @@ def _make_gpu(plan: ClusterWorldPlan) -> None:
 
 
 def _make_slices(plan: ClusterWorldPlan) -> None:
-    """Add node pools that are TPU slices of two machines."""
+    """Add node pools that are TPU slices of two machines each."""
     dice = plan.dice
     size: ObjectDict = {"autoscaling": {"totalMin": 0, "totalMax": 2}} if dice.draw_bool(40) else {"nodeCount": 2}
     for number in range(dice.draw_integer(1, 3)):
@@ -129,7 +129,7 @@ def _make_slices(plan: ClusterWorldPlan) -> None:
 
 
 def _make_queued(plan: ClusterWorldPlan) -> None:
-    """Add a node pool with queued provisioning, which provides all machines of a request at once."""
+    """Add a node pool with queued provisioning, which provides all machines of a ProvisioningRequest at once."""
     dice = plan.dice
     pool = {"name": "queued", "machineType": "n1-standard-4", "accelerator": {"type": "nvidia-tesla-t4", "count": 1}}
     bounds = {"totalMin": 0, "totalMax": dice.draw_integer(1, 4)}
@@ -206,7 +206,7 @@ def _work_for_cluster(plan: ClusterWorldPlan, number: int) -> None:
 
 
 def _spec_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
-    """Return a random Job spec; a Job for a slice has one pod on each machine."""
+    """Return a random Job spec for machines of `target`; a Job for a TPU slice has one pod on each machine."""
     dice = plan.dice
     parallelism = target.hosts or dice.draw_integer(1, 3)
     completions = parallelism if target.hosts else dice.draw_integer(parallelism, 4)
@@ -255,7 +255,7 @@ def _job_set_for_cluster(plan: ClusterWorldPlan, name: str, target: PodTarget) -
 
 
 def _random_faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]:
-    """Return up to five random faults of all kinds, all of which end."""
+    """Return up to five random faults of all kinds, each of which ends by itself."""
     dice, faults = plan.dice, []
     for _ in range(dice.draw_integer(0, 5)):
         action = dice.choose(

@@ -1,4 +1,4 @@
-"""Random scenarios for tests: queues, Cohorts, flavors, and the actions of users, without nodes."""
+"""Random scenarios for tests: queues, Cohorts, flavors, and users who change them, without nodes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -30,25 +30,25 @@ class RandomSource(Protocol):
     """A source of random numbers."""
 
     def draw_below(self, stop: int) -> int:
-        """Return a random integer from 0 up to, not including, the bound."""
+        """Return a random integer from 0 to `stop` - 1."""
 
 
 class SeededDraws:
-    """A source of random numbers that depend on the seed alone."""
+    """A source of reproducible random numbers, which depend on a seed alone."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._drawn = 0
 
     def draw_below(self, stop: int) -> int:
-        """Return a random integer from 0 up to, not including, the bound."""
+        """Return a random integer from 0 to `stop` - 1."""
         self._drawn += 1
         digest = hashlib.blake2b(f"{self._seed}/{self._drawn}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) % stop
 
 
 class RandomChoices:
-    """Random choices from a source of random numbers; a zero gives the first choice or the smallest number."""
+    """Makes random choices; if the source draws 0, the choice is the first item or the smallest number."""
 
     def __init__(self, draws: RandomSource) -> None:
         self._draws = draws
@@ -72,7 +72,7 @@ class RandomChoices:
 
 @dataclass(frozen=True, slots=True)
 class WorldBounds:
-    """The maximum numbers of queues, Workloads and edits in a random world."""
+    """The maximum numbers of queues, Workloads and later changes in a random scenario."""
 
     queues_max: int = 5
     workloads_max: int = 24
@@ -83,7 +83,7 @@ class WorldBounds:
 
 @dataclass(slots=True)
 class QueueWorldPlan:
-    """The objects of a random world while it is built."""
+    """The objects of a random scenario while they are generated."""
 
     dice: RandomChoices
     fair_sharing: bool = False
@@ -97,7 +97,7 @@ class QueueWorldPlan:
 
 
 def random_scenario(draws: RandomSource, bounds: WorldBounds | None = None) -> Scenario:
-    """Return a random scenario with queues and the actions of users."""
+    """Return a random scenario with queues, Workloads, and later changes by users."""
     fair_sharing, objects = random_objects(draws, bounds or WorldBounds())
     return scenario_of(objects, fair_sharing=fair_sharing)
 
@@ -115,7 +115,7 @@ def scenario_of(objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = Fa
 
 
 def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list[ObjectDict]]:
-    """Return whether fair sharing is on, and the random objects in the order of a manifest file."""
+    """Return whether fair sharing is on, and random manifests in the order of a manifest file."""
     plan = QueueWorldPlan(RandomChoices(draws))
     plan.fair_sharing = plan.dice.draw_bool(35) if bounds.fair_sharing is None else bounds.fair_sharing
     _make_flavors(plan)
@@ -132,12 +132,12 @@ def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list
 
 
 def make_object(api_version: str, kind: str, name: str, **fields: Any) -> ObjectDict:
-    """Return a manifest of a kind with a name and further top-level fields."""
+    """Return a manifest with this kind and name, and the given further top-level fields."""
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
 
 
 def _make_flavors(plan: QueueWorldPlan) -> None:
-    """Add random ResourceFlavors with labels and taints, and choose the resource groups."""
+    """Add random ResourceFlavors with labels and taints, and group the resources for the ClusterQueues."""
     dice = plan.dice
     names = [f"f{n}" for n in range(dice.draw_integer(1, 3))]
     for number, name in enumerate(names):
@@ -155,7 +155,7 @@ def _make_flavors(plan: QueueWorldPlan) -> None:
 
 
 def _make_cohorts(plan: QueueWorldPlan) -> None:
-    """Add random trees of Cohorts, some of them without an object."""
+    """Add random trees of Cohorts; some Cohorts exist only by name, without an object."""
     dice = plan.dice
     for number in range(dice.choose([0, 1, 1, 1, 2, 3, 4])):
         name, spec = f"c{number}", dict[str, Any]()
@@ -330,7 +330,7 @@ def _labels(dice: RandomChoices, queue: str) -> dict[str, str]:
 
 
 def _make_edit(plan: QueueWorldPlan) -> None:
-    """Add a random later version of an object, or its deletion."""
+    """Add a manifest that changes or deletes a random object later in the scenario."""
     dice = plan.dice
     make_edit = dice.choose([_edit_quota, _edit_quota, _stop_queue, _stop_local_queue, _deactivate, _edit_cohort])
     later_version = make_edit(plan)
@@ -339,7 +339,7 @@ def _make_edit(plan: QueueWorldPlan) -> None:
 
 
 def _later_version(dice: RandomChoices, obj: ObjectDict, at: str = "", **spec: Any) -> ObjectDict:
-    """Return a version of an object that users submit later, with changed spec fields."""
+    """Return a manifest that users apply later to change an object's spec fields."""
     metadata = obj["metadata"]
     submit_at = at or f"{dice.draw_integer(1, ACTIVE_SECONDS)}.07s"
     annotations = {**metadata.get("annotations", {}), well_known.SUBMIT_AT: submit_at}
@@ -376,7 +376,7 @@ def _deactivate(plan: QueueWorldPlan) -> ObjectDict | None:
 
 
 def _edit_cohort(plan: QueueWorldPlan) -> ObjectDict | None:
-    """Return a Cohort with new quotas and a new parent, which may close a cycle; None without Cohorts."""
+    """Return a later manifest of a Cohort with new quotas and a new parent, which may close a cycle; or None."""
     if not plan.cohorts:
         return None
     dice, name = plan.dice, plan.dice.choose(plan.cohorts)

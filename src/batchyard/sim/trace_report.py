@@ -1,4 +1,4 @@
-"""Simulation of a trace, and its report: waits, utilisation and fragmentation, compared with the recorded times.
+"""Simulates a recorded trace of pods, and reports waits, utilisation and fragmentation, compared with the recording.
 
     trace = read_trace(Path("traces"))
     run = TraceRun(trace, SimulationOptions())
@@ -35,7 +35,7 @@ ALL_NODES: Final = ""
 
 
 class FleetPoint(NamedTuple):
-    """The usage of all nodes at an instant, with the fragmentation and the number of waiting pods."""
+    """The usage of all nodes, the fragmentation and the number of waiting pods at one instant."""
 
     at: Instant
     #: Used amounts by resource.
@@ -45,7 +45,7 @@ class FleetPoint(NamedTuple):
 
 
 class FleetUsage:
-    """The capacity and usage over time of the nodes with one GPU model, or of all nodes, by resource."""
+    """Capacity and usage over time, by resource, of the nodes with one GPU model or of all nodes."""
 
     def __init__(self, now: Instant) -> None:
         self.nodes = 0
@@ -54,7 +54,7 @@ class FleetUsage:
 
 
 class TraceWatch:
-    """Observes the waits, utilisation and fragmentation of a run; `interval` is the time between recorded points."""
+    """Observes waits, utilisation and fragmentation during a simulation; `interval` is between two recorded points."""
 
     def __init__(self, mix: PodMix, now: Callable[[], Instant], interval: Duration) -> None:
         self._mix = mix
@@ -80,7 +80,7 @@ class TraceWatch:
         self.unplaced: dict[str, str] = {}
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Apply a batch of watch events."""
+        """Update the observed numbers after a batch of watch events."""
         self.advance(self._now())
         for event in events:
             if event.key.kind == scheme.POD:
@@ -89,7 +89,7 @@ class TraceWatch:
                 self._on_node(event)
 
     def advance(self, now: Instant) -> None:
-        """Advance the observations to an instant; nothing has changed since the last event."""
+        """Record the points that are due up to `now`; nothing has changed since the last event."""
         if now == self._advanced_to:
             return
         self._update_fragmentation()
@@ -100,7 +100,7 @@ class TraceWatch:
         self._advanced_to = now
 
     def end(self, now: Instant) -> None:
-        """End the observations at the end of the run."""
+        """Complete the observed numbers at the end of the simulation."""
         self.advance(now)
         gauges = [gauge for fleet in self.fleets.values() for gauge in (*fleet.total.values(), *fleet.used.values())]
         for gauge in (self.fragmentation, *gauges):
@@ -186,7 +186,7 @@ class TraceWatch:
     # --- fragmentation ---
 
     def _update_fragmentation(self) -> None:
-        """Update the fragmentation for the nodes that changed."""
+        """Update the fragmentation for the nodes that changed since the last update."""
         if not self._changed:
             return
         for name in self._changed:
@@ -221,7 +221,7 @@ _AVAILABLE_TEXT: Final = " nodes are available: "
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """The numbers of pods that were placed here (in the run) and there (in the recorded trace)."""
+    """The numbers of pods that were placed here (in the simulation) and there (in the recorded trace)."""
 
     total: int
     placed_here: int
@@ -235,7 +235,7 @@ class PodCounts:
 
 @dataclass(frozen=True, slots=True)
 class DurationStatistics:
-    """The distribution of durations in seconds; percentiles by the nearest rank."""
+    """Mean, percentiles (nearest rank) and maximum of durations, in seconds."""
 
     mean: float
     p50: float
@@ -246,7 +246,7 @@ class DurationStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TraceWaits:
-    """The waits in seconds of the pods that were placed both here (in the run) and there (in the recorded trace)."""
+    """Waits in seconds of the pods placed both here (in the simulation) and there (in the recorded trace)."""
 
     here: DurationStatistics
     there: DurationStatistics
@@ -260,7 +260,7 @@ class TraceWaits:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The number of pods whose two waits differ by at most `within` seconds."""
+    """How many pods have a simulated and a recorded wait that differ by at most `within` seconds."""
 
     within: int
     pods: int
@@ -268,7 +268,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A reason why pods were never placed, with the number of these pods."""
+    """A reason why pods were never placed on a node, with the number of these pods."""
 
     reason: str
     pods: int
@@ -276,7 +276,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The utilisation of a resource over the run, as fractions of the capacity."""
+    """The utilisation of a resource over the simulation, as fractions of the capacity."""
 
     #: The GPU model of the nodes; '' stands for all nodes.
     model: str
@@ -294,7 +294,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The fraction of the free GPUs that the expected pods cannot use: mean, peak and lower bound."""
+    """The fraction of free GPUs that pods like the trace's cannot use: mean, peak and lower bound."""
 
     mean: float
     peak: float
@@ -305,7 +305,7 @@ class Fragmentation:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """The utilisation and fragmentation at an instant, as fractions, and the number of waiting pods."""
+    """Utilisation and fragmentation as fractions, and the number of waiting pods, at one instant."""
 
     at: float
     cpu: float
@@ -338,7 +338,7 @@ class TraceReport:
 
 
 class TraceRun:
-    """A simulation of a trace with its observations; a scenario may add nodes and other work."""
+    """A simulation of a recorded trace, with observations; a scenario may add nodes and other work."""
 
     def __init__(self, trace: Trace, options: SimulationOptions, scenario: Scenario | None = None) -> None:
         self._trace = trace
@@ -350,7 +350,7 @@ class TraceRun:
         self.simulation.world.client.subscribe(self._watch.observe)
 
     def report(self) -> TraceReport:
-        """Return the report of the run, which must have ended."""
+        """Return the report of the simulation, which must have ended."""
         watch, length = self._watch, self.simulation.world.now()
         watch.end(EPOCH + length)
         usage = [row for name in sorted(watch.fleets) for row in _usage_rows(name, watch.fleets[name], length)]
@@ -436,7 +436,7 @@ def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
 
 
 def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
-    """Return the reasons why pods of the trace were not placed, with the number of pods, most frequent first."""
+    """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
     message_by_pod = dict(watch.unplaced)
     message_by_pod |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
     counts: dict[str, int] = {}
@@ -473,7 +473,7 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
 
 
 def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
-    """Return a usage row with the mean and peak by the recorded times added."""
+    """Return a usage row with the mean and peak that follow from the recorded times of the pods."""
     changes: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:

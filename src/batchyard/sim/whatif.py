@@ -28,7 +28,7 @@ from batchyard.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """The common start of the runs with and without a change: a state, or the time `at` of a scenario."""
+    """The common start of the simulations with and without a change: a state, or a scenario at the time `at`."""
 
     scenario: Scenario
     state: State | None = None
@@ -41,7 +41,7 @@ class RunStart:
 
 
 def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
-    """Return a state as the start of both runs; `fair_sharing` turns fair sharing on in both."""
+    """Return a state as the start of both simulations; `fair_sharing` turns fair sharing on in both."""
     clusters = state.of_kind(scheme.CLUSTER)
     kueue = state.kueue.with_fair_sharing() if fair_sharing else state.kueue
     return RunStart(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
@@ -49,7 +49,7 @@ def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """The change of a what-if analysis, as steps whose times count from the start of both runs."""
+    """The change of a what-if analysis: scenario steps, and Kueue settings if they change."""
 
     steps: Sequence[ScenarioStep]
     #: The changed settings of Kueue's Configuration; None: unchanged.
@@ -58,7 +58,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTimeline:
-    """The times and preemptions of a Workload in a run; times are in seconds from the start of both runs."""
+    """When a Workload was created, started and ended, in seconds from the common start, and its preemptions."""
 
     queue: str
     #: The time of creation; 0 if the Workload existed at the start.
@@ -74,7 +74,7 @@ class WorkloadTimeline:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The finished run with or without the change: its result, its event log, and the timelines of its Workloads."""
+    """A finished simulation, with or without the change: result, event log, and timelines of its Workloads."""
 
     result: Result
     #: The event log after the start of both runs, with times counted from that start.
@@ -84,14 +84,14 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The finished runs without and with the change."""
+    """The finished simulations without and with the change."""
 
     without: RunRecord
     changed: RunRecord
 
     @property
     def refused(self) -> Sequence[RejectedWrite]:
-        """Return the writes of the change that the API rejected."""
+        """Return the writes that the API server rejected only in the simulation with the change."""
         known_refusals = list(map(str, self.without.result.refused))
         return [refusal for refusal in self.changed.result.refused if str(refusal) not in known_refusals]
 
@@ -99,7 +99,7 @@ class Comparison:
 def read_change(
     sources: Iterable[Source], deleted_keys: Sequence[Key], run_start: RunStart
 ) -> tuple[PlannedChange, Sequence[str]]:
-    """Return the change that manifests and the keys of objects to delete describe, with the warnings.
+    """Return the change that manifests and the keys of deleted objects describe, and warnings about the manifests.
 
     Raise InvalidScenario with all errors.
     """
@@ -115,14 +115,14 @@ def read_change(
 
 
 def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = None, seed: int = 0) -> Comparison:
-    """Simulate a start with and without a change; `horizon` is the time after the change at which both runs end."""
+    """Simulate `start` with and without a change; both simulations end at `horizon`, counted from the change."""
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _start_at_moment(start, seed)
     return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
 
 
 def run_to_end(simulation: Simulation) -> None:
-    """Run a simulation until its end."""
+    """Run a simulation to its end."""
     simulation.advance()
 
 
@@ -133,7 +133,7 @@ def simulate_start(
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
-    """Simulate a start with a change or without one; `finish` runs the simulation, and may observe it."""
+    """Simulate `start`, with `change` unless it is None; `finish` runs the simulation, and may observe it."""
     scenario = start.scenario
     if change is not None:
         later_steps = [step._replace(at=start.at + step.at) for step in change.steps]
@@ -149,12 +149,12 @@ def simulate_start(
 
 
 def _shift_record(start_offset: Duration, record: Record) -> Record:
-    """Return a log record with its time counted from a later start."""
+    """Return a log record whose time counts from `start_offset` after the former start."""
     return {**record, "time": duration_seconds(round(record["time"] * SECOND) - start_offset)}
 
 
 def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
-    """Return the steps in order of time, with the steps of the same time merged."""
+    """Return scenario steps in order of time, with steps of the same time merged."""
     by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
         old = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
@@ -163,7 +163,7 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
 
 
 def _start_at_moment(start: RunStart, seed: int) -> RunStart:
-    """Return a start from the simulated state at the time `at` of a scenario, with the later steps."""
+    """Simulate a scenario until the time `at`, and return that state with the scenario's later steps as a start."""
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)
@@ -172,7 +172,7 @@ def _start_at_moment(start: RunStart, seed: int) -> RunStart:
 
 
 def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:
-    """Return the timeline of each Workload that was unfinished at or after the start, by namespace and name."""
+    """Return by `namespace/name` the timeline of each Workload that was not finished before the common start."""
     timelines: dict[str, _TimelineBuilder] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
@@ -202,7 +202,7 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
 
 @dataclass(slots=True)
 class _TimelineBuilder:
-    """The timeline of a Workload while the event log is read."""
+    """The timeline of a Workload while it is built from the event log."""
 
     queue: str
     since: float = 0.0
@@ -214,11 +214,11 @@ class _TimelineBuilder:
 
     @property
     def times(self) -> tuple[float, float | None, float | None]:
-        """The times of creation, first admission and end."""
+        """When the Workload was created, first admitted and finished, in seconds from the common start."""
         return self.since, self.starts, self.ends
 
     def note(self, record: Record, at: float) -> None:
-        """Apply a log record of the Workload to its timeline."""
+        """Update the timeline after a log record of the Workload."""
         match record["event"]:
             case "Created":
                 self.since, self.starts, self.ends, self.is_there = max(0.0, at), None, None, True
@@ -270,14 +270,14 @@ _CONSEQUENCES: Final = {
 
 
 def consequence_of(kind: str) -> str:
-    """Return a text about the consequence for answers if a kind could not be read."""
+    """Return a text about what cannot be answered well because the objects of a kind could not be read."""
     info = kind_info(kind)
     name = f"{info.plural}.{info.group}" if info.group else info.plural
     return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
 
 
 def consequences_of(kinds: Iterable[str]) -> list[str]:
-    """Return texts about the consequences for answers if several kinds could not be read."""
+    """Return texts about what cannot be answered well because objects of these kinds could not be read."""
     unread_kinds = list(kinds)
     own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
     texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
@@ -295,7 +295,7 @@ SUBJECT_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 
 
 def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
-    """Return the `namespace/name` of a subject's Workload, preferably an unfinished or recent one; None without."""
+    """Return `namespace/name` of a job's latest Workload (unfinished ones first), or of a Workload itself; or None."""
     if subject.kind == scheme.WORKLOAD:
         return str(subject) if subject in objects else None
     kind = kind_info(subject.kind).kind
@@ -311,7 +311,7 @@ def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
 
 
 def subject_document(subject: Key) -> dict[str, str]:
-    """Return the kind, namespace and name of a subject, as a part of a document."""
+    """Return the kind, namespace and name of an object as a part of a JSON document."""
     return {"kind": kind_info(subject.kind).kind, "namespace": subject.namespace, "name": subject.name}
 
 
@@ -325,7 +325,7 @@ _DECIMAL_PLACES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDifference:
-    """A Workload whose timeline differs between the runs; None for a run in which it does not exist."""
+    """A Workload with its timelines without and with the change, which differ; None where it does not exist."""
 
     name: str
     queue: str
@@ -334,7 +334,7 @@ class WorkloadDifference:
 
     @property
     def sooner(self) -> float | None:
-        """Return by how many seconds the Workload starts earlier with the change; None unless both runs start it."""
+        """Return how many seconds earlier the Workload starts with the change; None unless it starts in both runs."""
         start_without = None if self.without is None else self.without.starts
         start_with = None if self.changed is None else self.changed.starts
         return None if start_without is None or start_with is None else start_without - start_with
@@ -360,7 +360,7 @@ class WorkloadDifference:
 
 @dataclass(frozen=True, slots=True)
 class QueueDifference:
-    """The mean wait in seconds and the number of pending Workloads of a LocalQueue, in both runs."""
+    """The mean wait in seconds and the number of pending Workloads of a LocalQueue, without and with the change."""
 
     name: str
     waited_without: float
@@ -371,7 +371,7 @@ class QueueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The differences between two runs of Workloads, queues and costs; `began` and `seconds` give the time span."""
+    """What a change does to Workloads, queues and costs, over `seconds` seconds from the instant `began`."""
 
     began: Instant
     seconds: float
@@ -381,7 +381,7 @@ class Difference:
 
     @property
     def summary(self) -> str:
-        """Return the differences as a text of one line."""
+        """Return what the change does as a text of one line."""
         effects: dict[str, int] = {}
         for row in self.workloads:
             effects[row.effect] = effects.get(row.effect, 0) + 1
@@ -408,7 +408,7 @@ _EFFECT_TEXTS: Final = (
 
 
 def difference_of(comparison: Comparison, began: Instant) -> Difference:
-    """Return the differences between both runs; `began` is the instant at which they began."""
+    """Return the differences between both simulations, which began at the instant `began`."""
     without, changed = comparison.without, comparison.changed
     rows = []
     for name in sorted({**without.timelines, **changed.timelines}):
@@ -421,7 +421,7 @@ def difference_of(comparison: Comparison, began: Instant) -> Difference:
 
 
 def document_of(difference: Difference) -> dict[str, Any]:
-    """Return the differences as a JSON document."""
+    """Return what a change does as a JSON document."""
     without_change, with_change = difference.comparison.without.result, difference.comparison.changed.result
     return {
         "apiVersion": API_VERSION,
@@ -442,7 +442,7 @@ def document_of(difference: Difference) -> dict[str, Any]:
 
 
 def machine_hours(result: Result) -> float:
-    """Return the total billed machine hours of a run; 0 without a cluster."""
+    """Return the total billed machine hours of a simulation; 0 without a cluster."""
     return 0.0 if result.costs is None else sum(line.machine_hours for line in result.costs.by_pool)
 
 
@@ -459,7 +459,7 @@ def _format_dollars(cents: int) -> str:
 
 
 def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
-    """Return by how many preemptions the change exceeds the run without it, for the given Workloads."""
+    """Return how many more preemptions the given Workloads suffer with the change than without it."""
     return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 
@@ -468,7 +468,7 @@ def _preemption_count(timeline: WorkloadTimeline | None) -> int:
 
 
 def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
-    """Return a row for each LocalQueue whose waits differ between the runs."""
+    """Return a row for each LocalQueue whose waits the change affects."""
     old, new = (dict(_waits_by_queue(run.timelines, length)) for run in (comparison.without, comparison.changed))
     no_waits = (0.0, 0)
     rows = []
@@ -480,7 +480,7 @@ def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
 
 
 def _waits_by_queue(timelines: Mapping[str, WorkloadTimeline], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
-    """Yield the mean wait and the number of pending Workloads of each LocalQueue."""
+    """Yield each LocalQueue with its Workloads' mean wait in seconds and its number of pending Workloads."""
     by_queue: dict[str, list[WorkloadTimeline]] = {}
     for timeline in timelines.values():
         if timeline.queue and timeline.is_there:

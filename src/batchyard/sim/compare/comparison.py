@@ -1,4 +1,4 @@
-"""Comparison of two configurations under one load: simulates both, and summarizes changed waits and figures."""
+"""Comparison of two configurations under one load: simulates both, and shows how waits and other figures differ."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ CHANGES_SHOWN_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class WaitChange:
-    """A Workload with its waits under both configurations, in seconds."""
+    """A Workload whose time without quota differs between two configurations, with both waits in seconds."""
 
     workload: str
     queue: str
@@ -40,7 +40,7 @@ class WaitChange:
 
 @dataclass(frozen=True, slots=True)
 class WaitChanges:
-    """All Workloads whose wait changes, sorted by the largest change."""
+    """The Workloads that wait shorter or longer under the second configuration, those with the largest change first."""
 
     better: Sequence[WaitChange]
     worse: Sequence[WaitChange]
@@ -51,7 +51,7 @@ class WaitChanges:
 
 
 def changes_of(runs: ComparedRuns) -> WaitChanges:
-    """Return the Workloads whose waits differ between both runs."""
+    """Return the Workloads whose waits differ between the runs of both configurations."""
     effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
     a, b = [{record.view.key: (run, record) for record in run.workload_records} for run in (runs.a, runs.b)]
     changes = []
@@ -68,7 +68,7 @@ def changes_of(runs: ComparedRuns) -> WaitChanges:
 
 
 def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitChanges) -> str:
-    """Return the differences of the second configuration to the first in one or two sentences."""
+    """Return in one or two sentences how the second configuration differs from the first."""
     figures = next(section for section in sections if section.name == "overall").rows[0].figures
     if not changes.better and not changes.worse and all(first == second for first, second in figures.values()):
         return f"{names[0]} and {names[1]} make no difference to this load."
@@ -139,7 +139,7 @@ _NORMAL_QUANTILE: Final = 1.960
 
 @dataclass(frozen=True, slots=True)
 class RepeatedFigure:
-    """The means of a figure over several seeds, with the mean difference and its confidence interval."""
+    """The means of a compared figure over several random seeds, with their difference and its confidence interval."""
 
     figure: Figure
     means: tuple[float, float]
@@ -155,7 +155,7 @@ class RepeatedFigure:
 
 
 def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
-    """Return the means of a figure over at least two seeds; None unless all seeds have a value."""
+    """Return a figure's means over at least two seeds, given its two values for each; None if any value is unknown."""
     value_pairs = [(a, b) for a, b in values if a is not None and b is not None]
     if len(value_pairs) < len(values) or len(value_pairs) < 2:
         return None
@@ -176,7 +176,7 @@ _DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class ComparisonLine:
-    """A number over time in both runs, as means over equal intervals from the start to the later end."""
+    """A number over time in both runs (a line of the chart): its means over equal intervals of the longer run."""
 
     name: str
     a: Sequence[float]
@@ -185,7 +185,7 @@ class ComparisonLine:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSettings:
-    """The horizon and the seeds of a comparison."""
+    """The simulated time and the random seeds of a comparison."""
 
     until: Duration | None = None
     #: The first seed, and the number of consecutive seeds.
@@ -195,7 +195,7 @@ class ComparisonSettings:
 
 @dataclass(frozen=True)
 class ConfigurationComparison:
-    """The results of two configurations under one load; the tables and lines show the first seed."""
+    """The results of two configurations under one load; with several seeds, tables and lines show the first seed."""
 
     names: tuple[str, str]
     runs: ComparedRuns
@@ -214,7 +214,7 @@ class ConfigurationComparison:
 
     @property
     def lasts(self) -> float:
-        """Return the time from the start to the later end of both runs, in seconds."""
+        """Return the duration of the longer run in seconds."""
         return duration_seconds(self.runs.end - self.runs.a.start_time)
 
 
@@ -224,7 +224,7 @@ def compare_configurations(
     settings: ComparisonSettings = ComparisonSettings(),
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> ConfigurationComparison:
-    """Simulate both configurations with each seed, and summarize; `finish` runs a simulation to its end."""
+    """Simulate both configurations once per seed, and compare the runs; `finish` runs a simulation to its end."""
     runs = run_both(pair, settings.until, settings.seed, finish)
     sections = sections_of(runs)
     further_seeds = range(settings.seed + 1, settings.seed + settings.seeds)
@@ -279,7 +279,7 @@ def _run_seconds(run: ComparedRun) -> float:
 
 
 def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
-    """Return the lines over time of pending Workloads, of Workloads with quota, and of each used resource."""
+    """Return the chart lines of both runs: waiting Workloads, Workloads with quota, and usage of each resource."""
     a, b = runs.a, runs.b
     lines = [
         _make_line("Workloads waiting", runs, a.watch.workload_records.waiting, b.watch.workload_records.waiting),
@@ -320,7 +320,7 @@ def _section_document(section: Section) -> list[dict[str, Any]]:
 
 
 def _known_values(figures: dict[str, float | None]) -> dict[str, float]:
-    """Return the known figures without None; whole numbers become integers."""
+    """Return the figures without those that are None; whole numbers become integers."""
     return {name: _round_value(figure) for name, figure in figures.items() if figure is not None}
 
 

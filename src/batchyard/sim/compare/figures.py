@@ -24,7 +24,7 @@ from batchyard.sim.whatif import machine_hours
 
 @dataclass(frozen=True, slots=True)
 class TeamShare:
-    """A team's fractions of all quota while Workloads waited: used, requested, and due by its queues' quota."""
+    """A team's fractions of all quota while any Workload waited: used, requested, and due by its ClusterQueues."""
 
     used: float
     requested: float
@@ -32,23 +32,23 @@ class TeamShare:
 
     @property
     def used_of_due(self) -> float | None:
-        """Return the used fraction divided by the due fraction; None if nothing was due."""
+        """Return the used fraction divided by the due fraction; None if the team was due nothing."""
         return self.used / self.due if self.due else None
 
     @property
     def used_of_requested(self) -> float | None:
-        """Return the used fraction divided by the requested fraction; None without requests."""
+        """Return the used fraction divided by the requested fraction; None if the team requested nothing."""
         return self.used / self.requested if self.requested else None
 
 
 def jain_index(amounts: Sequence[float]) -> float | None:
-    """Return Jain's fairness index of some amounts; None if there are none, or all are 0."""
+    """Return Jain's fairness index of some amounts, up to 1 for equal amounts; None if there are none, or all are 0."""
     squares = sum(amount * amount for amount in amounts)
     return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
 
 
 def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
-    """Return the fractions of quota by team, for teams with requests while Workloads waited; empty if none waited."""
+    """Return by team (namespace) its fractions of all quota while Workloads waited, for teams that requested any."""
     records = run.watch.workload_records
     total = _total_quota(run)
     teams = {name: team for name, team in sorted(records.teams.items()) if any(team.requested_integral.values())}
@@ -79,7 +79,7 @@ def _total_quota(run: ComparedRun) -> dict[str, int]:
 def _due_fractions(
     run: ComparedRun, total_quota: Mapping[str, int], teams: Mapping[str, TeamUsage]
 ) -> dict[str, float]:
-    """Return the fraction of all quota that is due to each team, by the nominal quota or weight of its queues."""
+    """Return the fraction of all quota that each team is due, by the nominal quotas or weights of its ClusterQueues."""
     teams_by_queue: dict[str, list[str]] = {}
     for name in teams:
         records = [record for record in run.workload_records if record.view.namespace == name]
@@ -212,7 +212,7 @@ def sections_of(runs: ComparedRuns) -> list[sections.Section]:
 
 
 def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
-    """Return the overall figures of one run."""
+    """Return the figures of one run that summarize all its Workloads, machines and costs."""
     counts, fractions = run.result.counts, shares_of(run)
     team_means = [_mean_wait(runs, run, records_of_team) for records_of_team in _group_records(run, _team_of).values()]
     finish_times = [record.finished for record in run.workload_records if record.finished is not None]
@@ -251,7 +251,7 @@ def _overall_section(runs: ComparedRuns) -> sections.Section:
 def _waits_section(
     runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadRecord], str]
 ) -> sections.Section:
-    """Return the table of waits, grouped by a property of the Workloads."""
+    """Return a table of waits with one row for each group of Workloads; `group` returns a Workload's group."""
     a, b = [
         {
             key: _wait_figures(runs, run, records_of_group)
@@ -297,7 +297,7 @@ def _priority_class(workload_record: WorkloadRecord) -> str:
 
 
 def _size_by_workload(runs: ComparedRuns) -> dict[str, str]:
-    """Return the size of each Workload (small, medium, large), by namespace and name."""
+    """Return the size of each Workload (small, medium, large) by `namespace/name`."""
     requests_by_workload: dict[str, dict[str, int]] = {}
     largest_requests: dict[str, int] = {}
     for workload_record in (*runs.a.workload_records, *runs.b.workload_records):
@@ -336,7 +336,7 @@ def _fraction_figures(run: ComparedRun) -> dict[str, Figures]:
 
 
 def _queue_row_name(at: FlavorResource) -> str:
-    """Return the row name for the quota of a ClusterQueue; '' for a Cohort, whose quota belongs to no queue."""
+    """Return the table row for the quota of a ClusterQueue; '' for a Cohort's own quota, which has no row."""
     return "" if at[0].startswith("Cohort/") else " ".join(at)
 
 
@@ -352,7 +352,7 @@ def _queue_quota_section(runs: ComparedRuns) -> sections.Section:
 
 
 def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
-    """Return the mean quota and its usage over the whole run, summed by group."""
+    """Return by group the mean nominal quota and its usage over a run; `group` returns a quota's group."""
     nominal, used = sum_curves(run, run.watch.nominal, group), sum_curves(run, run.watch.workload_records.used, group)
     empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):
@@ -369,7 +369,7 @@ def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> 
 def sum_curves(
     run: ComparedRun, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """Return the sum of the curves of each group; curves of group '' are left out."""
+    """Return by group the sum of quota amounts over time; `group` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
         groups.setdefault(group(at), []).append(curve)
@@ -431,5 +431,5 @@ def _cost_figures(lines: Sequence[StatementLine]) -> Figures:
 
 
 def to_display_units(resource: str, amount: float) -> float:
-    """Return an amount in its display unit: cpu in cores, memory in GiB."""
+    """Return an amount in the unit in which it is shown: cpu in cores, memory in GiB, others unchanged."""
     return amount / _UNIT_SIZES.get(resource, 1)

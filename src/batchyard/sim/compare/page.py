@@ -99,7 +99,7 @@ def _never_admitted_note(overall: Section) -> str:
 
 
 def _cards_html(overall: Section) -> str:
-    """Return the most important figures as HTML cards."""
+    """Return the most important figures of a comparison as HTML cards."""
     (row,) = overall.rows
     figures = [each for each in overall.figures if each.name in _CARD_FIGURES and any(row.figures[each.name])]
     cards = [_card_html(figure, row) for figure in figures]
@@ -118,7 +118,7 @@ def _card_html(figure: Figure, row: SectionRow) -> str:
 
 
 def _section_table(comparison: ConfigurationComparison, section: Section) -> str:
-    """Return a section as an HTML table: both values and the change of each figure, with bars for one figure."""
+    """Return one comparison table as HTML: both values and the change of each figure, with bars for one figure."""
     bar = next((figure for figure in section.figures if figure.name in _BAR_FIGURES), None)
     header_cells = [f'<th rowspan="2">{escape(section.about)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
     second_header = []
@@ -147,7 +147,7 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
 
 
 def _is_common(section: Section, figure: Figure) -> bool:
-    """Report whether a figure is equal in both runs in all rows, so that one column is enough."""
+    """Report whether a figure has equal values in both runs in every row, so that one column is enough for it."""
     return all(a == b for a, b in (_values_of(row, figure) for row in section.rows))
 
 
@@ -211,7 +211,7 @@ def _plain_table(heads: str, rows: Sequence[str]) -> str:
 
 
 def _bars_html(value_pair: ValuePair, maximum: float) -> str:
-    """Return SVG bars for the two values of a figure, relative to the largest value in the table."""
+    """Return SVG bars for a figure's values in both runs, scaled to the largest value in the table."""
     bars = []
     for side, value in zip("ab", value_pair, strict=True):
         width = 100 * (value or 0) / maximum if maximum else 0
@@ -237,7 +237,7 @@ def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> st
 
 
 def _path_data(values: Sequence[float], maximum: float) -> str:
-    """Return the SVG path of a line over time: one step for each interval, with a margin at the top."""
+    """Return the SVG path of a chart line: one step for each interval, with a margin at the top."""
     steps: list[str] = []
     for index, value in enumerate(values):
         y = _CHART_HEIGHT - (value / maximum if maximum else 0) * (_CHART_HEIGHT - 4)

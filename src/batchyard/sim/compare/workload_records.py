@@ -1,4 +1,4 @@
-"""Histories of the Workloads in a run, and the resources that teams held while Workloads waited, from watch events.
+"""Histories of a simulation's Workloads, and the resources that teams held while Workloads waited, from watch events.
 
 A Workload holds quota from its reservation until it is finished, evicted or deleted. An active, unfinished Workload
 without quota waits. A team is a namespace.
@@ -21,7 +21,7 @@ _NONE: Final[Mapping[FlavorResource, int]] = {}
 
 @dataclass(slots=True)
 class WorkloadRecord:
-    """The history of a Workload in a run: its times, its waits and its quota."""
+    """The history of a Workload in a simulation: when it was created, got quota and ended, and the quota it holds."""
 
     #: The latest version of the Workload.
     obj: Obj
@@ -44,7 +44,7 @@ class WorkloadRecord:
 
     @property
     def requests(self) -> dict[str, int]:
-        """Return the total requests of the Workload by resource, in the integer units of its view."""
+        """Return the total requests of the Workload by resource, in the scheduler's integer units."""
         requests: dict[str, int] = {}
         for pod_set in self.view.pod_sets:
             for resource, amount in pod_set.template.requests:
@@ -54,7 +54,7 @@ class WorkloadRecord:
 
 @dataclass(slots=True)
 class TeamUsage:
-    """A namespace's held and requested amounts, and their integrals over the time in which any Workload waited."""
+    """The amounts that a namespace holds and requests, and their time integrals while any Workload waited."""
 
     held: dict[str, int] = field(default_factory=dict)
     requested: dict[str, int] = field(default_factory=dict)
@@ -63,14 +63,14 @@ class TeamUsage:
     requested_integral: dict[str, int] = field(default_factory=dict)
 
     def advance(self, duration: Duration) -> None:
-        """Add the current amounts, for a span of time in which Workloads waited, to the integrals."""
+        """Add the current amounts times `duration` to the integrals."""
         for amounts, integral in ((self.held, self.held_integral), (self.requested, self.requested_integral)):
             for resource, amount in amounts.items():
                 integral[resource] = integral.get(resource, 0) + amount * duration
 
 
 class WorkloadRecords:
-    """The histories of all Workloads in a run, the usage by team, and the waiting and running Workloads over time."""
+    """The histories of a simulation's Workloads, the usage by namespace, and how many Workloads wait or hold quota."""
 
     def __init__(self, start_time: Instant, queue_of: Callable[[str, str], str | None]) -> None:
         self._queue_of = queue_of
@@ -86,7 +86,7 @@ class WorkloadRecords:
         self.shortage_duration: Duration = 0
 
     def advance(self, now: Instant) -> None:
-        """Advance the integrals to now; nothing has changed since the last event."""
+        """Extend the usage integrals up to now with the current amounts."""
         duration, self._advanced_to = now - self._advanced_to, now
         if duration > 0 and self.waiting.value:
             self.shortage_duration += duration
@@ -94,7 +94,7 @@ class WorkloadRecords:
                 team.advance(duration)
 
     def observe(self, event: WatchEvent, now: Instant) -> None:
-        """Apply a watch event of a Workload to its history."""
+        """Update the history of a Workload after its watch event."""
         view = workload_view(event.obj)
         workload_record = self.workload_records.get(view.uid)
         if workload_record is None:
@@ -109,7 +109,7 @@ class WorkloadRecords:
         self._record_wait(workload_record, view.active and not view.quota_reserved and not is_over, now)
 
     def _record_quota(self, workload_record: WorkloadRecord, has_quota: bool, now: Instant) -> None:
-        """Record the quota that a Workload holds from now on; none unless `has_quota`."""
+        """Record that a Workload holds its admitted quota from now on, or none unless `has_quota`."""
         if has_quota and workload_record.since is None:
             workload_record.since = now
             workload_record.started = now if workload_record.started is None else workload_record.started

@@ -1,4 +1,4 @@
-"""Faults of a scenario: their kinds, their times, and a client that injects them into the platform's writes.
+"""Faults of a scenario: their kinds, their times, and a client that makes the platform's writes fail.
 
     faults:
     - {at: 10m, fail: {node: gke-...}}                                    the machine of a node crashes
@@ -113,7 +113,7 @@ class ScheduledFault:
 
     @property
     def affects_writes(self) -> bool:
-        """Whether the fault disturbs the writes between the platform and the store."""
+        """Whether the fault disturbs the platform's writes to the store: conflicts, or a crash between two writes."""
         return isinstance(self.action, Conflicts | Restart)
 
     def times(self) -> Iterator[Duration]:
@@ -131,7 +131,7 @@ class ScheduledFault:
 
 
 def read_faults(fault_entries: Sequence[Mapping[str, Any]], faults: list[FieldError]) -> list[ScheduledFault]:
-    """Return the parsed faults of a scenario; validation errors are added to `faults`."""
+    """Parse the faults of a Scenario document; validation errors of its fields are added to `faults`."""
     parsed_faults = []
     for number, manifest_fields in enumerate(fault_entries):
         path = f"spec.faults[{number}]"
@@ -228,7 +228,7 @@ _ACTIONS: Final[Mapping[str, Callable[[Any], Action]]] = {
 
 
 class WriteFaults:
-    """Faults of the platform's writes: the rate of conflicts, and a callback that can crash the platform."""
+    """Disturbances of the platform's writes: the fraction that conflicts, and a callback to crash the platform."""
 
     def __init__(self, conflicts: float = 0.0) -> None:
         #: The fraction of writes that always conflict, from 0 to 1, regardless of the scenario.
@@ -241,7 +241,7 @@ class WriteFaults:
         self._accepted_writes = 0
 
     def is_conflict_due(self) -> bool:
-        """Report whether the next write is rejected with a conflict."""
+        """Count an attempted write; report whether it must be rejected with a conflict."""
         self._attempts += 1
         return int(self._attempts * self.conflicts) > int((self._attempts - 1) * self.conflicts)
 
@@ -253,7 +253,7 @@ class WriteFaults:
 
 
 class FaultyClient:
-    """A client of the platform that injects conflicts into writes, and drops writes and events after a crash."""
+    """A client for the platform that rejects some writes as conflicts, and drops writes and events after a crash."""
 
     def __init__(self, client: LocalClient, write_faults: WriteFaults) -> None:
         self._client = client
@@ -270,7 +270,7 @@ class FaultyClient:
         return self._client.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the objects of a namespace whose controller has a uid, sorted by kind and name."""
+        """Return the objects of a namespace whose controlling owner has this uid, sorted by kind and name."""
         return self._client.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:

@@ -1,4 +1,4 @@
-"""Fault injection: at the time of each fault, the affected objects are changed as a cloud or a user would change them.
+"""Fault injection: when a fault is due, the affected objects are changed as a cloud or a user would change them.
 
 Machines crash or get a termination notice in the status of their Instances. The capacity of the cloud is changed in the
 Cluster. Nodes are drained like by kubectl. Repeated faults end when all work has ended.
@@ -52,7 +52,7 @@ _STEPS: Final = ("boot", "registration", "network", "drivers")
 
 
 def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iterable[SlowBoot]) -> Obj:
-    """Return a Cluster object with the given stockouts and slow boots applied."""
+    """Return a Cluster object changed so that machine types are sold out (`stockouts`) or slow (`slow_boots`)."""
     sold_out = [row for stockout in stockouts for row in _empty_capacity_entries(stockout, cluster)]
     if sold_out:
         cluster = with_path(cluster, ("spec", "capacity"), [*(cluster["spec"].get("capacity") or ()), *sold_out])
@@ -65,7 +65,7 @@ def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iter
 
 
 def without_shortages(cluster: Obj, without_them: Obj, with_them: Obj) -> Obj:
-    """Return the stored Cluster without shortages. `with_them` was computed from `without_them`."""
+    """Return the stored Cluster without injected shortages. `with_them` was computed from `without_them`."""
     times = (with_them["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times)]:
         if _value_at(cluster, path) == _value_at(with_them, path):
@@ -80,21 +80,21 @@ def _value_at(obj: Any, path: Iterable[str]) -> Any:
 
 
 def _empty_capacity_entries(stockout: Stockout, cluster: Obj) -> Iterator[Mapping[str, Any]]:
-    """Yield capacity entries of 0 machines for a sold-out type; existing machines are kept."""
+    """Yield `capacity` entries that allow no more machines of a sold-out type; existing machines are kept."""
     model = {"provisioning": stockout.provisioning} if stockout.provisioning else {}
     for zone in [stockout.zone] if stockout.zone else _zones_of_cluster(cluster):
         yield {"machineType": stockout.machine, "zone": zone, **model, "count": 0}
 
 
 def _zones_of_cluster(cluster: Obj) -> list[str]:
-    """Return the names of all zones in which the Cluster may have machines."""
+    """Return the names of all zones that the Cluster or its node pools list."""
     spec = cluster["spec"]
     pools = spec.get("nodePools") or ()
     return sorted({zone: None for rows in (spec, *pools) for zone in rows.get("zones") or ()})
 
 
 def _slowed_times(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
-    """Return the boot times of a machine type, multiplied by the factor of a slow boot."""
+    """Return the boot times of a machine type, multiplied by the factor of a slowBoot fault."""
     old_times = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     slower_times = {}
     for step in _STEPS:
@@ -111,7 +111,7 @@ _JOB_SET_ENDS: Final = ("Completed", "Failed")
 
 
 class FaultTarget(Protocol):
-    """The interface of a simulated world that fault injection uses."""
+    """The interface of the simulated world into which faults are injected."""
 
     kernel: VirtualEventLoop
     log: EventLog
@@ -127,11 +127,11 @@ class FaultTarget(Protocol):
         """Crash the platform and restart it."""
 
     def record_missed_fault(self, fault: ScheduledFault) -> None:
-        """Record a fault whose target did not exist at its time."""
+        """Record a fault that had no effect because its target did not exist."""
 
 
 class FaultInjector:
-    """Injects the faults of a scenario into a world. `last_step_at` is the time of the scenario's last step."""
+    """Injects a scenario's faults into a simulated world. `last_step_at` is when the scenario's last step is due."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class FaultInjector:
             self._schedule(fault, enumerate(fault.times()))
 
     def _schedule(self, fault: ScheduledFault, times: Iterator[tuple[int, Duration]]) -> None:
-        """Schedule the next occurrence of a fault."""
+        """Schedule the next occurrence of a fault, if there is one; `times` yields its number and time."""
         for number, at in times:
             self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, times))
             return
@@ -169,7 +169,7 @@ class FaultInjector:
         callback()
 
     def _run_occurrence(self, fault: ScheduledFault, number: int, times: Iterator[tuple[int, Duration]]) -> None:
-        """Inject a fault, and schedule its next occurrence; a repeated fault ends when all work has ended."""
+        """Inject a fault and schedule its next occurrence; a repeated fault ends when all work has ended."""
         is_repeated = fault.at is None
         if is_repeated and self._is_over():
             return
@@ -177,7 +177,7 @@ class FaultInjector:
         self._schedule(fault, times)
 
     def _is_over(self) -> bool:
-        """Report whether only faults are scheduled: all work has ended, or waits forever."""
+        """Report whether nothing but faults will happen any more: all work has ended, or waits forever."""
         kernel, client = self._world.kernel, self._world.client
         if kernel.now() < self._last_step_at:
             return False
@@ -213,7 +213,7 @@ class FaultInjector:
         self._world.log.fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
     def _log_targets(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
-        """Log the nodes that a fault affects; record a one-time fault without targets as missed."""
+        """Log the nodes that a fault affects; if a one-time fault affects none, record it as missed."""
         self._log(name, nodes=nodes)
         if not nodes and fault.at is not None:
             self._world.record_missed_fault(fault)
@@ -221,7 +221,7 @@ class FaultInjector:
     # --- machines ---
 
     def _fail(self, action: Fail, order: "_TargetOrder") -> Sequence[str]:
-        """Crash the target machines of a failure; return their names."""
+        """Crash the machines that a `fail` fault targets; return their names."""
         now = self._world.kernel.now()
         targets = order.sort_targets(_targets(action, self._world.client))
         if not action.slice:
@@ -231,7 +231,7 @@ class FaultInjector:
         return _names_of(targets)
 
     def _reclaim(self, action: ReclaimSpot, order: "_TargetOrder") -> Sequence[str]:
-        """Send a termination notice to Spot machines; return their names."""
+        """Send a termination notice to Spot machines of a pool; return the machines' names."""
         now = self._world.kernel.now()
         stop_at = format_time(now + instances.NOTICE)
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
@@ -241,7 +241,7 @@ class FaultInjector:
         return _names_of(targets)
 
     def _drain(self, action: Drain) -> Sequence[str]:
-        """Cordon a node and evict its pods, and schedule its uncordoning; return the node's name, if it exists."""
+        """Cordon a node, evict its pods, and schedule its uncordoning; return its name, or nothing if it is gone."""
         client, submit = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
@@ -264,7 +264,7 @@ class FaultInjector:
     # --- lasting faults ---
 
     def _start_lasting_fault(self, faults: list[Any], action: Any, lasts: Duration, apply: Callable[[], None]) -> None:
-        """Start a fault that lasts for a while, and schedule its end."""
+        """Add a fault to the active `faults` for the time `lasts`; call `apply` after adding and after removing it."""
 
         def end_fault() -> None:
             faults.remove(action)
@@ -275,7 +275,7 @@ class FaultInjector:
         self._call_at(self._world.kernel.now() + lasts, end_fault)
 
     def _change_cluster(self) -> None:
-        """Write the Cluster object with all active shortages."""
+        """Write the Cluster object with the effects of all active stockouts and slow boots."""
         cluster = next(iter(self._world.client.list(scheme.CLUSTER)), None)
         if cluster is None:
             return
@@ -285,21 +285,21 @@ class FaultInjector:
         self._world.submit(Update(with_shortages_cluster))
 
     def _change_conflicts(self) -> None:
-        """Set the rate of conflicts to the highest rate of the active faults."""
+        """Let the highest percentage of all active `conflicts` faults apply to writes."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
             self._write_faults.conflicts = max(highest_rate, self._write_faults.base_conflict_rate)
 
 
 class _TargetOrder:
-    """The order in which a fault selects its target machines: by name, or random for a repeated fault."""
+    """The order in which a fault picks machines: by name, or random for a repeated fault."""
 
     def __init__(self, fault: ScheduledFault, number: int | None) -> None:
         self._fault = fault
         self._number = number
 
     def sort_targets(self, machines: Iterable[Obj]) -> list[Obj]:
-        """Return machines in the order in which the fault selects them."""
+        """Return machines in the order in which the fault picks them."""
         return sorted(machines, key=self._rank)
 
     def _rank(self, instance: Obj) -> tuple[int, str]:
@@ -310,7 +310,7 @@ class _TargetOrder:
 
 
 def has_unfinished_work(reader: Reader) -> bool:
-    """Report whether any Job, JobSet, Workload or pod has not ended."""
+    """Report whether any Job, JobSet, Workload or pod has not ended yet."""
     return (
         any(not is_finished(workload) for workload in reader.list(scheme.WORKLOAD))
         or any(not _has_ended(job, _JOB_ENDS) for job in reader.list(scheme.JOB))
@@ -325,7 +325,7 @@ def _has_ended(job: Obj, ends: Iterable[str]) -> bool:
 
 
 def _targets(action: Fail, reader: Reader) -> Iterator[Obj]:
-    """Return the running machines that a failure can crash."""
+    """Return the running machines that a `fail` fault may crash."""
     if action.pool or action.slice:
         return _machines_of_pool(action.pool or action.slice, reader)
     if action.node:

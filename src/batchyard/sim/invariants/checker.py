@@ -1,4 +1,4 @@
-"""The invariant checker of a simulated world, and the invariants of preemptions, costs, objects and watches."""
+"""The checker that runs all invariants during a simulation, and invariants of preemption, costs and watch events."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -47,7 +47,7 @@ from batchyard.sim.world import EPOCH, World
 
 
 class PreemptionRespectsPriority(Invariant):
-    """The policies of the preemptor's ClusterQueue allow each preemption."""
+    """Invariant: the preemption policies of the preemptor's ClusterQueue allow each preemption."""
 
     name = "preemption_respects_priority"
 
@@ -95,7 +95,7 @@ class PreemptionRespectsPriority(Invariant):
     def _borrowing_faults(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, *, fair_sharing: bool
     ) -> Iterator[str]:
-        """Yield an error unless the victim's branch of the tree borrows a resource that the preemptor requests."""
+        """Yield an error unless the victim's part of the cohort tree borrows a resource that the preemptor requests."""
         quota = self.states.quota
         preemptor_path, victim_path = quota.path(f"queue/{queue.name}"), quota.path(f"queue/{victim.cluster_queue}")
         if preemptor_path[0] != victim_path[0]:
@@ -109,7 +109,7 @@ class PreemptionRespectsPriority(Invariant):
 
 
 def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: WorkloadView) -> bool:
-    """Report whether a preemption policy allows one Workload to preempt another."""
+    """Report whether a preemption policy of a ClusterQueue lets one Workload preempt another."""
     match policy:
         case "Any":
             return True
@@ -140,7 +140,7 @@ def _while_borrowing_faults(
 
 
 class HotswapRespectsPriority(Invariant):
-    """Hotswap takes nodes only from pods of lower priority."""
+    """Invariant: Hotswap, which replaces lost nodes of gangs, takes nodes only from pods of lower priority."""
 
     name = "hotswap_respects_priority"
 
@@ -182,7 +182,7 @@ _ROUNDING_UNIT = HOUR * WHOLE_MACHINE
 
 
 class CostsAddUp(Invariant):
-    """The cost ledger and the cost records add up to the cost of the machines."""
+    """Invariant: the cost ledger and the cost records add up to the cost of all machines."""
 
     name = "costs_add_up"
 
@@ -197,7 +197,7 @@ class CostsAddUp(Invariant):
         self._platform: object = None
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record the start and the end of billed machines, and changes of prices."""
+        """Record when a machine's billing starts or ends, and changes of prices."""
         now = self.world_view.world.kernel.now()
         self._ledger.observe((event,), now)
         if event.key.kind == scheme.CLUSTER:
@@ -217,7 +217,7 @@ class CostsAddUp(Invariant):
             del self._billed[name]
 
     def end_instant(self) -> None:
-        """Check that the cost accounts equal the expected cost at the end of an instant."""
+        """Check that the recorded costs equal the expected cost of all machines so far."""
         now = self.world_view.world.kernel.now()
         for name in self._billed:
             self._bill(name, now)
@@ -228,7 +228,7 @@ class CostsAddUp(Invariant):
         self._compare_records(expected_cost, now)
 
     def finish(self) -> None:
-        """Check that the cost accounts equal the expected cost at the end of the run."""
+        """Check at the end of the simulation that the recorded costs equal the cost of all machines."""
         self.end_instant()
 
     def _compare_records(self, expected_cost: int, now: Instant) -> None:
@@ -270,7 +270,7 @@ class CostsAddUp(Invariant):
 
 
 class NothingMutated(Invariant):
-    """No object is modified in place after its watch event."""
+    """Invariant: no object is modified in place after it was sent as a watch event."""
 
     name = "nothing_mutated"
 
@@ -280,7 +280,7 @@ class NothingMutated(Invariant):
         self._encode = msgspec.json.Encoder().encode
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that the previous version of the object was not modified."""
+        """Check that the previous version of the changed object was not modified in place."""
         self._compare(event.key)
         if event.type is EventType.DELETED:
             self._delivered_objects.pop(event.key, None)
@@ -303,7 +303,7 @@ class NothingMutated(Invariant):
 
 
 class WatchHasNoGap(Invariant):
-    """Watch events have consecutive revisions, and their old object is the object of the previous event."""
+    """Invariant: watch events have consecutive revisions, and each old object is that of the previous event."""
 
     name = "watch_has_no_gap"
 
@@ -313,7 +313,7 @@ class WatchHasNoGap(Invariant):
         self._last_objects: dict[Key, Obj] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that an event directly follows the previous event of the store and of its object."""
+        """Check that a watch event directly follows the previous one of the store, and of its object."""
         if event.revision != self._revision + 1:
             self.violate(f"revision {event.revision} was delivered directly after revision {self._revision}", event.key)
         self._revision = event.revision
@@ -328,7 +328,7 @@ class WatchHasNoGap(Invariant):
             self._last_objects[event.key] = event.obj
 
     def finish(self) -> None:
-        """Check that the store's last revision was delivered."""
+        """Check that the watch event of the store's last revision was delivered."""
         if self._revision != self.world_view.world.store.revision:
             stored_revision = self.world_view.world.store.revision
             self.violate(f"revision {self._revision} was delivered last, the store has {stored_revision}")
@@ -363,7 +363,7 @@ INVARIANTS: Final[tuple[type[Invariant], ...]] = (
 
 
 class InvariantChecker:
-    """Checks invariants while a world runs, and collects their violations; `finish()` runs the final checks."""
+    """Checks invariants during a simulation and collects violations; `finish()` runs the checks at the end."""
 
     def __init__(self, world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> None:
         self._world = world
@@ -374,18 +374,18 @@ class InvariantChecker:
 
     @property
     def violations(self) -> list[InvariantViolation]:
-        """Return the violations that were found so far."""
+        """Return the violations found so far."""
         return self._world_view.violations
 
     def finish(self) -> list[InvariantViolation]:
-        """Run the checks at the end of the run; return all violations."""
+        """Run the checks that are due at the end of the simulation; return all violations."""
         self._end_instant()
         for each_invariant in self._invariants:
             each_invariant.finish()
         return self.violations
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:
-        """Pass watch events to every invariant, and schedule the checks at the end of the instant."""
+        """Pass watch events to all invariants, and schedule the checks that are due at the end of the instant."""
         kernel = self._world.kernel
         if not self._is_end_scheduled:
             self._is_end_scheduled = True
@@ -408,5 +408,5 @@ class InvariantChecker:
 
 
 def attach_invariants(world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:
-    """Attach invariants to a simulated world before it runs; return their checker."""
+    """Let invariants observe a simulated world, before it runs; return the checker that collects violations."""
     return InvariantChecker(world, invariants)

@@ -1,4 +1,4 @@
-"""Object states for invariants: queues, Cohorts, flavors, and the quota that Workloads hold according to their status.
+"""What the stored objects say about queues, Cohorts, flavors and the quota that Workloads hold, for invariants.
 
 The states are maintained from watch events alone, independently of the scheduler.
 """
@@ -39,7 +39,7 @@ Amounts: TypeAlias = Mapping[QuotaKey, int]
 
 @dataclass(slots=True)
 class QuotaDefinitionNode:
-    """A ClusterQueue or Cohort in a cohort tree."""
+    """A ClusterQueue or Cohort as a node of a cohort tree, with its quotas."""
 
     name: str
     parent: str = ""
@@ -48,7 +48,7 @@ class QuotaDefinitionNode:
 
 
 class QuotaDefinition:
-    """The quota of all ClusterQueues and Cohorts by definition, with the Workloads that hold it."""
+    """All cohort trees as the objects define them, with the Workloads that hold quota; computes quota independently."""
 
     def __init__(self, queues: Iterable[ClusterQueueView], cohorts: Iterable[CohortView]) -> None:
         self.nodes: dict[str, QuotaDefinitionNode] = {}
@@ -73,7 +73,7 @@ class QuotaDefinition:
                 self.nodes.setdefault(node.parent, QuotaDefinitionNode(node.parent))
 
     def is_in_cycle(self, cohort: str) -> bool:
-        """Report whether the parents of a Cohort form a cycle."""
+        """Report whether the chain of a Cohort's parents forms a cycle."""
         seen: list[str] = []
         while cohort and cohort not in seen:
             seen.append(cohort)
@@ -81,7 +81,7 @@ class QuotaDefinition:
         return bool(cohort)
 
     def pairs(self, node: str) -> list[QuotaKey]:
-        """Return the flavors and resources that have quota or usage in the cohort tree of a node."""
+        """Return the (flavor, resource) pairs with quota or usage in the cohort tree of a ClusterQueue or Cohort."""
         root = self.path(node)[0]
         pairs: dict[QuotaKey, None] = {}
         for name in self.below(root):
@@ -91,18 +91,18 @@ class QuotaDefinition:
         return sorted(pairs)
 
     def path(self, node: str) -> list[str]:
-        """Return the names of the nodes from the root of the tree to a node."""
+        """Return the ClusterQueue and Cohort names from the root of the cohort tree down to `node`."""
         parent = self.nodes[node].parent
         return [*self.path(parent), node] if parent else [node]
 
     def below(self, node: str) -> Iterator[str]:
-        """Yield the names of a node and all its descendants."""
+        """Yield the name of a ClusterQueue or Cohort, and of all its descendants in the cohort tree."""
         yield node
         for child in self.nodes[node].children:
             yield from self.below(child)
 
     def subtree(self, node: str, pair: QuotaKey) -> int:
-        """Return the subtree quota of a node: its nominal quota plus the quota that its children lend."""
+        """Return the subtree quota of a ClusterQueue or Cohort: its nominal quota plus what its children lend."""
         amount = self._subtrees.get((node, pair))
         if amount is not None:
             return amount
@@ -112,20 +112,20 @@ class QuotaDefinition:
         return own
 
     def local_quota(self, node: str, pair: QuotaKey) -> int:
-        """Return the guaranteed quota of a node: the part that its lending limit never lends."""
+        """Return the guaranteed quota of a ClusterQueue or Cohort: what its lending limit keeps from being lent."""
         quota = self.nodes[node].quotas.get(pair)
         if quota is None or quota.lending_limit is None:
             return 0
         return max(0, self.subtree(node, pair) - quota.lending_limit)
 
     def used(self, node: str, pair: QuotaKey) -> int:
-        """Return the usage of a node: the amounts of its Workloads plus its children's usage above guaranteed quota."""
+        """Return the usage of a ClusterQueue or Cohort: by its Workloads, and by its children above their guarantee."""
         own_usage = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
         return own_usage + sum(max(0, self.used(child, pair) - self.local_quota(child, pair)) for child in children)
 
     def available(self, node: str, pair: QuotaKey) -> int:
-        """Return the amount that a node can still use; negative if quota was reduced below the usage."""
+        """Return what a ClusterQueue or Cohort may still use; negative if quota was cut below the usage."""
         parent, used = self.nodes[node].parent, self.used(node, pair)
         if not parent:
             return self.subtree(node, pair) - used
@@ -137,7 +137,7 @@ class QuotaDefinition:
         return max(0, local_amount - used) + from_parent
 
     def potential(self, node: str, pair: QuotaKey) -> int:
-        """Return the amount that a node could use if no Workload in the tree held quota."""
+        """Return what a ClusterQueue or Cohort could use if no Workload of its cohort tree held quota."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
         if not parent:
             return self.subtree(node, pair)
@@ -147,12 +147,12 @@ class QuotaDefinition:
         return maximum
 
     def is_borrowing(self, node: str, pair: QuotaKey) -> bool:
-        """Report whether a node uses more than its subtree quota."""
+        """Report whether a ClusterQueue or Cohort uses more than its subtree quota, so that it borrows."""
         return self.used(node, pair) > self.subtree(node, pair)
 
 
 class ObjectStates:
-    """Views of queues, Cohorts, flavors and Workloads by name, and the quota computed from them."""
+    """The queues, Cohorts, flavors and Workloads as stored, by name, and the quota computed from them."""
 
     def __init__(self) -> None:
         self.queues: dict[str, ClusterQueueView] = {}
@@ -175,7 +175,7 @@ class ObjectStates:
         }
 
     def record(self, event: WatchEvent) -> None:
-        """Apply a watch event to the object states."""
+        """Update the recorded queues, Cohorts, flavors and Workloads after a watch event."""
         key = str(event.key)
         table_and_view = self._tables.get(event.key.kind)
         if table_and_view is None:
@@ -196,7 +196,7 @@ class ObjectStates:
 
     @property
     def quota(self) -> QuotaDefinition:
-        """Return the quota of all cohort trees with the Workloads that hold it."""
+        """Return all cohort trees with their quota, and the Workloads that hold it."""
         if self._quota is None:
             self._quota = QuotaDefinition(list(self.queues.values()), list(self.cohorts.values()))
             for key in self.workloads:
@@ -204,12 +204,12 @@ class ObjectStates:
         return self._quota
 
     def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
-        """Return the ClusterQueue behind a Workload's LocalQueue."""
+        """Return the ClusterQueue of a Workload's LocalQueue; None without one."""
         local_queue = self.local_queues.get(workload.queue)
         return self.queues.get(local_queue.cluster_queue) if local_queue is not None else None
 
     def _hold(self, key: str) -> None:
-        """Update the amounts that a Workload holds in the cohort trees."""
+        """Update the quota that the Workload `key` holds in its cohort tree."""
         if self._quota is None:
             return
         for holders in self._quota.holders.values():
@@ -242,13 +242,13 @@ def changes_quota(event: WatchEvent) -> bool:
 
 
 def is_reserved_by(event: WatchEvent) -> bool:
-    """Report whether a watch event reserves quota for a Workload."""
+    """Report whether a watch event of a Workload shows a new quota reservation."""
     old_view = workload_view(event.old) if event.old is not None else None
     return workload_view(event.obj).quota_reserved and not (old_view is not None and old_view.quota_reserved)
 
 
 def is_preempted_by(event: WatchEvent) -> bool:
-    """Report whether a watch event preempts a Workload that holds quota."""
+    """Report whether a watch event shows the preemption of a Workload that holds quota."""
     if event.key.kind != scheme.WORKLOAD or event.old is None:
         return False
     old_condition, new_condition = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")

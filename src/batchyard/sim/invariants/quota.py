@@ -1,4 +1,4 @@
-"""Invariants of quota, reservations, scheduler state, Jobs and pods that need admission."""
+"""Invariants of quota, reservations, the scheduler's cache, Job status, and pods that run only with quota."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -24,7 +24,7 @@ from batchyard.sim.world import World
 
 
 class QuotaNeverOversubscribed(Invariant):
-    """New reservations fit the free quota, and no node's deficit grows unless the quota changes."""
+    """Invariant: new reservations fit the free quota, and usage exceeds quota only if the quota was reduced."""
 
     name = "quota_never_oversubscribed"
 
@@ -35,11 +35,11 @@ class QuotaNeverOversubscribed(Invariant):
         self._changed = False
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Collect the Workloads that the batch of events preempts."""
+        """Collect the Workloads that the batch of watch events preempts."""
         self._preempted = [workload_view(event.obj) for event in batch if object_states.is_preempted_by(event)]
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that a new reservation fits the free quota; record quota changes, which allow a deficit."""
+        """Check that a new reservation fits the free quota; record whether a quota changed."""
         if object_states.changes_quota(event):
             self._changed = True
         if event.key.kind != scheme.WORKLOAD or not object_states.is_reserved_by(event):
@@ -54,7 +54,7 @@ class QuotaNeverOversubscribed(Invariant):
                 self.violate(description, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
 
     def end_instant(self) -> None:
-        """Check that no deficit grew in this instant, unless the quota changed."""
+        """Check that no ClusterQueue or Cohort exceeds its quota more than before, unless a quota changed."""
         deficits = dict(self._deficits())
         for (node, pair), amount in deficits.items():
             known_deficit = self._known_deficits.get((node, pair), 0)
@@ -65,7 +65,7 @@ class QuotaNeverOversubscribed(Invariant):
         self._known_deficits, self._changed = deficits, False
 
     def _available_without(self, victims: Iterable[WorkloadView], node: str, pair: object_states.QuotaKey) -> int:
-        """Return the free quota of a node if some Workloads held none."""
+        """Return the free quota of a ClusterQueue or Cohort as if the victims held no quota."""
         quota = self.states.quota
         removed_amounts = {}
         for view in victims:
@@ -99,12 +99,12 @@ class QuotaNeverOversubscribed(Invariant):
 
 
 class UsageIsSumOfAdmitted(Invariant):
-    """The usage of every quota node in the scheduler equals the sum over its Workloads."""
+    """Invariant: the scheduler's usage of each ClusterQueue and Cohort equals the sum over its Workloads."""
 
     name = "usage_is_sum_of_admitted"
 
     def after_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check the usage of all quota nodes after a cycle that admitted a Workload."""
+        """Check the usage of all ClusterQueues and Cohorts after a scheduling cycle that admitted a Workload."""
         platform = self.world_view.world.platform
         if platform.runner.is_stopped or platform.index.workload_cache.assumes:
             return
@@ -112,7 +112,7 @@ class UsageIsSumOfAdmitted(Invariant):
             self._compare_trees()
 
     def end_instant(self) -> None:
-        """Check the usage of all ClusterQueues, which is always up to date."""
+        """Check the usage of all ClusterQueues (that of Cohorts may be outdated between scheduling cycles)."""
         for name, queue in self.world_view.world.platform.index.snapshot.queues.items():
             self._compare_usage(f"queue/{name}", queue.node)
 
@@ -138,7 +138,7 @@ class UsageIsSumOfAdmitted(Invariant):
 
 
 class AdmittedHasAssignment(Invariant):
-    """Every quota reservation assigns each pod set a valid count, the right usage, and suitable flavors."""
+    """Invariant: every quota reservation gives each pod set a valid count, the right usage and suitable flavors."""
 
     name = "admitted_has_assignment"
 
@@ -220,12 +220,12 @@ KINDS: Final = (
 
 
 class AssumedEqualsConfirmed(Invariant):
-    """The scheduler cache equals a cache that is rebuilt from the stored objects."""
+    """Invariant: the scheduler cache equals a cache that is built anew from the stored objects."""
 
     name = "assumed_equals_confirmed"
 
     def end_instant(self) -> None:
-        """Check the scheduler cache against a cache that is built from the current objects."""
+        """Compare the scheduler cache with one that is built from the stored objects."""
         world = self.world_view.world
         inputs = _decision_inputs(world.platform.index)
         expected_inputs = _decision_inputs(rebuild_cache(world, world.kernel.now()))
@@ -235,7 +235,7 @@ class AssumedEqualsConfirmed(Invariant):
 
 
 def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
-    """Return a scheduler cache that is built from the current objects of a world."""
+    """Return a scheduler cache that is built anew from the stored objects of a simulated world."""
     index = SchedulerCache()
     for kind in KINDS:
         for obj in world.objects(kind):
@@ -245,7 +245,7 @@ def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
 
 
 def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
-    """Return all inputs of scheduling decisions in a scheduler cache, by name."""
+    """Return everything in a scheduler cache that scheduling decisions depend on, by name."""
     snapshot = index.snapshot
     queues = index.workload_cache.local_queues.items()
     values: dict[str, Any] = {f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in queues}
@@ -286,7 +286,7 @@ def _counter_values(count: QueueCounter, snapshot: Snapshot) -> tuple[Any, ...]:
 
 
 class JobsCountRight(Invariant):
-    """A Job counts each ended pod once, and has no more successes than completions and no more active than allowed."""
+    """Invariant: a Job counts each ended pod once, and no more succeeded or active pods than its spec allows."""
 
     name = "jobs_count_right"
 
@@ -298,7 +298,7 @@ class JobsCountRight(Invariant):
         self._changed: dict[Key, None] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record the pods that end and the Jobs that change."""
+        """Record which pods ended and which Jobs changed."""
         if event.key.kind == scheme.JOB:
             self._changed[event.key] = None
             self._check_counts_grow(event)
@@ -312,7 +312,7 @@ class JobsCountRight(Invariant):
             self._failed_pods.setdefault(owner["uid"], {})[uid] = None
 
     def end_instant(self) -> None:
-        """Check the status counts of the Jobs that changed."""
+        """Check the pod counts in the status of the Jobs that changed."""
         for key in self._changed:
             job = self.world_view.world.client.get(key)
             for description in () if job is None else self._find_faults(job):
@@ -320,7 +320,7 @@ class JobsCountRight(Invariant):
         self._changed.clear()
 
     def finish(self) -> None:
-        """Check that no ended Job counts active or terminating pods."""
+        """Check that no ended Job still counts active or terminating pods."""
         for job in self.world_view.world.objects(scheme.JOB) if self.is_at_rest else ():
             status, name = job.get("status") or {}, job["metadata"]["name"]
             has_ended = is_true(status, "Complete") or is_true(status, "Failed")
@@ -347,7 +347,7 @@ class JobsCountRight(Invariant):
             yield f"it is complete after {successes} of {spec['completions']} completions"
 
     def _check_counts_grow(self, event: WatchEvent) -> None:
-        """Check that the status counts of a Job never decrease."""
+        """Check that a Job's counts of succeeded and failed pods never decrease."""
         if event.old is None:
             return
         for field in ("succeeded", "failed"):
@@ -361,7 +361,7 @@ def _is_deletion(event: WatchEvent) -> bool:
 
 
 def _count_indexes(indexes: str) -> int:
-    """Return the number of Job indexes in a text such as `0,2-4`."""
+    """Return how many completion indexes of a Job a text such as `0,2-4` lists."""
     ends = [part.split("-") for part in indexes.split(",") if part]
     return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
@@ -374,7 +374,7 @@ _ENDED = ("Complete", "Completed", "Failed")
 
 
 class NoJobRunsWithoutAdmission(Invariant):
-    """A Job or JobSet with a queue is unsuspended only while its Workload is admitted."""
+    """Invariant: a Job or JobSet with a queue is unsuspended only while its Workload is admitted."""
 
     name = "no_job_runs_without_admission"
 
@@ -393,7 +393,7 @@ class NoJobRunsWithoutAdmission(Invariant):
                     self.violate(f"job {key_of(job)} runs, but its Workload is not admitted", key_of(job))
 
     def _is_admitted(self, job: Obj) -> bool:
-        """Report whether an unfinished Workload of a job is admitted."""
+        """Report whether a job has an admitted Workload that is not finished."""
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
     def _workloads(self, job_metadata: Obj) -> list[WorkloadView]:
@@ -412,7 +412,7 @@ def _is_running(job: Obj) -> bool:
 
 
 class NoPodWithoutAdmission(Invariant):
-    """No pod of a job with a queue is bound to a node, or starts to run, without quota."""
+    """Invariant: no pod of a job with a queue is bound to a node, or starts to run, without quota."""
 
     name = "no_pod_without_admission"
 
@@ -440,7 +440,7 @@ class NoPodWithoutAdmission(Invariant):
         self._started_pods.clear()
 
     def _root(self, obj: Obj) -> Obj | None:
-        """Return the outermost Job or JobSet of a pod, or the pod without an owner; None if an owner is deleted."""
+        """Return the outermost Job or JobSet that owns a pod, or the pod if it has none; None if an owner is gone."""
         client = self.world_view.world.client
         owner = controller_of(obj)
         kind = None if owner is None else {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}.get(owner["kind"])
@@ -459,7 +459,7 @@ class NoPodWithoutAdmission(Invariant):
 
 
 class FinishedHoldsNothing(Invariant):
-    """A finished Workload holds no quota, waits in no queue, and stays finished."""
+    """Invariant: a finished Workload holds no quota, waits in no queue, and stays finished."""
 
     name = "finished_holds_nothing"
 
@@ -472,7 +472,7 @@ class FinishedHoldsNothing(Invariant):
             self.violate(f"Workload {event.key} was finished and is unfinished again", event.key)
 
     def end_instant(self) -> None:
-        """Check that the scheduler's quota and queues do not contain finished Workloads."""
+        """Check that the scheduler's quota and queues contain no finished Workload."""
         index = self.world_view.world.platform.index
         for view in self.states.workloads.values():
             if not view.finished:
