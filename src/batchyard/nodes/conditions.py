@@ -77,8 +77,8 @@ def with_resumed_heartbeats(node: Obj, now: Instant) -> Obj:
 def with_shutdown(node: Obj, now: Instant) -> Obj:
     """Return the node with Ready=False, because its machine is shutting down."""
     conditions = conditions_of(node)
-    values = ("False", KUBELET_NOT_READY, "node is shutting down")
-    new = _condition(READY, values, conditions.get(READY), now)
+    condition_values = ("False", KUBELET_NOT_READY, "node is shutting down")
+    new = _condition(READY, condition_values, conditions.get(READY), now)
     conditions[READY] = {**new, "lastHeartbeatTime": format_time(now)}
     return _with_conditions(node, conditions)
 
@@ -88,13 +88,15 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
     return {c["type"]: c for c in (node.get("status") or {}).get("conditions") or ()}
 
 
-def _condition(kind: str, values: tuple[str, str, str], old: Condition | None, now: Instant) -> dict[str, Any]:
+def _condition(
+    kind: str, status_reason_message: tuple[str, str, str], old: Condition | None, now: Instant
+) -> dict[str, Any]:
     """Return a node condition with this status, reason and message; the old condition's last heartbeat time is kept."""
-    status, reason, message = values
+    status, reason, message = status_reason_message
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
-    times = {**heartbeat, "lastTransitionTime": transition_time}
-    return {"type": kind, "status": status, **times, "reason": reason, "message": message}
+    time_fields = {**heartbeat, "lastTransitionTime": transition_time}
+    return {"type": kind, "status": status, **time_fields, "reason": reason, "message": message}
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:
@@ -132,8 +134,8 @@ def has_execution_taint(node: Obj) -> bool:
 
 def tainted_at(node: Obj) -> Instant | None:
     """Return when a node got the NoExecute taint not-ready or unreachable; None without such a taint or its time."""
-    times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
-    return max(map(parse_time, times), default=None)
+    taint_times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
+    return max(map(parse_time, taint_times), default=None)
 
 
 def execution_key(node: Obj) -> str | None:
@@ -152,11 +154,11 @@ def with_taints(node: Obj, execution_key_to_set: str | None, now: Instant) -> Ob
         missing_taints[execution_key_to_set, NO_EXECUTE] = execution_key_to_set
     taints: list[Taint] = []
     for taint in taints_of(node):
-        identity = (taint["key"], taint.get("effect", ""))
-        if _is_managed_taint(*identity) and identity not in missing_taints:
+        taint_identity = (taint["key"], taint.get("effect", ""))
+        if _is_managed_taint(*taint_identity) and taint_identity not in missing_taints:
             continue
-        missing_taints.pop(identity, None)
-        has_time = identity[1] != NO_EXECUTE or "timeAdded" in taint
+        missing_taints.pop(taint_identity, None)
+        has_time = taint_identity[1] != NO_EXECUTE or "timeAdded" in taint
         taints.append(taint if has_time else {**taint, "timeAdded": format_time(now)})
     taints += [{"key": key, "effect": effect, "timeAdded": format_time(now)} for key, effect in missing_taints]
     return node if taints == list(taints_of(node)) else with_path(node, ("spec", "taints"), taints or None)
@@ -203,7 +205,7 @@ def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
     evicted_pods: list[Obj] = []
     refusals: list[tuple[Obj, str]] = []
     for pod in pods:
-        reason = None if is_terminal(pod) else _refusal(pod, options)
+        reason = None if is_terminal(pod) else _drain_refusal(pod, options)
         if reason is not None:
             refusals.append((pod, reason))
         elif not _is_skipped(pod):
@@ -211,7 +213,7 @@ def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
     return DrainPlan(evicted_pods, refusals)
 
 
-def _refusal(pod: Obj, options: DrainOptions) -> str | None:
+def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
     """Return why a drain cannot evict a pod; None if it can or if it skips the pod."""
     owner = controller_of(pod)
     if _is_of_daemonset(pod):

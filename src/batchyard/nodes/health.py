@@ -27,7 +27,7 @@ from batchyard.nodes.pods import PodsByNode
 # kube-controller-manager's flags.
 
 
-#: The interval between two tainted nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
+#: The interval between the NoExecute taints of two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
 EVICTION_INTERVAL: Final = 10 * SECOND
 SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
 #: The maximum size of a zone whose evictions stop in a disruption; in larger zones they are slow.
@@ -53,9 +53,9 @@ def zone_state(ready_count: int, unready_count: int) -> ZoneState:
     return ZoneState.NORMAL
 
 
-def is_everything_lost(states: Iterable[ZoneState]) -> bool:
+def is_everything_lost(zone_states: Iterable[ZoneState]) -> bool:
     """Report whether all zones are fully disrupted (no ready node); then no pods are evicted."""
-    return all(state is ZoneState.FULL_DISRUPTION for state in states)
+    return all(state is ZoneState.FULL_DISRUPTION for state in zone_states)
 
 
 def eviction_interval(state: ZoneState, node_count: int) -> Duration | None:
@@ -115,13 +115,13 @@ class Zones:
             return False
         changed_zones: dict[str, None] = {}
         if old_record is not None:
-            self._remove(name, old_record)
+            self._remove_node(name, old_record)
             changed_zones[old_record.zone] = None
         if new_record is not None:
-            self._add(name, new_record)
+            self._add_node(name, new_record)
             changed_zones[new_record.zone] = None
-        changes = [self._zones[zone].update_state() for zone in changed_zones]
-        return any(changes)
+        are_changed = [self._zones[zone].update_state() for zone in changed_zones]
+        return any(are_changed)
 
     def unready_nodes(self) -> list[str]:
         """Return the names of all unready nodes."""
@@ -143,7 +143,7 @@ class Zones:
             return None
         return 0 if zone.tainted_at is None else zone.tainted_at + zone.interval
 
-    def _add(self, name: str, node: _NodeRecord) -> None:
+    def _add_node(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())
         if node.is_ready:
             zone.ready_count += 1
@@ -152,7 +152,7 @@ class Zones:
         if node.tainted_at is not None:
             zone.record_taint(node.tainted_at)
 
-    def _remove(self, name: str, node: _NodeRecord) -> None:
+    def _remove_node(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones[node.zone]
         if node.is_ready:
             zone.ready_count -= 1

@@ -36,7 +36,7 @@ class PodsByNode:
         if old_node == new_node:
             return
         if old_node:
-            self._remove(old_node, key)
+            self._remove_pod_key(old_node, key)
         if new_node:
             self._by_node.setdefault(new_node, {})[key] = None
 
@@ -44,7 +44,7 @@ class PodsByNode:
         """Return the keys of the pods on a node."""
         return tuple(self._by_node.get(node, ()))
 
-    def _remove(self, node: str, key: Key) -> None:
+    def _remove_pod_key(self, node: str, key: Key) -> None:
         pods = self._by_node.get(node)
         if pods is None or key not in pods:
             return  # after a restart, events may precede the index
@@ -54,7 +54,7 @@ class PodsByNode:
 
 
 #: How long a node may be missing before its pods are deleted.
-QUARANTINE: Final = 40 * SECOND
+MISSING_NODE_GRACE: Final = 40 * SECOND
 #: The maximum number of ended pods. Source: kube-controller-manager, --terminated-pod-gc-threshold.
 ENDED_MAX: Final = 12_500
 
@@ -72,7 +72,7 @@ class PodGarbageCollector:
         self._pods = PodsByNode()
         self._ended = EndedPods(ended_max)
         self._nodes: dict[str, None] = {}
-        #: By missing node that pods are bound to: the time since when it is missing.
+        #: By name of a missing node that pods are bound to: since when the node is missing.
         self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
@@ -84,10 +84,10 @@ class PodGarbageCollector:
             return (*own_keys, *self._ended.observe(key, new))
         if new is None:
             self._nodes.pop(key.name, None)
-            orphans = self._pods.keys_on(key.name)
-            if orphans:
+            orphaned_keys = self._pods.keys_on(key.name)
+            if orphaned_keys:
                 self._missing_since[key.name] = now
-            return orphans
+            return orphaned_keys
         self._nodes[key.name] = None
         self._missing_since.pop(key.name, None)
         return self._pods.keys_on(key.name) if _is_out_of_service(new) else ()
@@ -102,7 +102,7 @@ class PodGarbageCollector:
         name = pods.bound_node(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
-            due_at = self._missing_since.get(name, now) + QUARANTINE
+            due_at = self._missing_since.get(name, now) + MISSING_NODE_GRACE
             if due_at <= now:
                 return _remove_pod(pod, pods.DISRUPTION_BY_POD_GC, now)
             return ReconcileResult(requeue_at=due_at)
@@ -137,11 +137,11 @@ class EndedPods:
             is_evicted = (pod.get("status") or {}).get("reason") == "Evicted"
             heappush(self._by_age, (not is_evicted, pod["metadata"]["creationTimestamp"], key))
         while len(self._pods) > self._count_max:
-            oldest = heappop(self._by_age)[2]
-            if oldest in self._pods:
-                del self._pods[oldest]
-                self._surplus_pods[oldest] = None
-                yield oldest
+            oldest_key = heappop(self._by_age)[2]
+            if oldest_key in self._pods:
+                del self._pods[oldest_key]
+                self._surplus_pods[oldest_key] = None
+                yield oldest_key
 
     def is_surplus(self, key: Key) -> bool:
         """Report whether an ended pod is among those that exceed the limit of ended pods."""

@@ -19,7 +19,7 @@ from batchyard.placement import node_filters
 from batchyard.placement.node_info import NodeGenerations, NodeInfo
 from batchyard.placement.pod_affinity import PodAffinityIndex
 
-# Candidate nodes for pods of equal shape, best first, updated incrementally.
+# Candidate nodes for pods with equal requirements (shape), best first, updated incrementally.
 #
 # Static filters are evaluated once for all pods with the same rules, and again only for nodes whose labels or taints
 # change. Resources and scores are evaluated once for pods of the same shape, and again for changed nodes. So placing
@@ -70,9 +70,9 @@ class StaticFilterResults:
         obstacle = self.obstacles[name] = node_filters.find_obstacle(rules, view)
         if obstacle is not None:
             return
-        if rules.preferences and (preference_score := node_filters.preference(rules, view)):
+        if rules.preferences and (preference_score := node_filters.preference_weight(rules, view)):
             self.preferences[name] = preference_score
-        if view.taints and (untolerated_taints := node_filters.aversion(rules, view)):
+        if view.taints and (untolerated_taints := node_filters.untolerated_taint_count(rules, view)):
             self.aversions[name] = untolerated_taints
 
 
@@ -83,20 +83,20 @@ class CandidateNodes:
         self,
         shape: PodShape,
         profile: node_filters.AutoscalingProfile,
-        reach: StaticFilterResults,
-        changes: NodeGenerations,
+        static_results: StaticFilterResults,
+        node_changes: NodeGenerations,
     ) -> None:
         self._shape = shape
         self._profile = profile
-        self._changes = changes
+        self._changes = node_changes
         self._seen_generation = -1
         self._heap: list[tuple[int, str]] = []
-        self.reach = reach
+        self.static_results = static_results
         self.scores: dict[str, int] = {}
 
     def refresh(self, nodes: Mapping[str, NodeInfo]) -> None:
         """Recompute the fit and the scores of the nodes that changed since the last call."""
-        self.reach.refresh()
+        self.static_results.refresh()
         if self._seen_generation == self._changes.now:
             return
         names = list(nodes) if self._seen_generation < 0 else self._changes.changed_since(self._seen_generation)
@@ -107,7 +107,7 @@ class CandidateNodes:
             self._heap = [(-score, name) for name, score in self.scores.items()]
             heapify(self._heap)
 
-    def best(self, accepts: Callable[[str], bool]) -> str:
+    def best_node(self, accepts: Callable[[str], bool]) -> str:
         """Return the node with the highest score that `accepts` allows, the first by name of equal ones; '' if none."""
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_name = ""
@@ -125,7 +125,11 @@ class CandidateNodes:
         return best_name
 
     def _evaluate(self, name: str, node: NodeInfo | None) -> None:
-        if node is None or self.reach.obstacles[name] is not None or not node_filters.has_room(self._shape, node):
+        if (
+            node is None
+            or self.static_results.obstacles[name] is not None
+            or not node_filters.has_room(self._shape, node)
+        ):
             self.scores.pop(name, None)
             return
         score = node_filters.resource_score(self._shape, node, self._profile)
@@ -138,24 +142,24 @@ class CandidateNodesCache:
     """LRU cache of static filter results by a pod's node rules, and of candidate nodes by a pod's requirements."""
 
     def __init__(
-        self, nodes: Mapping[str, NodeInfo], changes: NodeGenerations, property_changes: NodeGenerations
+        self, nodes: Mapping[str, NodeInfo], node_changes: NodeGenerations, property_changes: NodeGenerations
     ) -> None:
         self._nodes = nodes
-        self._changes = changes
+        self._changes = node_changes
         self._property_changes = property_changes
         self._static_results: dict[NodeRules, StaticFilterResults] = {}
         self._candidates: dict[tuple[PodShape, node_filters.AutoscalingProfile], CandidateNodes] = {}
 
-    def reach(self, rules: NodeRules) -> StaticFilterResults:
+    def static_results(self, rules: NodeRules) -> StaticFilterResults:
         """Return the up-to-date static filter results for pods with the node rules `rules`."""
-        reach = self._static_results.pop(rules, None)
-        if reach is None:
+        static_results = self._static_results.pop(rules, None)
+        if static_results is None:
             if len(self._static_results) >= _STATIC_RESULTS_MAX:
                 del self._static_results[next(iter(self._static_results))]
-            reach = StaticFilterResults(rules, self._nodes, self._property_changes)
-        self._static_results[rules] = reach
-        reach.refresh()
-        return reach
+            static_results = StaticFilterResults(rules, self._nodes, self._property_changes)
+        self._static_results[rules] = static_results
+        static_results.refresh()
+        return static_results
 
     def of(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
         """Return the up-to-date nodes with enough free resources for pods with the requirements `shape`."""
@@ -164,7 +168,7 @@ class CandidateNodesCache:
         if candidates is None:
             if len(self._candidates) >= _CANDIDATES_MAX:
                 del self._candidates[next(iter(self._candidates))]
-            candidates = CandidateNodes(shape, profile, self.reach(shape.rules), self._changes)
+            candidates = CandidateNodes(shape, profile, self.static_results(shape.rules), self._changes)
         self._candidates[cache_key] = candidates
         candidates.refresh(self._nodes)
         return candidates
@@ -181,7 +185,7 @@ class _PodDisruptionBudget:
     """One PodDisruptionBudget: its selector, allowed disruptions and disrupted pods."""
 
     pod_selector: Selector | None
-    allowed: int
+    allowed_disruptions: int
     #: Names of the pods that are already disrupted.
     disrupted_pods: dict[str, None]
 
@@ -226,12 +230,12 @@ class PodDisruptionBudgets:
                     continue  # kube-scheduler's rule: for preemption, an empty selector selects no pods
                 if pod.name in budget.disrupted_pods:
                     continue
-                remaining_counts[key] = remaining_counts.get(key, budget.allowed) - 1
+                remaining_counts[key] = remaining_counts.get(key, budget.allowed_disruptions) - 1
                 if remaining_counts[key] < 0:
                     violating_uids[pod.uid] = None
         return violating_uids
 
-    def rest(self) -> "DisruptionsAllowed":
+    def remaining_disruptions(self) -> "DisruptionsAllowed":
         """Return a copy of the disruptions that each budget still allows; scale-down trials subtract from the copy."""
         return DisruptionsAllowed(self._by_namespace)
 
@@ -241,7 +245,7 @@ class DisruptionsAllowed:
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
-        self._remaining = {key: budget.allowed for each in budgets.values() for key, budget in each.items()}
+        self._remaining = {key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()}
 
     def blocks(self, pod: PodView) -> bool:
         """Report whether a budget that selects the pod allows no further disruption."""
@@ -322,7 +326,7 @@ class ClusterSnapshot:
         node.set_view(view)
         self._record_undo(partial(self.set_node, old_view))
         if (view.labels, view.taints, view.unschedulable) != (old_view.labels, old_view.taints, old_view.unschedulable):
-            self.property_changes.note(view.name)
+            self.property_changes.note_change(view.name)
             self._record_change(view.name)
         elif view.allocatable != old_view.allocatable:
             self._record_change(view.name)
@@ -337,7 +341,7 @@ class ClusterSnapshot:
             self._pods_of_missing_nodes[name] = node.pods
         self._record_undo(partial(self._add_node, node.view))
         self._record_change(name)
-        self.property_changes.note(name)
+        self.property_changes.note_change(name)
 
     def _add_node(self, view: NodeView) -> None:
         node = self._nodes[view.name] = NodeInfo(view)
@@ -346,7 +350,7 @@ class ClusterSnapshot:
             node.take(pod)
         self._record_undo(partial(self.remove_node, view.name))
         self._record_change(view.name)
-        self.property_changes.note(view.name)
+        self.property_changes.note_change(view.name)
 
     def add_pod(self, pod: PodView, node_name: str, devices: Sequence[int] = ()) -> None:
         """Add a bound or assumed pod to a node; a pod that was added before is moved or replaced."""
@@ -443,26 +447,26 @@ class ClusterSnapshot:
 
     def begin(self) -> list[Callable[[], None]] | None:
         """Start to record changes for undo; return the recording of the enclosing trial, None outside of trials."""
-        outer, self._undo, self._is_trial = self._undo, [], True
-        return outer
+        outer_recording, self._undo, self._is_trial = self._undo, [], True
+        return outer_recording
 
-    def keep(self, outer: list[Callable[[], None]] | None) -> None:
+    def keep(self, outer_recording: list[Callable[[], None]] | None) -> None:
         """Keep the changes since `begin`: append their undo steps to the recording of the enclosing trial, `outer`."""
-        assert outer is not None, "keep() requires an enclosing what_if() block"
-        outer += self._undo or ()
-        self._undo = outer
+        assert outer_recording is not None, "keep() requires an enclosing what_if() block"
+        outer_recording += self._undo or ()
+        self._undo = outer_recording
 
-    def rollback(self, outer: list[Callable[[], None]] | None) -> None:
+    def rollback(self, outer_recording: list[Callable[[], None]] | None) -> None:
         """Undo the changes since `begin`, and continue the recording of the enclosing trial, `outer`."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
-        self._undo, self._is_trial = outer, outer is not None
+        self._undo, self._is_trial = outer_recording, outer_recording is not None
 
     def _record_change(self, name: str) -> None:
-        self.changes.note(name)
+        self.changes.note_change(name)
         if not self._is_trial:
-            self.permanent_changes.note(name)
+            self.permanent_changes.note_change(name)
 
     def _record_undo(self, undo: Callable[[], None]) -> None:
         if self._undo is not None:

@@ -53,12 +53,12 @@ class PlacementController:
         self._reservations = FollowerReservations(self._index.nodes) if hotswap else None
 
     def has_room_for(
-        self, pods: Sequence[PodView], *, without: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
+        self, pods: Sequence[PodView], *, without_uids: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Report whether pods fit if the pods with the uids `without` were gone and the nodes `with_nodes` existed."""
+        """Report whether pods fit if the pods `without_uids` were gone and the nodes `with_nodes` existed."""
         nodes = self._index.nodes
         with nodes.what_if():
-            for uid in without:
+            for uid in without_uids:
                 nodes.remove_pod(uid)
             for view in with_nodes:
                 nodes.set_node(view)
@@ -70,7 +70,7 @@ class PlacementController:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run one placement pass over all due scheduling units."""
-        self._index.recover(reader)
+        self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
         this_pass = _Pass(self._index, reader, now, hotswap_pass)
@@ -114,7 +114,7 @@ class _Pass:
         """Bind a pod, or preempt victims for it; otherwise park it and return its message."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, ChosenNode):
-            self._bind(pod, placement.node)
+            self._bind_pod(pod, placement.node)
             return ()
         preemption = find_preemption(pod, self._nodes, placement.obstacles)
         if isinstance(preemption, PodPreemption):
@@ -136,10 +136,10 @@ class _Pass:
         preemption = gang.preempt_for_gang(pods, self._nodes, profile)
         if isinstance(preemption, gang.GangPreemption):
             for pod in pods:
-                self._reserve(pod, preemption.nodes[pod.uid], _gang_message(pod, unplaced_pod, why.message()))
+                self._reserve_node(pod, preemption.nodes[pod.uid], _gang_message(pod, unplaced_pod, why.message()))
             self._index.pending_units.park(pods)
             for victim, preemptor in preemption.victims:
-                self._evict(victim, preemptor, preemption.nodes[preemptor.uid])
+                self._evict_pod(victim, preemptor, preemption.nodes[preemptor.uid])
             return ()
         message = _failure_message(why, preemption)
         messages = [_gang_message(pod, unplaced_pod, message) for pod in pods]
@@ -155,22 +155,22 @@ class _Pass:
         placement = gang.place_claims(claims, self._nodes, profile)
         if isinstance(placement, gang.GangPlaced):
             self._bind_all(pods, placement.nodes)
-            hotswap_pass.hold(claims, placement.nodes)
+            hotswap_pass.reserve_nodes(claims, placement.nodes)
             return ()
-        stuck, why = placement
-        if len(pods) == 1 and not (stuck.gang or claims[0].topology_key):
-            preemption = find_preemption(stuck, self._nodes, why.obstacles)
+        stuck_pod, why = placement
+        if len(pods) == 1 and not (stuck_pod.gang or claims[0].topology_key):
+            preemption = find_preemption(stuck_pod, self._nodes, why.obstacles)
             if isinstance(preemption, PodPreemption) and not any(victim.gang for victim in preemption.victims):
-                self._execute_preemption(stuck, why, preemption)
+                self._execute_preemption(stuck_pod, why, preemption)
                 return ()
         plan = find_hotswap(claims, self._nodes, hotswap_pass.find_eviction_unit, profile)
         if plan is None:
-            hotswap_pass.hold(claims, {})
-            message = _failure_message(why, self._preemption_failure(stuck, why))
-            return self._park(pods, [_gang_message(pod, stuck, message) for pod in pods])
+            hotswap_pass.reserve_nodes(claims, {})
+            message = _failure_message(why, self._preemption_failure(stuck_pod, why))
+            return self._park(pods, [_gang_message(pod, stuck_pod, message) for pod in pods])
         for pod in pods:
-            self._reserve(pod, plan.nodes[pod.uid], _gang_message(pod, stuck, why.message()))
-        hotswap_pass.hold(claims, plan.nodes)
+            self._reserve_node(pod, plan.nodes[pod.uid], _gang_message(pod, stuck_pod, why.message()))
+        hotswap_pass.reserve_nodes(claims, plan.nodes)
         self._index.pending_units.park(pods)
         most_important = max(pods, key=lambda pod: pod.priority)
         for victim in plan.victims:
@@ -179,10 +179,10 @@ class _Pass:
 
     def _execute_preemption(self, pod: PodView, why: Unschedulable, preemption: PodPreemption) -> None:
         """Nominate the preemption's node for the pod, and evict the victims on this node."""
-        self._reserve(pod, preemption.node, why.message())
+        self._reserve_node(pod, preemption.node, why.message())
         self._index.pending_units.park((pod,))
         for victim in preemption.victims:
-            self._evict(victim, pod, preemption.node)
+            self._evict_pod(victim, pod, preemption.node)
 
     def update_stale_conditions(self) -> None:
         """Update the PodScheduled condition of gated and bound pods whose condition is outdated."""
@@ -196,9 +196,9 @@ class _Pass:
             else:
                 self.outcome.writes.append(UpdateStatus(new_pod))
 
-    def _preemption_failure(self, stuck: PodView, why: Unschedulable) -> PreemptionFailure:
+    def _preemption_failure(self, stuck_pod: PodView, why: Unschedulable) -> PreemptionFailure:
         """Return why preemption does not help: for a pod, or in general if the pod could be helped but not its gang."""
-        preemption = find_preemption(stuck, self._nodes, why.obstacles)
+        preemption = find_preemption(stuck_pod, self._nodes, why.obstacles)
         if isinstance(preemption, PreemptionFailure) and not preemption.is_under_way:
             return preemption
         return no_victims_failure(why.obstacles, len(self._nodes))
@@ -212,9 +212,9 @@ class _Pass:
         by_uid = {pod.uid: pod for pod in pods}
         for uid, node_name in nodes_by_uid.items():
             if uid in by_uid:
-                self._bind(by_uid[uid], node_name)
+                self._bind_pod(by_uid[uid], node_name)
 
-    def _bind(self, pod: PodView, node_name: str) -> None:
+    def _bind_pod(self, pod: PodView, node_name: str) -> None:
         obj = self._current_object(pod)
         if obj is None:
             self._index.pending_units.drop(pod.uid)
@@ -224,7 +224,7 @@ class _Pass:
         event = EventRecord(pod_key(pod), "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
         self.outcome.add(Update(_with_node(obj, node_name, self._nodes.devices_of(pod.uid))), [event])
 
-    def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
+    def _reserve_node(self, pod: PodView, node_name: str, message: str) -> None:
         """Nominate a node for a pod; pods of lower priority that are nominated to the node lose it and are retried."""
         for nominated in list(self._nodes.nominated_to(node_name).values()):
             if nominated.priority < pod.priority and not are_in_same_gang(pod, nominated):
@@ -240,9 +240,9 @@ class _Pass:
             self._index.record_eviction(key_of(workload), workload["metadata"]["uid"], preemptor)
             return
         for pod in victim.pods:
-            self._evict(pod, preemptor, pod.node_name)
+            self._evict_pod(pod, preemptor, pod.node_name)
 
-    def _evict(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
+    def _evict_pod(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
         if victim.deleting or victim.uid in self._evicted_uids:
             return
         self._evicted_uids[victim.uid] = None
@@ -271,11 +271,11 @@ class _Pass:
         if obj is None:
             return
         new_pod = set_unplaced(obj, message, node_name, self._now)
-        note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
+        event_note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
         is_new_message = message != pod.unplaced
-        events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", note)] if is_new_message else []
+        events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", event_note)] if is_new_message else []
         if new_pod is not obj:
-            self._index.expect(pod)
+            self._index.expect_status_write(pod)
             self.outcome.add(UpdateStatus(new_pod), events)
         else:
             self.outcome.events += events
@@ -300,6 +300,6 @@ def _failure_message(why: Unschedulable, preemption: PreemptionFailure) -> str:
     return message if message == NO_NODES else f"{message} {preemption.message}"
 
 
-def _gang_message(pod: PodView, stuck: PodView, message: str) -> str:
+def _gang_message(pod: PodView, stuck_pod: PodView, message: str) -> str:
     """Return `message`, prefixed with `pod group is unschedulable` unless a pod's requirements are the stuck pod's."""
-    return message if pod.shape is stuck.shape else f"pod group is unschedulable: {message}"
+    return message if pod.shape is stuck_pod.shape else f"pod group is unschedulable: {message}"

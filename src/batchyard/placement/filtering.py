@@ -16,7 +16,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
 from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, attraction
+from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, affinity_scores
 
 # Scores of the nodes that a pod fits: kube-scheduler's score plugins with their weights.
 #
@@ -32,37 +32,39 @@ _TOPOLOGY_SPREAD_WEIGHT: Final = 2
 _POD_AFFINITY_WEIGHT: Final = 2
 
 
-def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> None:
-    """Add preferred node affinity to the nodes' total scores `totals`: the larger the matching weight, the better."""
-    maximum = max([preferences.get(name, 0) for name in totals], default=0)
-    if maximum:
-        for name in totals:
-            totals[name] += _NODE_AFFINITY_WEIGHT * (_MAX_SCORE * preferences.get(name, 0) // maximum)
+def add_preferences(scores: dict[str, int], affinity_weights: Mapping[str, int]) -> None:
+    """Add scores for preferred node affinity to the nodes' total scores: the larger the weight, the better."""
+    highest_weight = max([affinity_weights.get(name, 0) for name in scores], default=0)
+    if highest_weight:
+        for name in scores:
+            scores[name] += _NODE_AFFINITY_WEIGHT * (_MAX_SCORE * affinity_weights.get(name, 0) // highest_weight)
 
 
-def add_taint_scores(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
+def add_taint_scores(scores: dict[str, int], taint_counts: Mapping[str, int]) -> None:
     """Add scores for untolerated PreferNoSchedule taints to the nodes' total scores: the fewer taints, the better."""
-    maximum = max([aversions.get(name, 0) for name in totals], default=0)
-    if maximum:
-        for name in totals:
-            totals[name] += _TAINT_TOLERATION_WEIGHT * (_MAX_SCORE - _MAX_SCORE * aversions.get(name, 0) // maximum)
+    highest_count = max([taint_counts.get(name, 0) for name in scores], default=0)
+    if highest_count:
+        for name in scores:
+            scores[name] += _TAINT_TOLERATION_WEIGHT * (
+                _MAX_SCORE - _MAX_SCORE * taint_counts.get(name, 0) // highest_count
+            )
 
 
-def add_pod_affinity(totals: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]) -> None:
+def add_pod_affinity(scores: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]) -> None:
     """Add the scores of pod affinity to the nodes' total scores: each node's domain scores, normalized to 0..100."""
     keys = list(dict.fromkeys(key for key, _ in domain_scores))
-    sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
-    minimum, maximum = min(sums.values()), max(sums.values())
+    score_sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
+    minimum, maximum = min(score_sums.values()), max(score_sums.values())
     if maximum > minimum:
-        for name, amount in sums.items():
-            totals[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - minimum) / (maximum - minimum)))
+        for name, amount in score_sums.items():
+            scores[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - minimum) / (maximum - minimum)))
 
 
-def add_topology_spread(totals: dict[str, int], skews: Mapping[str, int]) -> None:
+def add_topology_spread(scores: dict[str, int], skews: Mapping[str, int]) -> None:
     """Add topology spread to the nodes' total scores: the less skew, the better; nodes not in `skews` get 0."""
     minimum, maximum = min(skews.values(), default=0), max(skews.values(), default=0)
     for name, skew in skews.items():
-        totals[name] += _TOPOLOGY_SPREAD_WEIGHT * (
+        scores[name] += _TOPOLOGY_SPREAD_WEIGHT * (
             _MAX_SCORE * (maximum + minimum - skew) // maximum if maximum else _MAX_SCORE
         )
 
@@ -211,8 +213,8 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
     if needs_only_resources([pod, *competing_pods], nodes):
-        reach = nodes.candidate_cache.reach(pod.shape.rules)
-        return reach.obstacles[node.name] or node_filters.find_shortage(
+        static_results = nodes.candidate_cache.static_results(pod.shape.rules)
+        return static_results.obstacles[node.name] or node_filters.find_shortage(
             pod.shape, node, node_filters.subtract_requests(node_filters.NOTHING, competing_pods)
         )
     with nodes.what_if():
@@ -243,8 +245,8 @@ def find_node(
 def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filters.FilterFailure]:
     """Return why each node rejects a pod, by node name; nodes that fit are omitted."""
     filters = PodFilters(pod, nodes)
-    failures = {node.name: filters.find_obstacle_at(node) for node in nodes}
-    return {name: obstacle for name, obstacle in failures.items() if obstacle is not None}
+    failure_by_node = {node.name: filters.find_obstacle_at(node) for node in nodes}
+    return {name: obstacle for name, obstacle in failure_by_node.items() if obstacle is not None}
 
 
 def choose_node(
@@ -261,8 +263,10 @@ def choose_node(
         return ""
     filters, preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
     if preferences.is_empty:
-        return candidate_nodes.best(filters.passes)
-    return preferences.best({name: score for name, score in candidate_nodes.scores.items() if filters.passes(name)})
+        return candidate_nodes.best_node(filters.passes)
+    return preferences.best_node(
+        {name: score for name, score in candidate_nodes.scores.items() if filters.passes(name)}
+    )
 
 
 class PodFilters:
@@ -272,7 +276,7 @@ class PodFilters:
         shape = pod.shape
         self._pod = pod
         self._nodes = nodes
-        self._static_results = nodes.candidate_cache.reach(shape.rules)
+        self._static_results = nodes.candidate_cache.static_results(shape.rules)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
         if any(rule.is_hard for rule in shape.spread):
@@ -314,9 +318,9 @@ class PodPreferences:
     def __init__(self, pod: PodView, nodes: ClusterSnapshot, candidate_nodes: CandidateNodes) -> None:
         self._pod = pod
         self._nodes = nodes
-        self._static_results = candidate_nodes.reach
+        self._static_results = candidate_nodes.static_results
         has_affinity = bool(pod.shape.preferred or nodes.placed_pods.preferred_terms)
-        self._domain_scores = attraction(pod, nodes) if has_affinity else {}
+        self._domain_scores = affinity_scores(pod, nodes) if has_affinity else {}
         self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread)
         self.is_empty = not (
             self._static_results.preferences
@@ -325,15 +329,17 @@ class PodPreferences:
             or self._has_soft_spread
         )
 
-    def best(self, totals: dict[str, int]) -> str:
-        """Add preferences to `totals`, the resource scores by node; return the best node, '' if `totals` is empty."""
-        if not totals:
+    def best_node(self, scores: dict[str, int]) -> str:
+        """Add preferences to the resource scores by node; return the best node, '' if there are no scores."""
+        if not scores:
             return ""
-        add_preferences(totals, self._static_results.preferences)
-        add_taint_scores(totals, self._static_results.aversions)
+        add_preferences(scores, self._static_results.preferences)
+        add_taint_scores(scores, self._static_results.aversions)
         if self._domain_scores or self._has_soft_spread:
-            feasible = [node for node in self._nodes if node.name in totals]
-            add_pod_affinity(totals, feasible, self._domain_scores)
+            feasible_nodes = [node for node in self._nodes if node.name in scores]
+            add_pod_affinity(scores, feasible_nodes, self._domain_scores)
             if self._has_soft_spread:
-                add_topology_spread(totals, topology_skew(self._pod, feasible, self._nodes, self._nodes.placed_pods))
-        return min(totals, key=lambda name: (-totals[name], name))
+                add_topology_spread(
+                    scores, topology_skew(self._pod, feasible_nodes, self._nodes, self._nodes.placed_pods)
+                )
+        return min(scores, key=lambda name: (-scores[name], name))

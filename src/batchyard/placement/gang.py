@@ -57,7 +57,7 @@ def preempt_for_gang(
     if any(awaits_victims(pod, nodes) for pod in pods):
         return UNDER_WAY
     victims: list[tuple[PodView, PodView]] = []
-    failures: dict[str, PreemptionFailure] = {}
+    failure_by_uid: dict[str, PreemptionFailure] = {}
 
     def choose(pod: PodView) -> str:
         name = choose_node(pod, nodes, profile)
@@ -65,7 +65,7 @@ def preempt_for_gang(
             return name
         preemption = find_preemption(pod, nodes, find_obstacles(pod, nodes))
         if isinstance(preemption, PreemptionFailure):
-            failures[pod.uid] = preemption
+            failure_by_uid[pod.uid] = preemption
             return ""
         for victim in preemption.victims:
             nodes.remove_pod(victim.uid)
@@ -74,7 +74,7 @@ def preempt_for_gang(
 
     with nodes.what_if():
         nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, choose)
-    return GangPreemption(nodes_by_uid, victims) if unplaced_pod is None else failures[unplaced_pod.uid]
+    return GangPreemption(nodes_by_uid, victims) if unplaced_pod is None else failure_by_uid[unplaced_pod.uid]
 
 
 def placement_order(pods: Sequence[PodView]) -> list[PodView]:
@@ -101,7 +101,7 @@ def _kind_may_fit(
     """Report whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
     pod, count = equal_pods[0], len(equal_pods)
     considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
-    obstacles = nodes.candidate_cache.reach(pod.shape.rules).obstacles
+    obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in obstacles if considers_preemption else nodes.candidate_cache.of(pod.shape, profile).scores:
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
@@ -184,7 +184,7 @@ def placeholders(leader: Obj, count: int) -> list[PodView]:
 
 def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeInfo]]:
     """Return the nodes whose name, labels and taints suit a claim, as one list per topology domain, by domain name."""
-    obstacles = nodes.candidate_cache.reach(claim.leader.shape.rules).obstacles
+    obstacles = nodes.candidate_cache.static_results(claim.leader.shape.rules).obstacles
     open_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
         return [[node] for node in open_nodes]
@@ -196,7 +196,7 @@ def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeI
     return [domains[value] for value in sorted(domains)]
 
 
-def fit(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
+def fit_claim(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
     """Return nodes of a domain for all pods of a claim, by pod uid; None if not all pods fit.
 
     The leader has all requirements of the (equal) followers and more. A node that rejects a pod is not tried again.
@@ -215,10 +215,10 @@ def fit(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapsho
     return nodes_by_uid
 
 
-def first_fit(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
+def fit_claim_anywhere(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
     """Return nodes for all pods of a claim in the first domain that fits them, by pod uid; None if no domain fits."""
     for domain in domains_of(claim, nodes):
-        nodes_by_uid = fit(claim, domain, nodes)
+        nodes_by_uid = fit_claim(claim, domain, nodes)
         if nodes_by_uid is not None:
             return nodes_by_uid
     return None
@@ -230,7 +230,7 @@ def place_claim(claim: PlacementClaim, nodes_by_uid: Mapping[str, str], nodes: C
         nodes.add_pod(pod, nodes_by_uid[pod.uid])
 
 
-def withdraw(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> None:
+def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> None:
     """Withdraw the nominated nodes of all pods of the placement claims."""
     for claim in claims:
         for pod in claim.pods:
@@ -250,7 +250,7 @@ def place_claims(
     """Return nodes for all pods of the claims: their nominated nodes if all of them still fit, else the best nodes."""
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
-        withdraw(claims, nodes)
+        withdraw_nominations(claims, nodes)
         if are_free(nominations, claims, nodes):
             return GangPlaced(nominations)
         return _place_claims_in_order(claim_order(claims), nodes, profile)
@@ -276,17 +276,17 @@ def are_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], 
 def _place_claims_in_order(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    placed: dict[str, str] = {}
+    placed_nodes: dict[str, str] = {}
     for claim in claims:
         if not claim.topology_key:
             continue
-        nodes_by_uid = first_fit(claim, nodes)
+        nodes_by_uid = fit_claim_anywhere(claim, nodes)
         if nodes_by_uid is None:
             return GangUnschedulable(claim.leader, _domain_too_small(claim.leader, nodes))
         place_claim(claim, nodes_by_uid, nodes)
-        placed |= nodes_by_uid
+        placed_nodes |= nodes_by_uid
     placement = place_gang([claim.leader for claim in claims if not claim.topology_key], nodes, profile)
-    return GangPlaced({**placed, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
+    return GangPlaced({**placed_nodes, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
 
 
 def _domain_too_small(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:

@@ -62,7 +62,7 @@ class FollowerReservations:
         #: The nominated placeholders, by leader.
         self._placeholders: dict[meta.Key, Sequence[PodView]] = {}
 
-    def hold(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+    def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
         """Reserve the nodes in `nodes_by_uid` for pods of the claims that do not exist yet; if empty, release them."""
         for claim in claims:
             leader = pod_key(claim.leader)
@@ -117,8 +117,8 @@ class EvictionUnit(NamedTuple):
     name: str
     pods: Sequence[PodView]
     #: The work lost by the eviction, in pod time.
-    lost: Duration
-    #: Whether it is already being evicted, so that it costs nothing more.
+    work_lost: Duration
+    #: Whether the unit is already being evicted, so that its eviction costs nothing more.
     is_leaving: bool = False
 
     @property
@@ -173,19 +173,24 @@ def find_hotswap(
     return _drop_unneeded_victims(plan, search)
 
 
-def message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
+def eviction_message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
     """Return the eviction message of a Workload, which starts like Kueue's so that tools find the preemptor."""
+    lost_time = format_age(victim.work_lost)
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
-        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {format_age(victim.lost)}"
+        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {lost_time}"
         " of work since their last checkpoints"
     )
 
 
-def cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
+def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
     """Return the cost of evicting Workloads or pods: the lost work, the number of pods, the names."""
-    units = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
-    return (sum([o.lost for o in units]), sum([len(o.pods) for o in units]), sorted([o.name for o in units]))
+    to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
+    return (
+        sum([o.work_lost for o in to_evict]),
+        sum([len(o.pods) for o in to_evict]),
+        sorted([o.name for o in to_evict]),
+    )
 
 
 class _Search:
@@ -211,7 +216,7 @@ class _Search:
         """Return nodes and victims for all claims; only victims named in `allowed_names` may be evicted (None: all)."""
         self._allowed = allowed_names
         with self._nodes.what_if():
-            gang.withdraw(self._claims, self._nodes)
+            gang.withdraw_nominations(self._claims, self._nodes)
             for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
             if gang.are_free(self._nominated_nodes, self._claims, self._nodes):
@@ -252,7 +257,7 @@ class _Search:
 
     def _cheapest_nodes(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
         if claim.topology_key:
-            nodes_by_uid = gang.first_fit(claim, self._nodes)
+            nodes_by_uid = gang.fit_claim_anywhere(claim, self._nodes)
         else:
             name = choose_node(claim.leader, self._nodes, self._profile)
             nodes_by_uid = {claim.leader.uid: name} if name else None
@@ -274,7 +279,7 @@ class _Search:
                 )
             if len(options) == COMPARED_DOMAINS_MAX:
                 break
-        return min(options, key=lambda option: cost(option.eviction_units), default=None)
+        return min(options, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
         """Return nodes for a claim in this domain after the necessary evictions; None if it does not fit even then."""
@@ -320,7 +325,7 @@ class _Search:
             for rival_unit in rival_units:
                 for pod in rival_unit.pods_in_domain:
                     self._nodes.remove_pod(pod.uid)
-            return gang.fit(claim, domain, self._nodes)
+            return gang.fit_claim(claim, domain, self._nodes)
 
 
 def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
@@ -340,7 +345,7 @@ def _drop_unneeded_victims(plan: HotswapPlan, search: _Search) -> HotswapPlan:
 
 
 def _unit_cost(eviction_unit: EvictionUnit) -> Cost:
-    return cost((eviction_unit,))
+    return eviction_cost((eviction_unit,))
 
 
 #: The assumed maximum delay of a node's watch event behind the watch event of a pod on it.
@@ -416,17 +421,19 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
 def _node_lost_at(node: meta.Obj, fallback: Instant) -> Instant:
     """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback`."""
     condition = meta.find_condition(node, conditions.READY)
-    times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
-    times += [taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
-    return max((parse_time(timestamp) for timestamp in times if timestamp), default=fallback)
+    loss_times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
+    loss_times += [
+        taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE
+    ]
+    return max((parse_time(timestamp) for timestamp in loss_times if timestamp), default=fallback)
 
 
 def _needs_removal(pod: meta.Obj) -> bool:
     """Report whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
     if not lifecycle.is_terminal(pod):
         return True
-    target = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)
-    is_failed_by_hotswap = target is not None and target.get("reason") == HOTSWAP_DISRUPTION.reason
+    disruption = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)
+    is_failed_by_hotswap = disruption is not None and disruption.get("reason") == HOTSWAP_DISRUPTION.reason
     return (is_failed_by_hotswap or lifecycle.is_terminating(pod)) and not lifecycle.has_only_finalizers_left(pod)
 
 
@@ -455,9 +462,9 @@ class HotswapPass:
         """Return a placement claim per pending pod; an exclusive Job's first pod claims room for the other pods too."""
         return [self._claim_of(pod) for pod in pods]
 
-    def hold(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+    def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
         """Reserve the nodes in `nodes_by_uid` for pods of the claims that do not exist yet; if empty, release them."""
-        self._reservations.hold(claims, nodes_by_uid)
+        self._reservations.reserve_nodes(claims, nodes_by_uid)
 
     def find_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
         """Return all pods that are evicted together with a pod, and the lost work; None if it cannot be evicted."""
@@ -478,7 +485,7 @@ class HotswapPass:
         if preemptor_workload is not None:
             view = workload_view(preemptor_workload)
             name, uid, job_uid = view.key, view.uid, view.job_uid
-        text = message(name, uid, job_uid, eviction_unit)
+        text = eviction_message(name, uid, job_uid, eviction_unit)
         reason = evictions.EVICTED_BY_PREEMPTION
         evicted_object = evictions.evict(victim, reason=reason, message=text, now=self._now, preemption=HOTSWAP)
         beneficiary = pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload)

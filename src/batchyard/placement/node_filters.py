@@ -65,12 +65,12 @@ def tolerates_all(rules: NodeRules, node: NodeView) -> bool:
     return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
 
-def preference(rules: NodeRules, node: NodeView) -> int:
+def preference_weight(rules: NodeRules, node: NodeView) -> int:
     """Return the total weight of a pod's preferred node affinity terms that match a node; empty terms never match."""
     return sum(weight for weight, term in rules.preferences if _matches_term(term, node))
 
 
-def aversion(rules: NodeRules, node: NodeView) -> int:
+def untolerated_taint_count(rules: NodeRules, node: NodeView) -> int:
     """Return how many PreferNoSchedule taints of a node the pods do not tolerate."""
     return sum(t.effect == "PreferNoSchedule" and not tolerates(rules.tolerations, t) for t in node.taints)
 
@@ -79,10 +79,10 @@ def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
     """Return the node names that required node affinity allows; None if a term allows any name."""
     allowed_names: list[str] = []
     for term in rules.affinity or ():
-        lists = [e.values for e in term.fields if e.key == _NAME and e.operator == "In"]
-        if not lists:
+        name_lists = [e.values for e in term.fields if e.key == _NAME and e.operator == "In"]
+        if not name_lists:
             return None
-        allowed_names += [name for name in lists[0] if all(name in values for values in lists)]
+        allowed_names += [name for name in name_lists[0] if all(name in values for values in name_lists)]
     return allowed_names if rules.affinity else None
 
 
@@ -90,8 +90,8 @@ def _matches_term(term: NodeTerm, node: NodeView) -> bool:
     """Report whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
-    named: Mapping[str, str] = {_NAME: node.name}
-    return all(e.matches(node.labels) for e in term.labels) and all(e.matches(named) for e in term.fields)
+    name_field: Mapping[str, str] = {_NAME: node.name}
+    return all(e.matches(node.labels) for e in term.labels) and all(e.matches(name_field) for e in term.fields)
 
 
 # Scoring profile: spread pods over the nodes, or pack them.
@@ -151,20 +151,20 @@ def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, i
 
 def total_requests(leaving_pods: Iterable[PodView]) -> dict[str, int]:
     """Return the total resource requests of pods that leave a node, by resource."""
-    amounts: dict[str, int] = {}
+    total_amounts: dict[str, int] = {}
     for pod in leaving_pods:
         for resource, amount in pod.requests:
-            amounts[resource] = amounts.get(resource, 0) + amount
-    return amounts
+            total_amounts[resource] = total_amounts.get(resource, 0) + amount
+    return total_amounts
 
 
 def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable[PodView]) -> Mapping[str, int]:
     """Return `freed_amounts` minus the requests of pods for which capacity of the node is reserved, by resource."""
-    amounts = dict(freed_amounts)
+    remaining_amounts = dict(freed_amounts)
     for pod in reserving_pods:
         for resource, amount in pod.requests:
-            amounts[resource] = amounts.get(resource, 0) - amount
-    return amounts
+            remaining_amounts[resource] = remaining_amounts.get(resource, 0) - amount
+    return remaining_amounts
 
 
 def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:

@@ -195,7 +195,7 @@ class NodeGenerations:
         self.now = 0
         self._generations: dict[str, int] = {}
 
-    def note(self, name: str) -> None:
+    def note_change(self, name: str) -> None:
         """Record that a node changed, and increase the generation."""
         self.now += 1
         self._generations.pop(name, None)

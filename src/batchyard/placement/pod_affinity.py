@@ -37,8 +37,8 @@ class PodAffinityIndex:
 
     def get(self, uid: str) -> PodView | None:
         """Return the placed pod with this uid; None if it is not placed."""
-        entry = self._pods.get(uid)
-        return None if entry is None else entry[0]
+        pod_and_node = self._pods.get(uid)
+        return None if pod_and_node is None else pod_and_node[0]
 
     def add(self, pod: PodView, node_name: str) -> None:
         """Add a pod that was placed on a node."""
@@ -46,7 +46,7 @@ class PodAffinityIndex:
         for key, by_value in self._by_label.items():
             if key in pod.labels:
                 by_value.setdefault(pod.labels[key], {})[pod.uid] = None
-        self._count(pod, node_name, 1)
+        self._count_terms(pod, node_name, 1)
 
     def update(self, pod: PodView) -> PodView:
         """Replace a placed pod by a revision with the same labels and affinity terms; return the previous revision."""
@@ -63,16 +63,16 @@ class PodAffinityIndex:
                 del by_value[value][pod.uid]
                 if not by_value[value]:
                     del by_value[value]
-        self._count(pod, node_name, -1)
+        self._count_terms(pod, node_name, -1)
 
     def selected_pods(self, selector: Selector | None) -> Iterator[tuple[PodView, str]]:
         """Yield the placed pods that a selector matches, each with the name of its node."""
         if selector is None:
             return
         for uid in self._candidates(selector):
-            entry = self._pods[uid]
-            if selector.matches(entry[0].labels):
-                yield entry
+            pod_and_node = self._pods[uid]
+            if selector.matches(pod_and_node[0].labels):
+                yield pod_and_node
 
     def _candidates(self, selector: Selector) -> Iterator[str]:
         """Return the uids of pods that may match a selector, found by the first label that the selector requires."""
@@ -94,23 +94,23 @@ class PodAffinityIndex:
                     uids_by_value.setdefault(pod.labels[key], {})[uid] = None
         return uids_by_value
 
-    def _count(self, pod: PodView, node_name: str, step: int) -> None:
+    def _count_terms(self, pod: PodView, node_name: str, count_change: int) -> None:
         shape = pod.shape
         for term in shape.anti_affinity:
-            _add_count(self.anti_affinity_terms, term, node_name, step)
+            _add_count(self.anti_affinity_terms, term, node_name, count_change)
         for term in shape.affinity:
-            _add_count(self.preferred_terms, (term, _REQUIRED_WEIGHT), node_name, step)
+            _add_count(self.preferred_terms, (term, _REQUIRED_WEIGHT), node_name, count_change)
         for weight, term in shape.preferred:
-            _add_count(self.preferred_terms, (term, weight), node_name, step)
+            _add_count(self.preferred_terms, (term, weight), node_name, count_change)
 
 
-def _add_count(counts: dict[_Term, Counts], term: _Term, node_name: str, step: int) -> None:
-    by_node = counts.setdefault(term, {})
-    by_node[node_name] = by_node.get(node_name, 0) + step
+def _add_count(counts_by_term: dict[_Term, Counts], term: _Term, node_name: str, count_change: int) -> None:
+    by_node = counts_by_term.setdefault(term, {})
+    by_node[node_name] = by_node.get(node_name, 0) + count_change
     if not by_node[node_name]:
         del by_node[node_name]
         if not by_node:
-            del counts[term]
+            del counts_by_term[term]
 
 
 Domain: TypeAlias = tuple[str, str]
@@ -208,7 +208,7 @@ class PodAffinityFilter:
         return term.selects(self._pod.namespace, self._pod.labels, self._cluster.namespaces)
 
 
-def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
+def affinity_scores(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
     """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
@@ -223,9 +223,11 @@ def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
     return domain_scores
 
 
-def _add_score(scores: dict[Domain, int], key: str, by_node: Counts, weight: int, cluster: AffinityContext) -> None:
+def _add_score(
+    domain_scores: dict[Domain, int], key: str, by_node: Counts, weight: int, cluster: AffinityContext
+) -> None:
     for node_name, count in by_node.items():
         node = cluster.get(node_name)
         value = node.view.labels.get(key) if node is not None else None
         if value is not None:
-            scores[key, value] = scores.get((key, value), 0) + weight * count
+            domain_scores[key, value] = domain_scores.get((key, value), 0) + weight * count

@@ -10,7 +10,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, subtract_requests
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.units import SchedulingUnits, Turn
+from batchyard.placement.units import SchedulingUnits, UnitSortKey
 
 # Queueing hints: which changes may make an unschedulable pod fit.
 #
@@ -20,7 +20,7 @@ from batchyard.placement.units import SchedulingUnits, Turn
 
 def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnapshot) -> bool:
     """Report whether a pod may now fit one of the changed nodes, possibly by preemption."""
-    obstacles = nodes.candidate_cache.reach(pod.shape.rules).obstacles
+    obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in node_names:
         node = nodes.get(name)
         if node is not None and obstacles[name] is None and _may_fit(pod, node, nodes):
@@ -69,14 +69,14 @@ class EquivalenceKey(NamedTuple):
     """Key of scheduling units (pods, gangs) that fit the same nodes: pod counts by kind, and the name of a lone one."""
 
     kinds: tuple[tuple[Kind, int], ...]
-    alone: str
+    lone_unit: str
 
 
 class _ParkedUnit(NamedTuple):
     """A pod or gang that did not fit: its equivalence class, its sort key and its nominated nodes."""
 
     class_key: EquivalenceKey
-    turn: Turn
+    sort_key: UnitSortKey
     #: The nodes to which pods of the unit are nominated.
     nominated_nodes: Sequence[str]
 
@@ -86,7 +86,7 @@ class _EquivalenceClass(NamedTuple):
 
     #: One pod of each kind.
     representatives: Sequence[PodView]
-    queued_units: list[tuple[Turn, str]]
+    queued_units: list[tuple[UnitSortKey, str]]
 
 
 class UnschedulablePods:
@@ -108,27 +108,27 @@ class UnschedulablePods:
 
     def equivalence_key(self, unit: str, pods: Sequence[PodView]) -> EquivalenceKey:
         """Return the equivalence class of a pod or gang, which depends on the requirements of its pods."""
-        counts: dict[Kind, int] = {}
+        count_by_kind: dict[Kind, int] = {}
         for pod in pods:
             kind = _kind(pod)
-            counts[kind] = counts.get(kind, 0) + 1
-        is_alone = any(kind[0].depends_on_pods for kind in counts) or any(map(self._needs_own_class, pods))
-        return EquivalenceKey(tuple(counts.items()), unit if is_alone else "")
+            count_by_kind[kind] = count_by_kind.get(kind, 0) + 1
+        is_alone = any(kind[0].depends_on_pods for kind in count_by_kind) or any(map(self._needs_own_class, pods))
+        return EquivalenceKey(tuple(count_by_kind.items()), unit if is_alone else "")
 
     def parked_class(self, unit: str) -> EquivalenceKey | None:
         """Return the equivalence class of a parked pod or gang; None if it is not parked."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
 
-    def add(self, unit: str, pods: Sequence[PodView], turn: Turn) -> None:
-        """Park a pod or gang that did not fit; `turn` is its sort key."""
+    def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
+        """Park a pod or gang that did not fit; `sort_key` orders it."""
         class_key = self.equivalence_key(unit, pods)
         nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
-        self._parked_units[unit] = _ParkedUnit(class_key, turn, nominated_nodes)
+        self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)
         if class_key not in self._classes:
             representatives = {_kind(pod): pod for pod in pods}
             self._classes[class_key] = _EquivalenceClass(list(representatives.values()), [])
-        insort(self._classes[class_key].queued_units, (turn, unit))
+        insort(self._classes[class_key].queued_units, (sort_key, unit))
         pods_with_affinity = [pod for pod in pods if pod.shape.depends_on_pods]
         if pods_with_affinity:
             self._pods_with_affinity[unit] = pods_with_affinity
@@ -146,18 +146,18 @@ class UnschedulablePods:
             if not self._nominated_units[node_name]:
                 del self._nominated_units[node_name]
         queued_units = self._classes[parked_unit.class_key].queued_units
-        del queued_units[bisect_left(queued_units, (parked_unit.turn, unit))]
+        del queued_units[bisect_left(queued_units, (parked_unit.sort_key, unit))]
         if not queued_units:
             del self._classes[parked_unit.class_key]
 
-    def first_unit(self, class_key: EquivalenceKey) -> tuple[Turn, str] | None:
+    def first_unit(self, class_key: EquivalenceKey) -> tuple[UnitSortKey, str] | None:
         """Return the sort key and name of the first pod or gang of an equivalence class; None if the class is empty."""
         equivalence_class = self._classes.get(class_key)
         return None if equivalence_class is None else equivalence_class.queued_units[0]
 
     def find_helped_units(
         self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
-    ) -> list[tuple[Turn, str]]:
+    ) -> list[tuple[UnitSortKey, str]]:
         """Return sort key and name of parked units (pods or gangs) that may fit now; only the first one of each class.
 
         Changed nodes and moved pods may help a unit. With `is_topology_changed` (nodes, or labels of nodes or
@@ -170,7 +170,7 @@ class UnschedulablePods:
         ]
         affected_units = [unit for name in node_names for unit in self._nominated_units.get(name, ())]
         affected_units += (
-            [unit for unit, parked_unit in self._parked_units.items() if parked_unit.class_key.alone]
+            [unit for unit, parked_unit in self._parked_units.items() if parked_unit.class_key.lone_unit]
             if is_topology_changed
             else ()
         )
@@ -185,12 +185,14 @@ class UnschedulablePods:
                     if self._are_affected(equivalence_class.representatives, moved_pod)
                 ]
         self._changed = node_names
-        return list(dict.fromkeys([*helped_units, *[(self._parked_units[unit].turn, unit) for unit in affected_units]]))
+        return list(
+            dict.fromkeys([*helped_units, *[(self._parked_units[unit].sort_key, unit) for unit in affected_units]])
+        )
 
     def is_still_helped(self, unit: str) -> bool:
         """Report whether a parked pod or gang may still fit the changed nodes, now that earlier ones were placed."""
         class_key = self._parked_units[unit].class_key
-        return bool(class_key.alone) or self._is_helped(self._classes[class_key], self._changed)
+        return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed)
 
     def _is_helped(self, equivalence_class: _EquivalenceClass, node_names: Sequence[str]) -> bool:
         return any(may_be_helped_by(pod, node_names, self._nodes) for pod in equivalence_class.representatives)
@@ -224,7 +226,7 @@ class SchedulingQueue:
         #: Whether namespace labels have changed since the last pass.
         self._namespaces_changed = False
         #: The remaining units of the pass, and the last returned unit with its equivalence class.
-        self._heap: list[tuple[Turn, str]] = []
+        self._heap: list[tuple[UnitSortKey, str]] = []
         self._last_unit: tuple[str, EquivalenceKey | None] = ("", None)
 
     def get(self, uid: str) -> PodView | None:
@@ -243,7 +245,7 @@ class SchedulingQueue:
         """Add a pending pod, or replace one whose requirements changed; the pod or its gang will be tried."""
         self.drop(pod.uid)
         self._units.put(pod)
-        self._activate(self._units.of(pod))
+        self._activate_unit(self._units.of(pod))
 
     def refresh(self, pod: PodView) -> None:
         """Replace a pending pod by a revision with the same requirements."""
@@ -260,20 +262,20 @@ class SchedulingQueue:
             self._parked.remove(unit)
             self._active.pop(unit, None)
         elif self._parked.parked_class(unit) is not None:
-            self._activate(unit)  # the remaining pods of the gang may fit
+            self._activate_unit(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
         """Make a pending pod due, together with its gang, so that the next scheduling pass tries it."""
         pod = self._units.pod(uid)
         if pod is not None:
-            self._activate(self._units.of(pod))
+            self._activate_unit(self._units.of(pod))
 
     def park(self, pods: Sequence[PodView]) -> None:
         """Park a pod or all pods of a gang until a relevant change."""
         unit = self._units.of(pods[0])
         self._active.pop(unit, None)
         self._parked.remove(unit)
-        self._parked.add(unit, pods, self._units.turn(pods))
+        self._parked.add(unit, pods, self._units.sort_key(pods))
 
     def note_moved(self, pod: PodView, has_node: bool) -> None:
         """Record that a pod was bound (`has_node`) or removed; a partly bound gang is then scheduled pod by pod."""
@@ -296,7 +298,7 @@ class SchedulingQueue:
         """Record that namespace labels changed, because affinity terms select namespaces by label."""
         self._namespaces_changed = bool(self._parked)
 
-    def _activate(self, unit: str) -> None:
+    def _activate_unit(self, unit: str) -> None:
         self._parked.remove(unit)
         self._active[unit] = None
 
@@ -314,7 +316,7 @@ class SchedulingQueue:
         self._moved_pods = []
         self._generation = self._nodes.permanent_changes.now
         self._property_generation = self._nodes.property_changes.now
-        self._heap = [(self._units.turn(self._units.pods(unit)), unit) for unit in self._active]
+        self._heap = [(self._units.sort_key(self._units.pods(unit)), unit) for unit in self._active]
         if self._parked and (node_names or moved_pods or is_topology_changed):
             self._heap += self._parked.find_helped_units(
                 node_names, moved_pods, is_topology_changed=is_topology_changed
@@ -330,7 +332,7 @@ class SchedulingQueue:
             class_key = self._parked.parked_class(unit)
             if unit in self._active or (class_key is not None and self._parked.is_still_helped(unit)):
                 self._last_unit = unit, class_key
-                self._activate(unit)
+                self._activate_unit(unit)
                 return self._units.pods(unit)
         return ()
 

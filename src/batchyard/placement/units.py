@@ -11,7 +11,7 @@ from batchyard.api.times import format_time
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 
-Turn: TypeAlias = tuple[int, bool, int, str]
+UnitSortKey: TypeAlias = tuple[int, bool, int, str]
 """Sort key of a unit: priority, partly bound gangs first, creation time, name."""
 
 
@@ -71,7 +71,7 @@ class SchedulingUnits:
         self._bound_by_gang.setdefault(pod.gang, {})[pod.uid] = None
         return is_first
 
-    def turn(self, unit: Sequence[PodView]) -> Turn:
+    def sort_key(self, unit: Sequence[PodView]) -> UnitSortKey:
         """Return the sort key that orders a pod or gang among the pending ones, given its pods."""
         first_pod = min(unit, key=lambda pod: (pod.created, pod.key)) if len(unit) > 1 else unit[0]
         priority = max([pod.priority for pod in unit])

@@ -77,9 +77,9 @@ def object_usage(obj: meta.Obj, kind: str, counted_as: Sequence[str]) -> Usage:
     return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, meta.NANO)
 
 
-def remaining_usage_after_grace(used: Usage) -> Usage:
+def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
     """Return what a terminating pod still uses of quotas after its grace period: only its object count."""
-    return {_POD_COUNT: used[_POD_COUNT]} if _POD_COUNT in used else {}
+    return {_POD_COUNT: pod_usage[_POD_COUNT]} if _POD_COUNT in pod_usage else {}
 
 
 def _usage_of_pod(pod: meta.Obj) -> Usage:
@@ -113,8 +113,8 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     has_ports = kind == "NodePort" or (is_balanced and spec.get("allocateLoadBalancerNodePorts") is not False)
     node_ports = len(ports) if has_ports else sum(1 for port in ports if is_balanced and port.get("nodePort"))
     usage_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
-    balancers = meta.NANO if is_balanced else 0
-    return usage_counts | {"services.loadbalancers": balancers, "services.nodeports": node_ports * meta.NANO}
+    balancer_amount = meta.NANO if is_balanced else 0
+    return usage_counts | {"services.loadbalancers": balancer_amount, "services.nodeports": node_ports * meta.NANO}
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
@@ -247,7 +247,7 @@ class QuotaTally:
         """Report whether the quota limits the usage of an object: its kind is limited and the scopes match."""
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
-    def charge(self, obj: meta.Obj, kind: str) -> Usage:
+    def charged_usage(self, obj: meta.Obj, kind: str) -> Usage:
         """Return what an object uses of the resources that this quota limits."""
         if not self.applies_to(obj, kind):
             return {}
@@ -259,7 +259,7 @@ class QuotaTally:
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
             grace_seconds = obj["metadata"].get("deletionGracePeriodSeconds") or 0
             self._grace_period_ends[key] = parse_time(obj["metadata"]["deletionTimestamp"]) + grace_seconds * SECOND
-        is_changed = self._replace(key, {} if obj is None else self.charge(obj, key.kind), obj)
+        is_changed = self._replace_usage(key, {} if obj is None else self.charged_usage(obj, key.kind), obj)
         return is_changed or self._grace_period_ends.get(key) != previous_grace_end
 
     def release_expired_pods(self, now: Instant) -> Instant | None:
@@ -267,10 +267,10 @@ class QuotaTally:
         for key, grace_end in list(self._grace_period_ends.items()):
             if grace_end < now:
                 del self._grace_period_ends[key]
-                self._replace(key, remaining_usage_after_grace(self._usage_by_object.get(key, {})), None)
+                self._replace_usage(key, remaining_usage_after_grace(self._usage_by_object.get(key, {})), None)
         return min(self._grace_period_ends.values(), default=None)
 
-    def _replace(self, key: meta.Key, new: Usage, obj: meta.Obj | None) -> bool:
+    def _replace_usage(self, key: meta.Key, new: Usage, obj: meta.Obj | None) -> bool:
         old = self._usage_by_object.pop(key, {})
         if new:
             self._usage_by_object[key] = new
@@ -371,15 +371,15 @@ class QuotaAdmission:
         """Check a new object against the quotas of its Namespace; raise RefusedForNow if it exceeds one."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
-            self._check(obj, None, quotas, reader)
+            self._check_usage(obj, None, quotas, reader)
 
     def check_changed(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
         """Check what a changed object uses additionally; raise RefusedForNow if it exceeds a quota of its Namespace."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
-            self._check(new, old, quotas, reader)
+            self._check_usage(new, old, quotas, reader)
 
-    def _check(self, obj: meta.Obj, old: meta.Obj | None, quotas: Sequence[meta.Obj], reader: Reader) -> None:
+    def _check_usage(self, obj: meta.Obj, old: meta.Obj | None, quotas: Sequence[meta.Obj], reader: Reader) -> None:
         kind = meta.group_kind(obj)
         charges: list[_QuotaCharge] = []
         for quota in quotas:
@@ -389,8 +389,8 @@ class QuotaAdmission:
                 continue
             if kind == scheme.POD and (unspecified := unspecified_resources(obj, tally.used)):
                 raise _forbidden_error(obj, f"failed quota: {_name(quota)}: must specify {unspecified}")
-            charge = tally.charge(obj, kind)
-            old_charge = {} if old is None else tally.charge(old, kind)
+            charge = tally.charged_usage(obj, kind)
+            old_charge = {} if old is None else tally.charged_usage(old, kind)
             additional_usage = {name: amount - old_charge.get(name, 0) for name, amount in charge.items()}
             increase = {name: amount for name, amount in additional_usage.items() if amount > 0}
             charges.append(_QuotaCharge(quota, tally, increase))
@@ -399,11 +399,11 @@ class QuotaAdmission:
 
 
 def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
-    hard, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
+    hard_limits, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
     names = sorted(
         name
         for name, amount in quota_charge.additional_usage.items()
-        if tally.used[name] + amount > meta.parse_quantity(hard[name])
+        if tally.used[name] + amount > meta.parse_quantity(hard_limits[name])
     )
     if names:
         requested_text = _format_amounts(
@@ -413,10 +413,10 @@ def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
                 for name in names
             },
         )
-        used = _format_amounts(names, {name: tally.format_used(name) for name in names})
-        limited_text = _format_amounts(names, {name: meta.canonical_quantity(hard[name]) for name in names})
-        amounts = f"requested: {requested_text}, used: {used}, limited: {limited_text}"
-        raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts}")
+        used_text = _format_amounts(names, {name: tally.format_used(name) for name in names})
+        limited_text = _format_amounts(names, {name: meta.canonical_quantity(hard_limits[name]) for name in names})
+        amounts_text = f"requested: {requested_text}, used: {used_text}, limited: {limited_text}"
+        raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts_text}")
 
 
 def _name(quota: meta.Obj) -> str:
@@ -428,8 +428,8 @@ def _forbidden_error(obj: meta.Obj, why: str) -> TemporarilyForbidden:
     return TemporarilyForbidden(f"{forbidden(obj)}: {why}")
 
 
-def _format_amounts(names: Iterable[str], amounts: Mapping[str, str]) -> str:
-    return ",".join(f"{name}={amounts[name]}" for name in names)
+def _format_amounts(names: Iterable[str], amount_texts: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={amount_texts[name]}" for name in names)
 
 
 # ResourceQuota controller: writes the limits and the usage of each quota to its status.

@@ -181,7 +181,7 @@ class Guide:
         for step in steps:
             if step.folder is not None:
                 plan.add(step)
-        #: The files of the platform (BEFORE) and of each step, in order.
+        #: The files of the platform (PLATFORM_FILES) and of each step, in order.
         self.files: Mapping[str, Sequence[AppliedFile]] = plan.files
         scenario, self.warnings = plan.scenario()
         #: The Cluster object of the simulated world.
@@ -257,7 +257,7 @@ class _GuidePlan:
         self._read_file(cluster_file(platform or folder), 0)
         if platform and (platform / CONFIGURATION_FILE).is_file():
             self._read_file(platform / CONFIGURATION_FILE, 0)
-        #: The files of the platform (BEFORE) and of each step, in order.
+        #: The files of the platform (PLATFORM_FILES) and of each step, in order.
         self.files: dict[str, list[AppliedFile]] = {
             PLATFORM_FILES: [
                 AppliedFile(path, 0)

@@ -26,7 +26,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
-#: The levels at which forecasts are corrected.
+#: The quantile levels at which forecasts are corrected: 5 %, 10 %, ... 95 %.
 LEVELS: Final = tuple(number / 20 for number in range(1, 20))
 MEDIAN: Final = 9
 #: The minimum step as a fraction of the usual error, and the exponent by which early steps are larger.
