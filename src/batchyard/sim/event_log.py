@@ -35,8 +35,8 @@ _DELETED: Final = EventType.DELETED  # a local name, because an enum member is s
 
 def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
     """Return the log records for a watch event of a node, pod, machine, node pool or ProvisioningRequest."""
-    convert = _CONVERTERS.get(event.key.kind)
-    return iter(()) if convert is None else convert(event)
+    converter = _CONVERTERS.get(event.key.kind)
+    return iter(()) if converter is None else converter(event)
 
 
 def _node_records(event: WatchEvent) -> Iterator[EventFields]:
@@ -148,42 +148,42 @@ class EventLog:
                 self._observe_workload(event)
             else:
                 for name, fields in cluster_records(event):
-                    self._emit(name, fields)
+                    self._emit_record(name, fields)
 
-    def loop(self, loop: PreemptionLoop) -> None:
+    def record_loop(self, loop: PreemptionLoop) -> None:
         """Emit the log record of a preemption loop: Workloads that preempt each other endlessly."""
         steps = [s._asdict() for s in loop.steps]
-        self._emit("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
+        self._emit_record("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
 
-    def fault(self, fields: Mapping[str, Any]) -> None:
+    def record_fault(self, fields: Mapping[str, Any]) -> None:
         """Emit the log record of a fault that the scenario injects."""
-        self._emit("Fault", fields)
+        self._emit_record("Fault", fields)
 
-    def final(self, reader: Reader, at: Instant | None = None) -> None:
+    def record_end(self, reader: Reader, at: Instant | None = None) -> None:
         """Emit the last log record: the Workloads that are pending and that have quota at the end of the run."""
         unfinished_workloads = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]
         pending_names = [str(key_of(obj)) for obj in unfinished_workloads if not has_quota_reservation(obj)]
         admitted_names = [str(key_of(obj)) for obj in unfinished_workloads if has_quota_reservation(obj)]
-        self._emit("Final", {"pending": pending_names, "admitted": admitted_names}, at)
+        self._emit_record("Final", {"pending": pending_names, "admitted": admitted_names}, at)
 
     def _observe_workload(self, event: WatchEvent) -> None:
         view = workload_view(event.obj)
         if event.type is EventType.DELETED:
             self._key_by_uid.pop(view.uid, None)
-            self._emit("Deleted", {"workload": view.key})
+            self._emit_record("Deleted", {"workload": view.key})
             return
         if event.old is None:
             self._key_by_uid[view.uid] = view.key
-            self._emit("Created", {"workload": view.key})
+            self._emit_record("Created", {"workload": view.key})
         old_view = workload_view(event.old) if event.old is not None else None
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
-            self._emit("QuotaReserved", _reservation_fields(view))
+            self._emit_record("QuotaReserved", _reservation_fields(view))
         if view.admitted and not (old_view and old_view.admitted):
-            self._emit("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
+            self._emit_record("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
         if view.evicted and view.quota_reserved and not (old_view and old_view.evicted):
             self._emit_eviction(event.obj, view)
         if view.finished and not (old_view and old_view.finished):
-            self._emit("Finished", {"workload": view.key})
+            self._emit_record("Finished", {"workload": view.key})
 
     def _emit_eviction(self, obj: Obj, view: WorkloadView) -> None:
         status = obj["status"]
@@ -191,13 +191,13 @@ class EventLog:
         assert eviction is not None
         preemption = find_condition(status, "Preempted")
         if eviction["reason"] != "Preempted" or preemption is None:
-            self._emit("Evicted", {"workload": view.key, "reason": eviction["reason"]})
+            self._emit_record("Evicted", {"workload": view.key, "reason": eviction["reason"]})
             return
         uid = parse_preemptor_uid(preemption["message"])
         preemptor = self._key_by_uid.get(uid, uid)
-        self._emit("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
+        self._emit_record("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
 
-    def _emit(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
+    def _emit_record(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
         self.last = self._now() if at is None else at
         self._sink({"time": duration_seconds(self.last - self._start), "event": event, **fields})
 

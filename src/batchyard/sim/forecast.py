@@ -56,7 +56,7 @@ from batchyard.sim.state import State
 from batchyard.sim.whatif import subject_document, workload_of
 from batchyard.sim.world import World
 
-FORKS: Final = 40
+FORKS_DEFAULT: Final = 40
 #: The minimum number of forks of a forecast.
 FORKS_MIN: Final = 3
 #: The limit of kernel steps in all forks of a forecast: about 15 seconds by default, a few seconds in a server.
@@ -82,7 +82,7 @@ class ForecastOptions:
     """The options of a forecast."""
 
     seed: int = 0
-    forks: int = FORKS
+    forks: int = FORKS_DEFAULT
     #: Whether fair sharing is on even if the state has it disabled.
     fair_sharing: bool = False
     horizon: Duration = HORIZON
@@ -112,7 +112,7 @@ class Forecast:
     moved: Waits = ()
 
     @property
-    def within(self) -> float:
+    def started_fraction(self) -> float:
         """Return the fraction of the forks (random simulations) in which the Workload started."""
         return 1.0 if self.has_started else len(self.waits) / self.forks if self.forks else 0.0
 
@@ -168,7 +168,7 @@ class Forecast:
             "time": format_time(self.at),
             "startsAt": {n: format_time((self.at + wait) // SECOND * SECOND) for n, wait in known_waits.items()},
             "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known_waits.items()},
-            "within": round(self.within, 3),
+            "within": round(self.started_fraction, 3),
             "basis": str(self.basis),
             "isCorrected": bool(self.moved),
             "dependsOn": list(self.depends_on),
@@ -186,7 +186,8 @@ def forecasts(
 
 def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE_SIZE) -> list[ForecastRecord]:
     """Return the forecasts of `count` pending Workloads, picked at random but reproducibly."""
-    pending_keys = [view.key for views in pending_order_of(state, queues_of(state)).waiting.values() for view in views]
+    pending_by_queue = pending_order_of(state, queues_of(state)).waiting_by_queue
+    pending_keys = [view.key for views in pending_by_queue.values() for view in views]
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
     forecast_by_name = forecasts(state, sampled_names, options)
     return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()]
@@ -201,7 +202,7 @@ class _ForkRun:
     #: The admissions in order: ClusterQueue, Workload, time.
     admissions: list[tuple[str, str, Duration]] = field(default_factory=list)
     #: The work done, in kernel steps.
-    work: int = 0
+    kernel_steps: int = 0
     #: Whether the fork stopped at the limit of steps.
     is_cut_short: bool = False
 
@@ -276,7 +277,7 @@ class ForecastRunner:
         work = 0
         while len(runs) < forks and (len(runs) < FORKS_MIN or work < self._options.work_max):
             runs.append(self._run_fork(len(runs), state, names, arrivals))
-            work += runs[-1].work
+            work += runs[-1].kernel_steps
         return runs
 
     def _run_fork(
@@ -305,16 +306,16 @@ class ForecastRunner:
         horizon = self._state.at + options.horizon
         while not_started and not run.is_cut_short:
             steps_done = world.kernel.run(horizon, steps_max=_STEPS_PER_SLICE)
-            run.work = world.kernel.steps + _HEAD_COST * len(quota_state.last) * _cycles(world)
+            run.kernel_steps = world.kernel.steps + _HEAD_COST * len(quota_state.last_by_queue) * _cycle_count(world)
             if steps_done < _STEPS_PER_SLICE:
                 break
-            run.is_cut_short = run.work >= work_limit
+            run.is_cut_short = run.kernel_steps >= work_limit
         return run
 
     def _last_simulated(self, name: str, quota_state: QuotaOnlyState) -> str:
         """Return the Workload whose start ends a fork: `name`, or the last simulated one of its queue."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
-        return name if name in quota_state.workloads else quota_state.last.get(queue, name)
+        return name if name in quota_state.workloads else quota_state.last_by_queue.get(queue, name)
 
     def _estimate(self, name: str, obj: Obj) -> Estimate:
         estimate = self._estimates.get(name)
@@ -328,8 +329,8 @@ class ForecastRunner:
         starts = [run.starts.get(name) for run in runs]
         queue, position = self._pending_order.positions.get(name, ("", 0))
         is_beyond = name not in quota_state.workloads
-        pairs = zip(starts, runs, strict=True)
-        is_extrapolated = [is_beyond or (start is None and run.is_cut_short) for start, run in pairs]
+        starts_and_runs = zip(starts, runs, strict=True)
+        is_extrapolated = [is_beyond or (start is None and run.is_cut_short) for start, run in starts_and_runs]
         if any(is_extrapolated):
             extrapolated_starts = [_extrapolate_start(run, queue, position) for run in runs]
             candidates = zip(extrapolated_starts, is_extrapolated, starts, strict=True)
@@ -352,7 +353,7 @@ class ForecastRunner:
         """Return texts about what the forecast depends on: unknown run times, and why the Workload waits."""
         unknown_views = [
             view
-            for view in self._pending_order.holding
+            for view in self._pending_order.workloads_with_quota
             if view.key in quota_state.workloads
             and self._estimate(view.key, quota_state.workloads[view.key]).basis is Basis.UNKNOWN
         ]
@@ -379,19 +380,19 @@ def _key(name: str) -> Key:
     return Key(scheme.WORKLOAD, *name.split("/", 1))
 
 
-def _cycles(world: World) -> int:
+def _cycle_count(world: World) -> int:
     """Return how many scheduling cycles were requested in a simulated world so far."""
     return next(load.adds for load in world.platform.runner.loads() if load.name == Scheduler.name)
 
 
 def _extrapolate_start(run: _ForkRun, queue: str, position: int) -> Duration | None:
     """Extrapolate when the Workload at a queue position is admitted; None if the queue does not advance."""
-    times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL_NAME}-" not in name]
-    half = len(times) // 2
-    if not half or times[-1] <= times[half - 1]:
+    admission_times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL_NAME}-" not in name]
+    half_count = len(admission_times) // 2
+    if not half_count or admission_times[-1] <= admission_times[half_count - 1]:
         return None
-    time_per_start = (times[-1] - times[half - 1]) / (len(times) - half)
-    return round(times[-1] + (position + 1 - len(times)) * time_per_start)
+    time_per_start = (admission_times[-1] - admission_times[half_count - 1]) / (len(admission_times) - half_count)
+    return round(admission_times[-1] + (position + 1 - len(admission_times)) * time_per_start)
 
 
 def _describe_held_quota(view: WorkloadView) -> str:
@@ -423,14 +424,14 @@ class _ImmediateEffects:
     preempted: dict[str, None] = field(default_factory=dict)
     evicted: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, flavor and resource: the usage above the quota, and the Workloads that no longer fit.
-    over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
+    excess_by_quota: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
 
 
 def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str], bool]) -> list[str]:
     """Return warnings about the effects of storing `new_object`; Workload names that `may_see` forbids are hidden."""
-    stored = with_metadata(new_object, resourceVersion=str(old_state.revision + 1))
+    stored_object = with_metadata(new_object, resourceVersion=str(old_state.revision + 1))
     old_effects = _simulate_instant(old_state)
-    objects = {**old_state.objects, key_of(new_object): stored}
+    objects = {**old_state.objects, key_of(new_object): stored_object}
     new_state = replace(old_state, revision=old_state.revision + 1, objects=objects)
     new_effects = _simulate_instant(new_state)
     warnings = [
@@ -439,8 +440,8 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
         *_new_names_text("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
         *_new_names_text(_LOST_ADMISSION, new_effects.admitted, old_effects.admitted, may_see),
     ]
-    for quota_key, (amount, names) in new_effects.over.items():
-        if amount > old_effects.over.get(quota_key, (0, ()))[0]:
+    for quota_key, (amount, names) in new_effects.excess_by_quota.items():
+        if amount > old_effects.excess_by_quota.get(quota_key, (0, ()))[0]:
             queue, flavor, resource = quota_key
             shown_names = _shorten_names(names, may_see)
             excess_text = f"{format_amount(resource, amount)} {resource} of flavor {flavor} more than its quota allows"
@@ -456,10 +457,10 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
     queues = queues_of(state)
     quota_state = reduce_to_quota(state, queues, pending_order_of(state, queues), None)
     effects = _ImmediateEffects()
-    tables = {"Admitted": effects.admitted, "Preempted": effects.preempted, "Evicted": effects.evicted}
+    names_by_event = {"Admitted": effects.admitted, "Preempted": effects.preempted, "Evicted": effects.evicted}
 
     def record_event(record: Record) -> None:
-        table = tables.get(record["event"])
+        table = names_by_event.get(record["event"])
         if table is not None:
             table[record["workload"]] = None
 
@@ -470,7 +471,7 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
     snapshot = world.platform.index.snapshot
     snapshot.settle()
     for queue in snapshot.queues.values():
-        effects.over |= _exceeded_quota(queue, snapshot)
+        effects.excess_by_quota |= _exceeded_quota(queue, snapshot)
     return effects
 
 

@@ -31,12 +31,12 @@ from batchyard.sim.world import EPOCH, World
 #: The name for the files of the platform, which are applied before the first step.
 PLATFORM_FILES: Final = "platform"
 #: The folders of the platform's files, in the order in which they are applied at the start.
-PLATFORM: Final = ("teams", "priorityclass", "kueue")
+PLATFORM_FOLDERS: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
 #: The file with Kueue's Configuration in a rendered platform.
 CONFIGURATION_FILE: Final = "configuration.yaml"
 #: The folder to which `batchyard platform render` writes manifests, and its subfolders that are not simulated.
-RENDERED: Final = "manifests"
+RENDERED_FOLDER: Final = "manifests"
 NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
 #: The time of the first step. The autoscaler, which runs every ten seconds, then runs between two rounds of Jobs.
 FIRST_STEP_AT: Final = MINUTE + 2 * SECOND
@@ -94,7 +94,7 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
         """When the first file of the step is applied, counted from the start of the simulation."""
         return FIRST_STEP_AT + parse_duration(self.starts_after)
 
-    def saw(self, queue: str) -> GuideRow:
+    def published_row(self, queue: str) -> GuideRow:
         """Return the figures that the guide shows for a ClusterQueue; zeros if the guide does not list it."""
         return GuideRow(**self.cluster_queues.get(queue, {}))
 
@@ -128,15 +128,15 @@ class GuideObservation:
         return {obj["metadata"]["name"]: _row_of(obj) for obj in self.cluster_queues}
 
     @property
-    def exact(self) -> Sequence[str]:
+    def exact_queues(self) -> Sequence[str]:
         """The ClusterQueues whose figures in the guide follow from quota alone, even if the simulation lacks them."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
         return [name for name in names if self.step.is_exact(name)]
 
     @property
-    def wrong(self) -> Sequence[str]:
+    def wrong_queues(self) -> Sequence[str]:
         """The ClusterQueues whose figures must equal the guide's, but differ in the simulation."""
-        return [name for name in self.exact if self.rows.get(name, GuideRow()) != self.step.saw(name)]
+        return [name for name in self.exact_queues if self.rows.get(name, GuideRow()) != self.step.published_row(name)]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:
@@ -298,7 +298,7 @@ class _GuidePlan:
 
     def _platform_files(self, folder: Path) -> list[Path]:
         """Return the manifest files of the guide's own platform folder."""
-        return [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
+        return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
 
     def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
         """Yield the Job files in rounds: the first file of each team, then the second of each, and so on."""
@@ -316,10 +316,10 @@ class _GuidePlan:
 
     def _read_file(self, path: Path, at: Duration, runtime: str | None = None) -> None:
         """Read a file to apply at the time `at`; `runtime` is for its Jobs and JobSets that have no run time."""
-        manifests, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
+        manifests, submit_time = read_manifests(read_sources([path], self._unread)), f"{at}us"
         for manifest in manifests.objects:
             obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
-            obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
+            obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), submit_time)
             if runtime is not None and obj["kind"] in _JOB_KINDS and not is_timed(obj, self._cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
@@ -336,7 +336,7 @@ def _load_guide_file() -> _GuideFile:
 
 def _rendered_files(platform: Path) -> list[Path]:
     """Return the manifest files of a rendered platform in order, without batchyard itself and monitoring."""
-    folder = platform / RENDERED
+    folder = platform / RENDERED_FOLDER
     paths = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
     return [path for path in paths if path.relative_to(folder).parts[0] not in NOT_APPLIED]
 

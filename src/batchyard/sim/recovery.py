@@ -66,7 +66,7 @@ class _RunningPod:
     """When and on which node a pod started to run, and its checkpoint interval."""
 
     node: str
-    since: Instant
+    started_at: Instant
     interval: Duration | None
     #: Whether the machine is lost; the status of the pod may not show it yet.
     is_lost: bool = False
@@ -167,7 +167,7 @@ class RecoveryTracker:
         """Record that a pod runs, or that it stopped (`run` is None); a restart first counts as a stop."""
         runs = self._running_pods.setdefault(gang, {})
         known_run = runs.get(uid)
-        if known_run is not None and (run is None or run.since != known_run.since):
+        if known_run is not None and (run is None or run.started_at != known_run.started_at):
             del runs[uid]
             open_loss = self._open_losses.get(gang)
             work_at_risk = 0 if open_loss is None else open_loss.at_risk.pop(uid, 0)
@@ -200,7 +200,7 @@ class RecoveryTracker:
             self._record_preemption(gang, preemptor_gang, now)
         elif preemptor_gang in self._open_losses:
             run = self._run_of(event.obj)
-            lost_pod_work = 0 if run is None else lost_work(run.since, run.interval, now)
+            lost_pod_work = 0 if run is None else lost_work(run.started_at, run.interval, now)
             self._open_losses[preemptor_gang].loss.victims.append(
                 GangLoss(str(event.key), now, lost_work=lost_pod_work)
             )
@@ -218,7 +218,7 @@ class RecoveryTracker:
         open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(runs)))
         self._open_losses[gang] = open_loss
         for uid, run in runs.items():
-            open_loss.at_risk.setdefault(uid, lost_work(run.since, run.interval, now))
+            open_loss.at_risk.setdefault(uid, lost_work(run.started_at, run.interval, now))
         return open_loss.loss if known_loss is None else None
 
     def _close_if_recovered(self, gang: str, now: Instant) -> None:
@@ -236,7 +236,7 @@ class RecoveryTracker:
 
 def _work_lost_at_end(run: _RunningPod, now: Instant) -> Duration:
     """Return the work lost when a pod stops: all of it on a lost machine, else what followed its last checkpoint."""
-    return max(0, now - run.since) if run.is_lost else lost_work(run.since, run.interval, now)
+    return max(0, now - run.started_at) if run.is_lost else lost_work(run.started_at, run.interval, now)
 
 
 def _gang_name(event: WatchEvent) -> str:
@@ -292,7 +292,7 @@ class RunAccounting:
         for kind in _RECALLED_KINDS:
             self._observe([event for event in events if event.key.kind == kind])
 
-    def statement(self, now: Instant) -> Statement:
+    def cost_statement(self, now: Instant) -> Statement:
         """Return the costs from the start of the simulation until now."""
         return statement_of(self.ledger.accounts(now))
 

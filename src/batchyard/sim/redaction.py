@@ -82,8 +82,8 @@ def without_secrets(obj: Obj) -> Obj:
     annotations = metadata.get("annotations") or {}
     if LAST_APPLIED in annotations:
         metadata["annotations"] = {**annotations, LAST_APPLIED: _redact_applied_manifest(annotations[LAST_APPLIED])}
-    secretless: Obj = _remove_environment({**obj, "metadata": metadata})
-    return secretless
+    redacted_object: Obj = _remove_environment({**obj, "metadata": metadata})
+    return redacted_object
 
 
 def _redact_applied_manifest(text: str) -> str:
@@ -173,9 +173,9 @@ def _is_removed(field: str, value: Any) -> bool:
     return field in _REMOVED_FIELDS or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
 
 
-def _full_domain_names(values: Mapping[str, Any]) -> list[str]:
+def _full_domain_names(level: Mapping[str, Any]) -> list[str]:
     """Return the names of a topology level's domains, with their common prefix and suffix added."""
-    return [f"{values.get('prefix') or ''}{root}{values.get('suffix') or ''}" for root in values["roots"]]
+    return [f"{level.get('prefix') or ''}{root}{level.get('suffix') or ''}" for root in level["roots"]]
 
 
 def _annotate_sleeping_time(obj: Obj) -> Obj:

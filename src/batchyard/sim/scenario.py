@@ -266,9 +266,9 @@ def make_scenario(
     faults = [*manifests.faults, *_platform_faults(manifests.objects)]
     config: dict[str, Any] = {}
     settings: Manifest | None = None
-    applied: dict[Duration, list[Obj]] = {}
-    deleted: dict[Duration, list[Key]] = {}
-    counts: dict[str, int] = {}
+    to_apply: dict[Duration, list[Obj]] = {}
+    to_delete: dict[Duration, list[Key]] = {}
+    count_by_kind: dict[str, int] = {}
     cluster = existing_cluster
     later_clusters: list[Manifest] = []
     pools: list[Manifest] = []
@@ -285,36 +285,38 @@ def make_scenario(
             at = _time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0
             if at or existing_cluster is not None:
                 later_clusters.append(manifest)
-                applied.setdefault(at, []).extend(initial_objects(obj))
+                to_apply.setdefault(at, []).extend(initial_objects(obj))
                 continue
             if cluster is not None:
                 faults.append(manifest.fault(_duplicate_error("Cluster")))
             cluster = obj
             continue
-        counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
-        applied.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
+        count_by_kind[obj["kind"]] = count_by_kind.get(obj["kind"], 0) + 1
+        to_apply.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
         faults += map(manifest.fault, annotation_faults(obj))
         end = _time_annotation(manifest, well_known.DELETE_AT, faults)
         if end is not None and _check_name(manifest, faults):
-            deleted.setdefault(end, []).append(key_of(obj))
+            to_delete.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
     config |= _configuration_settings(manifests.objects, settings, faults)
     faults += _unknown_cluster_faults(later_clusters, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
-    for at, names in _removed_pools(cluster, applied):
-        deleted.setdefault(at, []).extend(names)
+    for at, names in _removed_pools(cluster, to_apply):
+        to_delete.setdefault(at, []).extend(names)
     if settings is not None:
         clusters = [*([] if cluster is None else [cluster]), *(manifest.obj for manifest in later_clusters)]
-        possible_targets = PossibleFaultTargets(clusters, "Node" in counts)
+        possible_targets = PossibleFaultTargets(clusters, "Node" in count_by_kind)
         faults += map(settings.fault, missing_targets(config["faults"], possible_targets))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
-    applied[0] = [*machines, *applied.get(0, [])]
-    times = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
-    steps = [ScenarioStep(at, sorted(applied.get(at, ()), key=_is_not_namespace), deleted.get(at, ())) for at in times]
-    return Scenario(steps, counts=counts, cluster=cluster, **config)
+    to_apply[0] = [*machines, *to_apply.get(0, [])]
+    times = sorted({**dict.fromkeys(to_apply), **dict.fromkeys(to_delete)})
+    steps = [
+        ScenarioStep(at, sorted(to_apply.get(at, ()), key=_is_not_namespace), to_delete.get(at, ())) for at in times
+    ]
+    return Scenario(steps, counts=count_by_kind, cluster=cluster, **config)
 
 
 def _duplicate_error(kind: str) -> FieldError:
@@ -411,8 +413,8 @@ def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | No
     if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
         problem = "waitForPodsReady must not be set if there is a Kueue Configuration"
         faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "set it only in the Configuration")))
-    configured = parse_kueue_settings(configurations[0].obj)
-    return {"kueue": configured.with_fair_sharing() if _has_fair_sharing(settings) else configured}
+    kueue_settings = parse_kueue_settings(configurations[0].obj)
+    return {"kueue": kueue_settings.with_fair_sharing() if _has_fair_sharing(settings) else kueue_settings}
 
 
 def _has_fair_sharing(settings: Manifest | None) -> bool:

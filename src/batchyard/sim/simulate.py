@@ -160,7 +160,7 @@ class Simulation:
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
         now = self._end_of_log(workloads)
-        world.log.final(world.client, now)
+        world.log.record_end(world.client, now)
         return Result(
             scenario=self.scenario.name,
             duration=duration_seconds(now - self._start),
@@ -170,11 +170,11 @@ class Simulation:
             refused=tuple(rejected_write(*refused) for refused in world.refused),
             missed=tuple(world.missed),
             warnings=(),
-            counts=_counts(workloads, world.waits),
+            counts=_count_workloads(workloads, world.waits),
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
             now=now,
             waits=world.waits,
-            costs=None if accounting is None else accounting.statement(now),
+            costs=None if accounting is None else accounting.cost_statement(now),
             losses=() if accounting is None else tuple(accounting.recoveries.losses),
         )
 
@@ -198,12 +198,12 @@ class Simulation:
 
 
 def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
-    def emit(record: Record) -> None:
+    def emit_event(record: Record) -> None:
         event = event_of(record)
         for sink in sinks:
             sink(event)
 
-    return emit
+    return emit_event
 
 
 def _pods_shown(world: World) -> list[Obj]:
@@ -214,11 +214,11 @@ def _pods_shown(world: World) -> list[Obj]:
 def _last_change(obj: Obj) -> Instant:
     """Return when a Workload or Job last changed: the latest time of its creation and of its true conditions."""
     status = obj.get("status") or {}
-    times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
-    return max(map(parse_time, [*times, obj["metadata"]["creationTimestamp"]]))
+    change_times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
+    return max(map(parse_time, [*change_times, obj["metadata"]["creationTimestamp"]]))
 
 
-def _counts(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
+def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
     finished = sum(map(is_finished, workloads))
     admitted = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
     pending = len(workloads) - finished - admitted

@@ -72,8 +72,8 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     """
     objects_by_key = {key_of(obj): obj for obj in objects if key_of(obj).kind not in OMITTED_KINDS}
     configurations = [objects_by_key.pop(key) for key in list(objects_by_key) if key.kind == CONFIGURATION]
-    instants = _creation_instants if at else _all_instants
-    time = max((instant for obj in objects_by_key.values() for instant in instants(obj)), default=0)
+    instants_of = _creation_instants if at else _all_instants
+    time = max((instant for obj in objects_by_key.values() for instant in instants_of(obj)), default=0)
     time = max(time, at or 0)
     revisions = {key: _revision_of(obj) for key, obj in objects_by_key.items()}
     if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
@@ -143,8 +143,8 @@ def _revision_of(obj: Obj) -> int:
 
 def _complete_metadata(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
     metadata = obj["metadata"]
-    defaults = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at)}
-    new_metadata = {**defaults, **metadata, "resourceVersion": str(revision)}
+    default_metadata = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at)}
+    new_metadata = {**default_metadata, **metadata, "resourceVersion": str(revision)}
     return {**obj, "metadata": new_metadata}
 
 
@@ -169,12 +169,12 @@ def _creation_instants(obj: Obj) -> Iterator[Instant]:
 def _all_instants(obj: Obj) -> Iterator[Instant]:
     """Yield all timestamps in an object's metadata and status."""
     metadata, status = obj["metadata"], obj.get("status") or {}
-    texts = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
-    texts += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
+    timestamps = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
+    timestamps += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
     for container in status.get("containerStatuses") or ():
         state = container.get("state") or {}
-        texts += [(state.get("running") or {}).get("startedAt"), (state.get("terminated") or {}).get("finishedAt")]
-    for text in texts:
+        timestamps += [(state.get("running") or {}).get("startedAt"), (state.get("terminated") or {}).get("finishedAt")]
+    for text in timestamps:
         if text:
             yield parse_time(text)
 

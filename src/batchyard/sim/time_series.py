@@ -73,15 +73,15 @@ class Curve:
     @classmethod
     def sum_of(cls, curves: "Iterable[Curve]", start_time: Instant) -> "Curve":
         """Return the sum of several curves that all begin at `start_time`."""
-        changes: dict[Instant, int] = {}
+        change_by_instant: dict[Instant, int] = {}
         for curve in curves:
             previous_value = 0
             for at, value in curve._points:
-                changes[at] = changes.get(at, 0) + value - previous_value
+                change_by_instant[at] = change_by_instant.get(at, 0) + value - previous_value
                 previous_value = value
         total = cls(start_time)
-        for at in sorted(changes):
-            total.add(changes[at], at)
+        for at in sorted(change_by_instant):
+            total.add(change_by_instant[at], at)
         return total
 
     def mean_and_peak(self, end: Instant) -> tuple[float, float]:

@@ -212,7 +212,7 @@ def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
 
 #: The minimum number of points in a report.
 POINTS: Final = 100
-#: The differences in seconds within which two waits are counted as equal.
+#: The deltas in seconds within which two waits are counted as equal.
 AGREEMENTS: Final = (1, 10, 60)
 _DELETED_EARLY: Final = "deleted before the scheduler tried to place it"
 _PREEMPTION_TEXT: Final = " preemption: "
@@ -398,22 +398,22 @@ def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) 
 
 def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
     wait_pairs = _waits_in_both(pods, watch)
-    excess = [excess_here_values - excess_there_values for excess_here_values, excess_there_values in wait_pairs]
-    minimum = min(AGREEMENTS) * SECOND
-    excess_here_values, excess_there_values = (
-        [difference for difference in excess if difference > minimum],
-        [-difference for difference in excess if -difference > minimum],
+    deltas = [simulated - recorded for simulated, recorded in wait_pairs]
+    smallest_limit = min(AGREEMENTS) * SECOND
+    excess_here, excess_there = (
+        [difference for difference in deltas if difference > smallest_limit],
+        [-difference for difference in deltas if -difference > smallest_limit],
     )
     return TraceWaits(
-        here=duration_statistics([excess_here_values for excess_here_values, _ in wait_pairs]),
-        there=duration_statistics([excess_there_values for _, excess_there_values in wait_pairs]),
+        here=duration_statistics([simulated for simulated, _ in wait_pairs]),
+        there=duration_statistics([recorded for _, recorded in wait_pairs]),
         agree=[
-            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in excess)) for limit in AGREEMENTS
+            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas)) for limit in AGREEMENTS
         ],
-        longer_here=len(excess_here_values),
-        longer_there=len(excess_there_values),
-        excess_here=duration_statistics(excess_here_values),
-        excess_there=duration_statistics(excess_there_values),
+        longer_here=len(excess_here),
+        longer_there=len(excess_there),
+        excess_here=duration_statistics(excess_here),
+        excess_there=duration_statistics(excess_there),
     )
 
 
@@ -426,9 +426,9 @@ def _waits_in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[D
     ]
 
 
-def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
+def duration_statistics(durations: Iterable[Duration]) -> DurationStatistics:
     """Return the statistics of durations in seconds; all values are 0 without durations."""
-    ranks = sorted(amounts)
+    ranks = sorted(durations)
     if not ranks:
         return DurationStatistics(0, 0, 0, 0, 0)
     at = [duration_seconds(ranks[-(-len(ranks) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
@@ -439,12 +439,12 @@ def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unpl
     """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
     message_by_pod = dict(watch.unplaced)
     message_by_pod |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
-    counts: dict[str, int] = {}
+    count_by_reason: dict[str, int] = {}
     for pod in pods:
         if pod.name in message_by_pod:
             reason = _short_reason(message_by_pod[pod.name])
-            counts[reason] = counts.get(reason, 0) + 1
-    return [Unplaced(*item) for item in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+            count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
+    return [Unplaced(*item) for item in sorted(count_by_reason.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def _short_reason(message: str) -> str:
@@ -474,18 +474,18 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
 
 def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
     """Return a usage row with the mean and peak that follow from the recorded times of the pods."""
-    changes: dict[Duration, int] = {}
+    change_by_time: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:
             amount = _requested_amount(pod.shape, row.resource)
-            changes[pod.scheduled] = changes.get(pod.scheduled, 0) + amount
-            changes[pod.deleted] = changes.get(pod.deleted, 0) - amount
+            change_by_time[pod.scheduled] = change_by_time.get(pod.scheduled, 0) + amount
+            change_by_time[pod.deleted] = change_by_time.get(pod.deleted, 0) - amount
     gauge = Gauge(0)
-    for at in sorted(changes):
+    for at in sorted(change_by_time):
         if at < length:
-            gauge.add(changes[at], at)
-    mean = _fraction(gauge.mean(length), row.total)
-    return replace(row, mean_there=mean, peak_there=_fraction(gauge.peak, row.total))
+            gauge.add(change_by_time[at], at)
+    mean_fraction = _fraction(gauge.mean(length), row.total)
+    return replace(row, mean_there=mean_fraction, peak_there=_fraction(gauge.peak, row.total))
 
 
 def _requested_amount(shape: TracedPodShape, resource: str) -> int:

@@ -155,12 +155,12 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
         raise InvalidScenario(faults)
     traced_pods = [converted[0] for converted in converted_pods if converted is not None]
     known_nodes = [converted for converted in node_objects if converted is not None]
-    applied: dict[Duration, list[Obj]] = {0: [_namespace(), *known_nodes]}
+    objects_by_time: dict[Duration, list[Obj]] = {0: [_namespace(), *known_nodes]}
     for converted in converted_pods:
         if converted is not None:
-            applied.setdefault(converted[0].created, []).append(converted[1])
-    counts = {"Node": len(known_nodes), "Pod": len(traced_pods)}
-    scenario = Scenario(_trace_steps(applied, traced_pods), name=folder.name, counts=counts)
+            objects_by_time.setdefault(converted[0].created, []).append(converted[1])
+    count_by_kind = {"Node": len(known_nodes), "Pod": len(traced_pods)}
+    scenario = Scenario(_trace_steps(objects_by_time, traced_pods), name=folder.name, counts=count_by_kind)
     return Trace(traced_pods, scenario, load)
 
 
@@ -170,20 +170,20 @@ def add_manifests(trace: Trace, scenario: Scenario) -> Scenario:
     for step in (*trace.scenario.steps, *scenario.steps):
         merged_step = steps.get(step.at, ScenarioStep(step.at, (), ()))
         steps[step.at] = ScenarioStep(step.at, (*merged_step.apply, *step.apply), (*merged_step.delete, *step.delete))
-    counts = dict(trace.scenario.counts)
+    count_by_kind = dict(trace.scenario.counts)
     for kind, count in scenario.counts.items():
-        counts[kind] = counts.get(kind, 0) + count
-    return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=counts)
+        count_by_kind[kind] = count_by_kind.get(kind, 0) + count
+    return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=count_by_kind)
 
 
 def _trace_steps(objects_by_time: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
     """Return the steps that create all objects, and delete the pods that were never scheduled."""
-    deleted: dict[Duration, list[Key]] = {}
+    deleted_keys_by_time: dict[Duration, list[Key]] = {}
     for pod in pods:
         if pod.scheduled is None:
-            deleted.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
-    moments = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted)})
-    return [ScenarioStep(at, objects_by_time.get(at, ()), deleted.get(at, ())) for at in moments]
+            deleted_keys_by_time.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
+    moments = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
+    return [ScenarioStep(at, objects_by_time.get(at, ()), deleted_keys_by_time.get(at, ())) for at in moments]
 
 
 _TraceRows: TypeAlias = list[tuple[str, TraceRow]]
@@ -312,12 +312,12 @@ def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any
 
 def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
     """Return when a traced pod is created, scheduled (or None) and deleted, sped up by the load factor."""
-    creation, deletion = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
-    scheduling = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
-    if not creation <= (creation if scheduling is None else scheduling) <= deletion:
+    created_at, deleted_at = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
+    scheduled_at = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+    if not created_at <= (created_at if scheduled_at is None else scheduled_at) <= deleted_at:
         raise ValueError("creation_time, scheduled_time and deletion_time are not in ascending order")
-    time_shift = creation - creation * load.denominator // load.numerator
-    return creation - time_shift, None if scheduling is None else scheduling - time_shift, deletion - time_shift
+    time_shift = created_at - created_at * load.denominator // load.numerator
+    return created_at - time_shift, None if scheduled_at is None else scheduled_at - time_shift, deleted_at - time_shift
 
 
 def _gpu_request(row: TraceRow) -> int:

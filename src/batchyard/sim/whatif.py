@@ -190,10 +190,10 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
             timelines.setdefault(name, _TimelineBuilder("")).is_there = False
             continue
         timeline = timelines.setdefault(name, _TimelineBuilder(""))
-        timeline.note(record, _shift_record(start.at, record)["time"])
+        timeline.record_event(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
-            each.queue or queues.get(name, ""), *each.times, each.preemptions, each.by, each.is_there
+            each.queue or queues.get(name, ""), *each.start_and_end_times, each.preemptions, each.by, each.is_there
         )
         for name, each in timelines.items()
         if each.ends is None or each.ends > 0
@@ -213,11 +213,11 @@ class _TimelineBuilder:
     is_there: bool = True
 
     @property
-    def times(self) -> tuple[float, float | None, float | None]:
+    def start_and_end_times(self) -> tuple[float, float | None, float | None]:
         """When the Workload was created, first admitted and finished, in seconds from the common start."""
         return self.since, self.starts, self.ends
 
-    def note(self, record: Record, at: float) -> None:
+    def record_event(self, record: Record, at: float) -> None:
         """Update the timeline after a log record of the Workload."""
         match record["event"]:
             case "Created":
@@ -299,15 +299,15 @@ def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
     if subject.kind == scheme.WORKLOAD:
         return str(subject) if subject in objects else None
     kind = kind_info(subject.kind).kind
-    views = []
+    owned_workloads = []
     for key, obj in objects.items():
         if key.kind != scheme.WORKLOAD or key.namespace != subject.namespace:
             continue
         owner = controller_of(obj)
         if owner is not None and owner["kind"] == kind and owner["name"] == subject.name:
-            views.append(workload_view(obj))
-    views.sort(key=lambda view: (view.finished, -view.created, view.key))
-    return views[0].key if views else None
+            owned_workloads.append(workload_view(obj))
+    owned_workloads.sort(key=lambda view: (view.finished, -view.created, view.key))
+    return owned_workloads[0].key if owned_workloads else None
 
 
 def subject_document(subject: Key) -> dict[str, str]:
@@ -382,11 +382,11 @@ class Difference:
     @property
     def summary(self) -> str:
         """Return what the change does as a text of one line."""
-        effects: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for row in self.workloads:
-            effects[row.effect] = effects.get(row.effect, 0) + 1
+            counts[row.effect] = counts.get(row.effect, 0) + 1
         preemptions = _more_preemptions(self.workloads)
-        texts = [f"{effects[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in effects]
+        texts = [f"{counts[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in counts]
         texts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
         cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
         if cents[0] != cents[1]:
@@ -467,9 +467,9 @@ def _preemption_count(timeline: WorkloadTimeline | None) -> int:
     return 0 if timeline is None else timeline.preemptions
 
 
-def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
+def _queue_rows(comparison: Comparison, run_seconds: float) -> list[QueueDifference]:
     """Return a row for each LocalQueue whose waits the change affects."""
-    old, new = (dict(_waits_by_queue(run.timelines, length)) for run in (comparison.without, comparison.changed))
+    old, new = (dict(_waits_by_queue(run.timelines, run_seconds)) for run in (comparison.without, comparison.changed))
     no_waits = (0.0, 0)
     rows = []
     for name in sorted({**old, **new}):
@@ -479,14 +479,16 @@ def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
     return rows
 
 
-def _waits_by_queue(timelines: Mapping[str, WorkloadTimeline], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
+def _waits_by_queue(
+    timelines: Mapping[str, WorkloadTimeline], length: float
+) -> Iterator[tuple[str, tuple[float, int]]]:
     """Yield each LocalQueue with its Workloads' mean wait in seconds and its number of pending Workloads."""
     by_queue: dict[str, list[WorkloadTimeline]] = {}
     for timeline in timelines.values():
         if timeline.queue and timeline.is_there:
             by_queue.setdefault(timeline.queue, []).append(timeline)
     for queue, queue_timelines in by_queue.items():
-        waits = [(lasts if each.starts is None else each.starts) - each.since for each in queue_timelines]
+        waits = [(length if each.starts is None else each.starts) - each.since for each in queue_timelines]
         positive_waits = [each for each in waits if each > 0]
         yield queue, (sum(positive_waits) / len(queue_timelines), sum(each.starts is None for each in queue_timelines))
 

@@ -132,10 +132,10 @@ def merge_applied(stored_object: Obj, last_applied: Obj, new: Obj) -> dict[str, 
     """
     result = {field: value for field, value in stored_object.items() if field in new or field not in last_applied}
     for field, value in new.items():
-        last, old = last_applied.get(field), result.get(field)
+        last, stored = last_applied.get(field), result.get(field)
         if field in last_applied and last == value:
             continue
-        result[field] = merge_applied(_mapping(old), _mapping(last), value) if isinstance(value, Mapping) else value
+        result[field] = merge_applied(_mapping(stored), _mapping(last), value) if isinstance(value, Mapping) else value
     return result
 
 
@@ -325,7 +325,7 @@ class World:
 
     def _on_loop(self, loop: PreemptionLoop) -> None:
         self.loops.append(loop)
-        self.log.loop(loop)
+        self.log.record_loop(loop)
         if self._stop_on_loop:
             self._stop_on_loop = False
             self.kernel.call_soon(

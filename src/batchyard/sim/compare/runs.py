@@ -117,14 +117,14 @@ class RunWatch:
         return self._world.platform.index.cluster_queue_of(namespace, name)
 
     def _on_quota(self, event: WatchEvent, now: Instant) -> None:
-        quotas = {} if event.type is EventType.DELETED else _nominal_amounts(event.key, event.obj)
-        old_quotas = self._quotas.get(event.key, {})
-        if quotas == old_quotas:
+        new_amounts = {} if event.type is EventType.DELETED else _nominal_amounts(event.key, event.obj)
+        old_amounts = self._quotas.get(event.key, {})
+        if new_amounts == old_amounts:
             return
-        for sign, amounts in ((-1, old_quotas), (1, quotas)):
+        for sign, amounts in ((-1, old_amounts), (1, new_amounts)):
             for at, amount in amounts.items():
                 self.nominal.setdefault(at, Curve(self._start_time)).add(sign * amount, now)
-        self._quotas[event.key] = quotas
+        self._quotas[event.key] = new_amounts
 
 
 def _nominal_amounts(key: Key, obj: Obj) -> dict[FlavorResource, int]:
@@ -172,7 +172,7 @@ class ComparedRuns:
 
     def wait_time(self, run: ComparedRun, workload_record: WorkloadRecord) -> Duration:
         """Return how long a Workload was without quota in total, up to the end of the longer run."""
-        end = workload_record.deleted if workload_record.deleted is not None else self.end
+        end = workload_record.deleted_at if workload_record.deleted_at is not None else self.end
         return run.result.waits.wait_time(workload_record.obj, end)
 
     def waited_seconds(self, run: ComparedRun, workload_record: WorkloadRecord) -> float:

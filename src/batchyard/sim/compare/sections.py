@@ -32,7 +32,7 @@ class Figure:
     name: str
     title: str
     unit: Unit
-    good: BetterDirection = BetterDirection.NEITHER
+    better: BetterDirection = BetterDirection.NEITHER
 
 
 #: The values of a figure in both runs; None for an unknown value.
@@ -54,7 +54,7 @@ class Section:
     name: str
     title: str
     #: The kind of subject of the rows, such as team.
-    about: str
+    row_subject: str
     figures: Sequence[Figure]
     rows: Sequence[SectionRow]
     note: str = ""
@@ -131,6 +131,6 @@ def format_change(figure: Figure, value_pair: ValuePair) -> str:
 def rate_change(figure: Figure, value_pair: ValuePair) -> str:
     """Return `better` or `worse` for a figure's second value; '' if equal, unknown, or if no direction is better."""
     change = difference(value_pair)
-    if not change or figure.good is BetterDirection.NEITHER:
+    if not change or figure.better is BetterDirection.NEITHER:
         return ""
-    return "better" if (change > 0) == (figure.good is BetterDirection.MORE) else "worse"
+    return "better" if (change > 0) == (figure.better is BetterDirection.MORE) else "worse"

@@ -16,7 +16,7 @@ from batchyard.sim.time_series import Curve
 
 #: The names of a ClusterQueue, a flavor and a resource.
 FlavorResource = tuple[str, str, str]
-_NONE: Final[Mapping[FlavorResource, int]] = {}
+_NO_AMOUNTS: Final[Mapping[FlavorResource, int]] = {}
 
 
 @dataclass(slots=True)
@@ -25,17 +25,17 @@ class WorkloadRecord:
 
     #: The latest version of the Workload.
     obj: Obj
-    created: Instant
+    created_at: Instant
     cluster_queue: str = ""
     #: The time of the first quota reservation, and the begin of the current reservation.
-    started: Instant | None = None
-    since: Instant | None = None
-    finished: Instant | None = None
-    deleted: Instant | None = None
+    first_start: Instant | None = None
+    reserved_since: Instant | None = None
+    finished_at: Instant | None = None
+    deleted_at: Instant | None = None
     #: The total time of the quota reservations that ended in an eviction.
     evicted_duration: Duration = 0
-    holds: Mapping[FlavorResource, int] = field(default_factory=dict)
-    waits: bool = False
+    held_amounts: Mapping[FlavorResource, int] = field(default_factory=dict)
+    is_waiting: bool = False
 
     @property
     def view(self) -> WorkloadView:
@@ -101,36 +101,36 @@ class WorkloadRecords:
             workload_record = self.workload_records[view.uid] = WorkloadRecord(event.obj, now)
         workload_record.obj = event.obj
         if event.type is EventType.DELETED:
-            workload_record.deleted = now
-        if view.finished and workload_record.finished is None:
-            workload_record.finished = now
+            workload_record.deleted_at = now
+        if view.finished and workload_record.finished_at is None:
+            workload_record.finished_at = now
         is_over = view.finished or event.type is EventType.DELETED
         self._record_quota(workload_record, view.quota_reserved and not is_over, now)
         self._record_wait(workload_record, view.active and not view.quota_reserved and not is_over, now)
 
     def _record_quota(self, workload_record: WorkloadRecord, has_quota: bool, now: Instant) -> None:
         """Record that a Workload holds its admitted quota from now on, or none unless `has_quota`."""
-        if has_quota and workload_record.since is None:
-            workload_record.since = now
-            workload_record.started = now if workload_record.started is None else workload_record.started
+        if has_quota and workload_record.reserved_since is None:
+            workload_record.reserved_since = now
+            workload_record.first_start = now if workload_record.first_start is None else workload_record.first_start
             self.running.add(1, now)
-        elif not has_quota and workload_record.since is not None:
-            if workload_record.finished is None and workload_record.deleted is None:
-                workload_record.evicted_duration += now - workload_record.since
-            workload_record.since = None
+        elif not has_quota and workload_record.reserved_since is not None:
+            if workload_record.finished_at is None and workload_record.deleted_at is None:
+                workload_record.evicted_duration += now - workload_record.reserved_since
+            workload_record.reserved_since = None
             self.running.add(-1, now)
-        amounts_held = _held_amounts(workload_record.view) if has_quota else _NONE
-        if amounts_held == workload_record.holds:
+        amounts_held = _held_amounts(workload_record.view) if has_quota else _NO_AMOUNTS
+        if amounts_held == workload_record.held_amounts:
             return
         team = self._team(workload_record)
-        for sign, amounts in ((-1, workload_record.holds), (1, amounts_held)):
+        for sign, amounts in ((-1, workload_record.held_amounts), (1, amounts_held)):
             for at, amount in amounts.items():
                 if at not in self.used:
                     self.used[at] = Curve(self._start_time)
                 self.used[at].add(sign * amount, now)
                 team.held[at[2]] = team.held.get(at[2], 0) + sign * amount
                 team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
-        workload_record.holds = amounts_held
+        workload_record.held_amounts = amounts_held
 
     def _record_wait(self, workload_record: WorkloadRecord, is_waiting: bool, now: Instant) -> None:
         view = workload_record.view
@@ -138,10 +138,10 @@ class WorkloadRecords:
         if not workload_record.cluster_queue:
             namespace, _, name = view.queue.partition("/")
             workload_record.cluster_queue = self._queue_of(namespace, name) or ""
-        if is_waiting == workload_record.waits:
+        if is_waiting == workload_record.is_waiting:
             return
         sign = 1 if is_waiting else -1
-        workload_record.waits = is_waiting
+        workload_record.is_waiting = is_waiting
         self.waiting.add(sign, now)
         team_requests = self._team(workload_record).requested
         for resource, amount in workload_record.requests.items():

@@ -48,7 +48,7 @@ from batchyard.sim.faults import (
 
 
 #: The slower steps of a boot: all steps from the creation of the machine until its node is ready.
-_STEPS: Final = ("boot", "registration", "network", "drivers")
+_BOOT_STEPS: Final = ("boot", "registration", "network", "drivers")
 
 
 def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iterable[SlowBoot]) -> Obj:
@@ -57,10 +57,10 @@ def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iter
     if sold_out:
         cluster = with_path(cluster, ("spec", "capacity"), [*(cluster["spec"].get("capacity") or ()), *sold_out])
     catalog = catalog_of(cluster)
-    for slow in slow_boots:
-        if slow.machine in catalog.machines:
-            times = _slowed_times(slow, catalog.machine(slow.machine), cluster, catalog)
-            cluster = with_path(cluster, ("spec", "times", "byMachine", slow.machine), times)
+    for slow_boot in slow_boots:
+        if slow_boot.machine in catalog.machines:
+            slowed_times = _slowed_times(slow_boot, catalog.machine(slow_boot.machine), cluster, catalog)
+            cluster = with_path(cluster, ("spec", "times", "byMachine", slow_boot.machine), slowed_times)
     return cluster
 
 
@@ -81,9 +81,9 @@ def _value_at(obj: Any, path: Iterable[str]) -> Any:
 
 def _empty_capacity_entries(stockout: Stockout, cluster: Obj) -> Iterator[Mapping[str, Any]]:
     """Yield `capacity` entries that allow no more machines of a sold-out type; existing machines are kept."""
-    model = {"provisioning": stockout.provisioning} if stockout.provisioning else {}
+    provisioning_field = {"provisioning": stockout.provisioning} if stockout.provisioning else {}
     for zone in [stockout.zone] if stockout.zone else _zones_of_cluster(cluster):
-        yield {"machineType": stockout.machine, "zone": zone, **model, "count": 0}
+        yield {"machineType": stockout.machine, "zone": zone, **provisioning_field, "count": 0}
 
 
 def _zones_of_cluster(cluster: Obj) -> list[str]:
@@ -93,13 +93,13 @@ def _zones_of_cluster(cluster: Obj) -> list[str]:
     return sorted({zone: None for rows in (spec, *pools) for zone in rows.get("zones") or ()})
 
 
-def _slowed_times(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
+def _slowed_times(slow_boot: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
     """Return the boot times of a machine type, multiplied by the factor of a slowBoot fault."""
     old_times = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     slower_times = {}
-    for step in _STEPS:
+    for step in _BOOT_STEPS:
         durations = step_duration(step, machine, cluster, catalog)
-        shortest, typical, longest = (f"{figure * slow.times}us" for figure in durations)
+        shortest, typical, longest = (f"{figure * slow_boot.times}us" for figure in durations)
         slower_times[step] = {"min": shortest, "typical": typical, "max": longest}
     return {**old_times, **slower_times}
 
@@ -154,10 +154,10 @@ class FaultInjector:
         for fault in faults:
             self._schedule(fault, enumerate(fault.times()))
 
-    def _schedule(self, fault: ScheduledFault, times: Iterator[tuple[int, Duration]]) -> None:
-        """Schedule the next occurrence of a fault, if there is one; `times` yields its number and time."""
-        for number, at in times:
-            self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, times))
+    def _schedule(self, fault: ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
+        """Schedule the next occurrence of a fault, if there is one; `occurrences` yields its number and time."""
+        for number, at in occurrences:
+            self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, occurrences))
             return
 
     def _call_at(self, due_at: Instant, callback: Callable[[], None]) -> None:
@@ -168,13 +168,13 @@ class FaultInjector:
         self._scheduled -= 1
         callback()
 
-    def _run_occurrence(self, fault: ScheduledFault, number: int, times: Iterator[tuple[int, Duration]]) -> None:
+    def _run_occurrence(self, fault: ScheduledFault, number: int, occurrences: Iterator[tuple[int, Duration]]) -> None:
         """Inject a fault and schedule its next occurrence; a repeated fault ends when all work has ended."""
         is_repeated = fault.at is None
         if is_repeated and self._is_over():
             return
-        self._execute(fault, number if is_repeated else None)
-        self._schedule(fault, times)
+        self._inject(fault, number if is_repeated else None)
+        self._schedule(fault, occurrences)
 
     def _is_over(self) -> bool:
         """Report whether nothing but faults will happen any more: all work has ended, or waits forever."""
@@ -185,19 +185,19 @@ class FaultInjector:
             return not any(phase(pod) == RUNNING for pod in client.list(scheme.POD))
         return not has_unfinished_work(client)
 
-    def _execute(self, fault: ScheduledFault, number: int | None) -> None:
+    def _inject(self, fault: ScheduledFault, number: int | None) -> None:
         match fault.action:
             case Fail() as action:
-                self._log_targets("fail", fault, self._fail(action, _TargetOrder(fault, number)))
+                self._log_targets("fail", fault, self._crash_machines(action, _TargetOrder(fault, number)))
             case ReclaimSpot() as action:
-                self._log_targets("reclaimSpot", fault, self._reclaim(action, _TargetOrder(fault, number)))
+                self._log_targets("reclaimSpot", fault, self._reclaim_machines(action, _TargetOrder(fault, number)))
             case Drain() as action:
-                self._log_targets("drain", fault, self._drain(action))
+                self._log_targets("drain", fault, self._drain_node(action))
             case Stockout() as action:
                 self._start_lasting_fault(self._stockouts, action, action.lasts, self._change_cluster)
-                model = {"provisioning": action.provisioning} if action.provisioning else {}
+                provisioning_field = {"provisioning": action.provisioning} if action.provisioning else {}
                 seconds = duration_seconds(action.lasts)
-                self._log("stockout", machine=action.machine, zone=action.zone, **model, seconds=seconds)
+                self._log("stockout", machine=action.machine, zone=action.zone, **provisioning_field, seconds=seconds)
             case SlowBoot() as action:
                 self._start_lasting_fault(self._slow_boots, action, action.lasts, self._change_cluster)
                 seconds = duration_seconds(action.lasts)
@@ -210,7 +210,7 @@ class FaultInjector:
                 self._world.crash()
 
     def _log(self, fault: str, **fields: Any) -> None:
-        self._world.log.fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
+        self._world.log.record_fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
     def _log_targets(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
         """Log the nodes that a fault affects; if a one-time fault affects none, record it as missed."""
@@ -220,27 +220,27 @@ class FaultInjector:
 
     # --- machines ---
 
-    def _fail(self, action: Fail, order: "_TargetOrder") -> Sequence[str]:
+    def _crash_machines(self, action: Fail, target_order: "_TargetOrder") -> Sequence[str]:
         """Crash the machines that a `fail` fault targets; return their names."""
         now = self._world.kernel.now()
-        targets = order.sort_targets(_targets(action, self._world.client))
+        targets = target_order.sort_targets(_machines_to_crash(action, self._world.client))
         if not action.slice:
             targets = targets[: action.count]
         for instance in targets:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
         return _names_of(targets)
 
-    def _reclaim(self, action: ReclaimSpot, order: "_TargetOrder") -> Sequence[str]:
+    def _reclaim_machines(self, action: ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
         """Send a termination notice to Spot machines of a pool; return the machines' names."""
         now = self._world.kernel.now()
         stop_at = format_time(now + instances.NOTICE)
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
-        targets = order.sort_targets(spot_machines)[: action.count]
+        targets = target_order.sort_targets(spot_machines)[: action.count]
         for instance in targets:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
         return _names_of(targets)
 
-    def _drain(self, action: Drain) -> Sequence[str]:
+    def _drain_node(self, action: Drain) -> Sequence[str]:
         """Cordon a node, evict its pods, and schedule its uncordoning; return its name, or nothing if it is gone."""
         client, submit = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
@@ -264,7 +264,7 @@ class FaultInjector:
     # --- lasting faults ---
 
     def _start_lasting_fault(self, faults: list[Any], action: Any, lasts: Duration, apply: Callable[[], None]) -> None:
-        """Add a fault to the active `faults` for the time `lasts`; call `apply` after adding and after removing it."""
+        """Add a fault to the active `faults` for `lasts`; call `apply` after adding and after removing it."""
 
         def end_fault() -> None:
             faults.remove(action)
@@ -300,9 +300,9 @@ class _TargetOrder:
 
     def sort_targets(self, machines: Iterable[Obj]) -> list[Obj]:
         """Return machines in the order in which the fault picks them."""
-        return sorted(machines, key=self._rank)
+        return sorted(machines, key=self._target_key)
 
-    def _rank(self, instance: Obj) -> tuple[int, str]:
+    def _target_key(self, instance: Obj) -> tuple[int, str]:
         name = instance["metadata"]["name"]
         if self._number is None:
             return 0, name
@@ -319,12 +319,12 @@ def has_unfinished_work(reader: Reader) -> bool:
     )
 
 
-def _has_ended(job: Obj, ends: Iterable[str]) -> bool:
+def _has_ended(job: Obj, end_conditions: Iterable[str]) -> bool:
     status: Mapping[str, Any] = job.get("status") or {}
-    return any(is_true(status, end) for end in ends)
+    return any(is_true(status, end) for end in end_conditions)
 
 
-def _targets(action: Fail, reader: Reader) -> Iterator[Obj]:
+def _machines_to_crash(action: Fail, reader: Reader) -> Iterator[Obj]:
     """Return the running machines that a `fail` fault may crash."""
     if action.pool or action.slice:
         return _machines_of_pool(action.pool or action.slice, reader)

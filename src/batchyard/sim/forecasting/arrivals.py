@@ -47,9 +47,9 @@ class BlockBootstrap:
 
     def next_index(self) -> int:
         """Return the next index into the history, counted from 0."""
-        number = str(self._drawn)
-        if not self._drawn or draw_integer(self._seed, *self._names, "ends", number) % isqrt(self._count) == 0:
-            self._position = draw_integer(self._seed, *self._names, "begins", number) % self._count
+        draw_number = str(self._drawn)
+        if not self._drawn or draw_integer(self._seed, *self._names, "ends", draw_number) % isqrt(self._count) == 0:
+            self._position = draw_integer(self._seed, *self._names, "begins", draw_number) % self._count
         else:
             self._position = (self._position + 1) % self._count
         self._drawn += 1

@@ -184,10 +184,10 @@ def _news_of(sample: ForecastRecord, now: Instant, outcome: StartOutcome) -> _Ou
 def _update_tracker(tracker: QuantileTracker, sample: ForecastRecord, news: _OutcomeNews) -> QuantileTracker:
     median = sample.median
     error = 0.0 if median is None else abs(news.waited - median)
-    step = max(_STEP, (1 + tracker.count) ** -_STEP_EXPONENT) * (tracker.error if tracker.count else error)
+    step_size = max(_STEP, (1 + tracker.count) ** -_STEP_EXPONENT) * (tracker.error if tracker.count else error)
     shifts = list(tracker.shifts)
     for level, is_late in news.late.items():
-        shift_change = step * (is_late - 1 + LEVELS[level])
+        shift_change = step_size * (is_late - 1 + LEVELS[level])
         shifts[level] = _limit_shift(shifts[level] + shift_change * (1 + _ASYMMETRY) / 2)
         shifts[-1 - level] = _limit_shift(shifts[-1 - level] - shift_change * (1 - _ASYMMETRY) / 2)
     if not news.is_over or median is None:

@@ -52,16 +52,16 @@ class QuotaOnlyState:
     #: The kept unfinished Workloads, by namespace and name.
     workloads: Mapping[str, Obj]
     #: The last kept Workload of each ClusterQueue.
-    last: Mapping[str, str]
+    last_by_queue: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOrder:
     """The pending Workloads by ClusterQueue, in queue order, and the Workloads with quota."""
 
-    waiting: Mapping[str, Sequence[WorkloadView]]
+    waiting_by_queue: Mapping[str, Sequence[WorkloadView]]
     #: The Workloads with quota, in the order of their reservations.
-    holding: Sequence[WorkloadView]
+    workloads_with_quota: Sequence[WorkloadView]
     #: By Workload, its ClusterQueue and its queue position, counted from 0.
     positions: Mapping[str, tuple[str, int]]
 
@@ -112,14 +112,14 @@ def reduce_to_quota(
     """Reduce a state to the cohort trees of the Workloads `names` (`namespace/name`); None keeps all trees."""
     requested_queues = {pending_order.positions[name][0] for name in names or () if name in pending_order.positions}
     trees = {tree for queue, tree in queues.trees.items() if names is None or queue in requested_queues}
-    kept_views = [view for view in pending_order.holding if queues.trees.get(view.cluster_queue) in trees]
-    kept_queues = [queue for queue in pending_order.waiting if queues.trees.get(queue) in trees]
+    kept_views = [view for view in pending_order.workloads_with_quota if queues.trees.get(view.cluster_queue) in trees]
+    kept_queues = [queue for queue in pending_order.waiting_by_queue if queues.trees.get(queue) in trees]
     last_by_queue = {}
     for queue in kept_queues:
         kept_count = max(_KEPT_MIN, KEPT_MAX // len(kept_queues))
         if queue in requested_queues:
             kept_count = max(kept_count, _kept_count(queue, pending_order, names or ()))
-        views = pending_order.waiting[queue][:kept_count]
+        views = pending_order.waiting_by_queue[queue][:kept_count]
         last_by_queue[queue] = views[-1].key
         kept_views += views
     objects = {key: obj for key, obj in state.objects.items() if key.kind in _KEPT_KINDS}
@@ -131,9 +131,13 @@ def reduce_to_quota(
     return QuotaOnlyState(objects, workloads, last_by_queue)
 
 
-def _kept_count(queue: str, order: PendingOrder, requested_names: Collection[str]) -> int:
+def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collection[str]) -> int:
     """Return how many Workloads of a queue to simulate: up to the requested ones and some more, or only a few."""
-    positions = [order.positions[name][1] for name in requested_names if order.positions.get(name, ("", 0))[0] == queue]
+    positions = [
+        pending_order.positions[name][1]
+        for name in requested_names
+        if pending_order.positions.get(name, ("", 0))[0] == queue
+    ]
     count = max(positions) + _KEPT_BEHIND
     return count if count <= KEPT_QUEUE_MAX else SAMPLE_SIZE
 

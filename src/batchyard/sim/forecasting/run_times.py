@@ -39,7 +39,7 @@ from batchyard.sim.state import State
 #
 # Running work is censored at its age: its duration is known to be longer. Beyond the last observed end, work of age t
 # reaches k times t with probability 1/k, as for work of which only the age is known. The exponent of 1/k depends on the
-# ages of work that ran longer than all observed ends (`power`).
+# ages of work that ran longer than all observed ends (`draw_tail_exponent`).
 #
 # Source: E. L. Kaplan and P. Meier, Nonparametric Estimation from Incomplete Observations, 1958.
 
@@ -69,8 +69,8 @@ class SurvivalFunction:
         for duration, weight in zip(ended_durations, ended_weights, strict=False):
             weight_by_end[duration] = weight_by_end.get(duration, 0.0) + weight
             self.ended += 1
-        censored = sorted(zip(running_ages, running_weights, strict=False))
-        ages, censored_weights = [age for age, _ in censored], [0.0, *accumulate(weight for _, weight in censored)]
+        running = sorted(zip(running_ages, running_weights, strict=False))
+        ages, censored_weights = ([age for age, _ in running], [0.0, *accumulate(weight for _, weight in running)])
         self._ends = sorted(weight_by_end)
         self._survival_fractions: list[float] = []  #  the fraction that lasts longer than each of the ends
         total_weight, fraction = censored_weights[-1] + sum(weight_by_end.values()), 1.0
@@ -83,10 +83,10 @@ class SurvivalFunction:
             self._survival_fractions.append(fraction)
         last_end = max(1, self._ends[-1]) if self._ends else 1
         self._log_beyond_last_end = (
-            sum(weight * log(age / last_end) for age, weight in censored if age > last_end) if self._ends else 0.0
+            sum(weight * log(age / last_end) for age, weight in running if age > last_end) if self._ends else 0.0
         )
 
-    def power(self, *random_fractions: float) -> float:
+    def draw_tail_exponent(self, *random_fractions: float) -> float:
         """Return a random exponent for the tail beyond the longest observed run, from random numbers between 0 and 1.
 
         The exponent is uncertain, because no end in the tail was observed. It is drawn from the posterior of a gamma
@@ -127,7 +127,7 @@ ENDED_MIN: Final = 5
 #: The smallest probability that is drawn.
 _FRACTION_MIN: Final = 1e-9
 _KIND_BY_OWNER: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
-_NUMBERS: Final = re.compile(r"\d+")
+_NUMBER_PATTERN: Final = re.compile(r"\d+")
 #: Matches the name of a Workload, which Kueue derives from the name of its job.
 _JOB_NAME: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
 _GroupKey: TypeAlias = tuple[str, ...]
@@ -148,7 +148,7 @@ class Estimate:
     basis: Basis
     runtime: Duration = 0
     history: "RunHistory | None" = None
-    bound: Duration | None = None
+    time_max: Duration | None = None
 
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:
         """Return the run time that the fraction `random_fraction` of similar runs of this age exceeds, or None."""
@@ -156,11 +156,11 @@ class Estimate:
             return max(self.runtime, age)
         if self.history is not None:
             return self.limit_run_time(self.history.survival.draw(random_fraction, age), age)
-        return None if self.bound is None else max(age, self.bound)
+        return None if self.time_max is None else max(age, self.time_max)
 
     def limit_run_time(self, run_time: Duration, age: Duration) -> Duration:
         """Return a randomly drawn run time, limited to the maximum run time of the Workload."""
-        return run_time if self.bound is None else max(age, min(run_time, self.bound))
+        return run_time if self.time_max is None else max(age, min(run_time, self.time_max))
 
 
 class _ObservedRun(NamedTuple):
@@ -227,7 +227,7 @@ class HistoryDraws:
         self._name = name
         self._seed = seed
         fractions = random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
-        self._tail_exponent = survival.power(*fractions)
+        self._tail_exponent = survival.draw_tail_exponent(*fractions)
         self._drawn = 0
 
     def next_run_time(self, age: Duration) -> Duration:
@@ -299,8 +299,8 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
     admission = find_condition(workload, "Admitted")
     if admission is None or admission["status"] != "True":
         return None
-    completion = find_condition(workload, "Finished")
-    end_time = now if completion is None else parse_time(completion["lastTransitionTime"])
+    finished_condition = find_condition(workload, "Finished")
+    end_time = now if finished_condition is None else parse_time(finished_condition["lastTransitionTime"])
     return max(0, end_time - parse_time(admission["lastTransitionTime"]))
 
 
@@ -375,11 +375,11 @@ def _groups(workload: Obj) -> Sequence[_GroupKey]:
     """Return the keys of the groups of similar Workloads to which a Workload belongs, the most similar first."""
     view = workload_view(workload)
     name_match = _JOB_NAME.fullmatch(view.name)
-    stem = _NUMBERS.sub("#", name_match[1] if name_match else view.name)
+    name_stem = _NUMBER_PATTERN.sub("#", name_match[1] if name_match else view.name)
     requests = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
     return (
-        (view.queue, "named", stem, requests),
-        (view.queue, "named", stem),
+        (view.queue, "named", name_stem, requests),
+        (view.queue, "named", name_stem),
         (view.queue, requests),
         (view.queue,),
         (),
@@ -399,14 +399,14 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
     """Return the state with a run time for every job, and the running Workloads whose real run time is unknown."""
-    runtimes, unknown_names = RunTimeEstimator(state), list[str]()
+    estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}
     cluster = state.cluster
     for workload in state.of_kind(scheme.WORKLOAD):
         view = workload_view(workload)
         if view.finished or explicit_runtime(workload, state.objects, cluster) is not None:
             continue
-        runtime = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
+        runtime = estimator.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
         if runtime is None and view.quota_reserved:
             unknown_names.append(view.key)
         owner = owner_of(workload, state.objects)

@@ -72,10 +72,10 @@ class PreemptionRespectsPriority(Invariant):
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key}, but is not pending in a queue", *keys)
             return
-        for fault in self._faults(preemptor, queue, victim, condition["reason"]):
+        for fault in self._preemption_faults(preemptor, queue, victim, condition["reason"]):
             self.violate(f"{preemptor.key} preempted {victim.key} ({condition['reason']}): {fault}", *keys)
 
-    def _faults(
+    def _preemption_faults(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, reason: str
     ) -> Iterator[str]:
         policies, fair_sharing = queue.preemption, self.world_view.world.scenario.fair_sharing
@@ -102,9 +102,9 @@ class PreemptionRespectsPriority(Invariant):
             yield f"their ClusterQueues have different root Cohorts: {preemptor_path[0]} and {victim_path[0]}"
             return
         resources = {resource for pod_set in preemptor.pod_sets for resource, _ in pod_set.template.requests} | {"pods"}
-        pairs = [pair for pair in quota.pairs(preemptor_path[0]) if pair[1] in resources]
+        quota_keys = [pair for pair in quota.quota_keys(preemptor_path[0]) if pair[1] in resources]
         for node in victim_path[-1:] if fair_sharing else [node for node in victim_path if node not in preemptor_path]:
-            if not any(quota.is_borrowing(node, pair) for pair in pairs):
+            if not any(quota.is_borrowing(node, pair) for pair in quota_keys):
                 yield f"{node} does not borrow any requested resource"
 
 
@@ -202,7 +202,7 @@ class CostsAddUp(Invariant):
         self._ledger.observe((event,), now)
         if event.key.kind == scheme.CLUSTER:
             for name in list(self._billed):
-                self._bill(name, now)
+                self._bill_machine(name, now)
                 instance = self.world_view.world.client.get(Key(scheme.INSTANCE, "", name))
                 if instance is not None:
                     self._billed[name] = now, self._price(instance["spec"]["pool"], self._billed[name][1])
@@ -213,14 +213,14 @@ class CostsAddUp(Invariant):
             paid_since = paid_from(event.obj) or now
             self._billed.setdefault(name, (paid_since, self._price(event.obj["spec"]["pool"], 0)))
         elif name in self._billed:
-            self._bill(name, now)
+            self._bill_machine(name, now)
             del self._billed[name]
 
     def end_instant(self) -> None:
         """Check that the recorded costs equal the expected cost of all machines so far."""
         now = self.world_view.world.kernel.now()
         for name in self._billed:
-            self._bill(name, now)
+            self._bill_machine(name, now)
         accounts = self._ledger.accounts(now).values()
         account_sum, expected_cost = sum(account.cost for account in accounts), self._cost * WHOLE_MACHINE
         if account_sum != expected_cost:
@@ -246,15 +246,15 @@ class CostsAddUp(Invariant):
             *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
         ]
         by_name = {obj["metadata"]["name"]: obj for obj in records}
-        parsed = {name: parse_cost_record(obj) for name, obj in by_name.items()}
-        hourly_records = [record for name, record in parsed.items() if name == hour_name(record.begin)]
+        parsed_records = {name: parse_cost_record(obj) for name, obj in by_name.items()}
+        hourly_records = [record for name, record in parsed_records.items() if name == hour_name(record.begin)]
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.period_start]
-        amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
-        recorded_cost += sum(amounts) * _ROUNDING_UNIT
+        microdollar_amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
+        recorded_cost += sum(microdollar_amounts) * _ROUNDING_UNIT
         if abs(recorded_cost - expected_cost) > (len(past_hours) + self._platform_starts) * _ROUNDING_UNIT:
             self.violate(f"the cost records add up to {recorded_cost}, but the machines cost {expected_cost}")
 
-    def _bill(self, name: str, now: Instant) -> None:
+    def _bill_machine(self, name: str, now: Instant) -> None:
         paid_since, price = self._billed[name]
         self._cost += (now - paid_since) * price
         self._billed[name] = now, price
@@ -281,7 +281,7 @@ class NothingMutated(Invariant):
 
     def check_event(self, event: WatchEvent) -> None:
         """Check that the previous version of the changed object was not modified in place."""
-        self._compare(event.key)
+        self._compare_object(event.key)
         if event.type is EventType.DELETED:
             self._delivered_objects.pop(event.key, None)
         else:
@@ -290,9 +290,9 @@ class NothingMutated(Invariant):
     def finish(self) -> None:
         """Check that no stored object was modified in place."""
         for key in self._delivered_objects:
-            self._compare(key)
+            self._compare_object(key)
 
-    def _compare(self, key: Key) -> None:
+    def _compare_object(self, key: Key) -> None:
         if key in self._delivered_objects:
             obj, text = self._delivered_objects[key]
             if self._encode(obj) != text:

@@ -155,7 +155,7 @@ def sum_requests(pods: Iterable[PodView]) -> dict[str, int]:
 # A node that changes in the same instant counts in all its versions, because the scheduler may not know the last one.
 
 
-_REPELLING = ("NoSchedule", "NoExecute")
+_REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class PodsSuitTheirNodes(Invariant):
@@ -177,9 +177,9 @@ class PodsSuitTheirNodes(Invariant):
         pod = pod_view(event.obj)
         if pod.node_name and (event.old is None or not pod_view(event.old).node_name):
             node_versions = self._node_versions.get(pod.node_name, ())
-            faults = [binding_obstacle(pod, node) for node in node_versions]
-            if node_versions and all(faults):
-                self.violate(f"pod {pod.key} was bound to node {pod.node_name}, but {faults[-1]}", event.key)
+            obstacles = [binding_obstacle(pod, node) for node in node_versions]
+            if node_versions and all(obstacles):
+                self.violate(f"pod {pod.key} was bound to node {pod.node_name}, but {obstacles[-1]}", event.key)
 
     def end_instant(self) -> None:
         """Forget the recorded earlier versions of nodes, keeping the current ones."""
@@ -194,7 +194,7 @@ def binding_obstacle(pod: PodView, node: NodeView) -> str:
         return f"the pod's nodeSelector does not match the node's label {mismatched_keys[0]}"
     if node.unschedulable and not any(t.key in {"", well_known.UNSCHEDULABLE} for t in pod.tolerations):
         return "the node is cordoned"
-    repelling_taints = [taint for taint in node.taints if taint.effect in _REPELLING]
+    repelling_taints = [taint for taint in node.taints if taint.effect in _REPELLING_EFFECTS]
     untolerated_keys = [taint.key for taint in repelling_taints if not any(t.tolerates(taint) for t in pod.tolerations)]
     return f"the pod does not tolerate the node's taint {untolerated_keys[0]}" if untolerated_keys else ""
 
@@ -335,24 +335,24 @@ class IdleNodesAreReleased(Invariant):
         world = self.world_view.world
         pods_on_nodes = pods_by_node(pod_view(obj) for obj in world.objects(scheme.POD))
         for pool in world.objects(scheme.NODE_POOL) if self.is_at_rest else ():
-            bounds, name = pool["spec"].get("autoscaling"), pool["metadata"]["name"]
-            if bounds is None:
+            size_bounds, name = pool["spec"].get("autoscaling"), pool["metadata"]["name"]
+            if size_bounds is None:
                 continue
             zones: dict[str, list[str]] = {}
             for instance in world.objects(scheme.INSTANCE):
                 if instance["spec"]["pool"] == name:
                     zones.setdefault(instance["spec"]["zone"], []).append(instance["metadata"]["name"])
             for node_names in zones.values():
-                idle = [node for node in node_names if node not in pods_on_nodes]
-                minimum = _minimum_of_zone(bounds, pool["spec"].get("tpuTopology") is not None, zones)
-                if idle and len(node_names) > minimum:
-                    description = f"idle nodes of pool {name} were not removed: {', '.join(idle)}"
-                    self.violate(description, Key(scheme.NODE, "", idle[0]))
+                idle_nodes = [node for node in node_names if node not in pods_on_nodes]
+                count_min = _minimum_of_zone(size_bounds, pool["spec"].get("tpuTopology") is not None, zones)
+                if idle_nodes and len(node_names) > count_min:
+                    description = f"idle nodes of pool {name} were not removed: {', '.join(idle_nodes)}"
+                    self.violate(description, Key(scheme.NODE, "", idle_nodes[0]))
 
 
-def _minimum_of_zone(bounds: Mapping[str, int], is_slice: bool, zones: Mapping[str, list[str]]) -> int:
+def _minimum_of_zone(size_bounds: Mapping[str, int], is_slice: bool, zones: Mapping[str, list[str]]) -> int:
     """Return how many nodes a pool may keep in a zone, even idle, by its `min` and `totalMin`; 0 for TPU slices."""
     total = sum(map(len, zones.values()))
     if is_slice:
         return 0
-    return total if total <= bounds.get("totalMin", 0) else bounds.get("min", 0)
+    return total if total <= size_bounds.get("totalMin", 0) else size_bounds.get("min", 0)

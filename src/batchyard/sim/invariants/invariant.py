@@ -14,7 +14,7 @@ from batchyard.sim.world import World
 
 _LINES_MAX: Final = 12
 #: The status fields that the history shows, besides conditions.
-_FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
+_STATUS_FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
 
 
 class ObjectHistory:
@@ -25,10 +25,10 @@ class ObjectHistory:
 
     def record(self, event: WatchEvent, at: Duration) -> None:
         """Add a watch event to the history of its object, as a short text."""
-        changes = "; ".join(_change_texts(event))
-        if changes:
+        change_text = "; ".join(_change_texts(event))
+        if change_text:
             lines = self._lines.setdefault(event.key, [])
-            lines.append(f"{duration_seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {changes}")
+            lines.append(f"{duration_seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {change_text}")
             del lines[:-_LINES_MAX]
 
     def lines_of(self, *keys: Key) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def _change_texts(event: WatchEvent) -> Iterator[str]:
         node = event.obj["spec"].get("nodeName")
         yield f"bound to {node}" if node and not event.old["spec"].get("nodeName") else "spec changed"
     old, new = event.old.get("status") or {}, event.obj.get("status") or {}
-    for field in _FIELDS:
+    for field in _STATUS_FIELDS:
         if new.get(field) != old.get(field):
             yield f"{field} {new.get(field)}"
     for condition in new.get("conditions") or ():

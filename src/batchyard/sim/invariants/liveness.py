@@ -23,7 +23,7 @@ from batchyard.sim.invariants.cluster import binding_obstacle, pods_by_node, sum
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 from batchyard.sim.invariants.object_states import QuotaKey
 
-_ENDS = ("Complete", "Completed", "Failed")
+_END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NothingHangs(Invariant):
@@ -63,8 +63,8 @@ class NothingHangs(Invariant):
         addable_by_pool = self._addable_nodes() if gangs else []
         for gang in gangs.values():
             if any(pod.shape.depends_on_pods for pod in gang):
-                addable = [node for _, addable_nodes in addable_by_pool for node in addable_nodes]
-                self._check_exclusive_jobs(gang, [*nodes, *addable])
+                all_addable_nodes = [node for _, addable_nodes in addable_by_pool for node in addable_nodes]
+                self._check_exclusive_jobs(gang, [*nodes, *all_addable_nodes])
                 continue
             if _fits_nodes(gang, nodes):
                 self.violate(f"{len(gang)} pods wait, but the existing nodes have room for them", *map(_pod_key, gang))
@@ -139,9 +139,9 @@ def _rooms_of_nodes(nodes: Sequence[Obj], pods_on_nodes: dict[str, list[PodView]
 
 def _fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> bool:
     """Report whether all pods of a gang fit the nodes, each placed on the first node with room."""
-    trial = [_NodeRoom(node.node, dict(node.free)) for node in nodes]
+    trial_nodes = [_NodeRoom(node.node, dict(node.free)) for node in nodes]
     for pod in gang:
-        node = next((node for node in trial if node.has_room_for(pod)), None)
+        node = next((node for node in trial_nodes if node.has_room_for(pod)), None)
         if node is None:
             return False
         for resource, amount in pod.requests:
@@ -161,7 +161,7 @@ def _auto_provisioning_limits(cluster: Obj) -> object:
 
 
 def _has_ended(job: Obj) -> bool:
-    return any(is_true(job.get("status") or {}, end) for end in _ENDS)
+    return any(is_true(job.get("status") or {}, end) for end in _END_CONDITIONS)
 
 
 def _must_follow_ended_pod(job: Obj) -> bool:
@@ -248,12 +248,12 @@ class NothingIsStuck(Invariant):
             requests = {(flavor, resource): total[resource] for resource in group.resources if resource in total}
             flavor_view = self.states.flavors[flavor]
             is_suitable = all(not flavor_mismatch(each.template, flavor, flavor_view) for each in view.pod_sets)
-            if is_suitable and all(self._is_free(queue, pair, amount) for pair, amount in requests.items()):
+            if is_suitable and all(self._is_free(queue, quota_key, amount) for quota_key, amount in requests.items()):
                 return True
         return False
 
-    def _is_free(self, queue: ClusterQueueView, pair: QuotaKey, amount: int) -> bool:
-        return amount <= max(0, self.states.quota.available(f"queue/{queue.name}", pair))
+    def _is_free(self, queue: ClusterQueueView, quota_key: QuotaKey, amount: int) -> bool:
+        return amount <= max(0, self.states.quota.available(f"queue/{queue.name}", quota_key))
 
     def _root(self, queue: str) -> str:
         return self.states.quota.path(f"queue/{queue}")[0]

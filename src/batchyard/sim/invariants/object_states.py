@@ -74,81 +74,81 @@ class QuotaDefinition:
 
     def is_in_cycle(self, cohort: str) -> bool:
         """Report whether the chain of a Cohort's parents forms a cycle."""
-        seen: list[str] = []
-        while cohort and cohort not in seen:
-            seen.append(cohort)
+        seen_cohorts: list[str] = []
+        while cohort and cohort not in seen_cohorts:
+            seen_cohorts.append(cohort)
             cohort = self._parents.get(cohort, "")
         return bool(cohort)
 
-    def pairs(self, node: str) -> list[QuotaKey]:
+    def quota_keys(self, node: str) -> list[QuotaKey]:
         """Return the (flavor, resource) pairs with quota or usage in the cohort tree of a ClusterQueue or Cohort."""
         root = self.path(node)[0]
-        pairs: dict[QuotaKey, None] = {}
-        for name in self.below(root):
-            pairs.update(dict.fromkeys(self.nodes[name].quotas))
+        quota_keys: dict[QuotaKey, None] = {}
+        for name in self.with_descendants(root):
+            quota_keys.update(dict.fromkeys(self.nodes[name].quotas))
             for amounts in self.holders.get(name, {}).values():
-                pairs.update(dict.fromkeys(amounts))
-        return sorted(pairs)
+                quota_keys.update(dict.fromkeys(amounts))
+        return sorted(quota_keys)
 
     def path(self, node: str) -> list[str]:
         """Return the ClusterQueue and Cohort names from the root of the cohort tree down to `node`."""
         parent = self.nodes[node].parent
         return [*self.path(parent), node] if parent else [node]
 
-    def below(self, node: str) -> Iterator[str]:
+    def with_descendants(self, node: str) -> Iterator[str]:
         """Yield the name of a ClusterQueue or Cohort, and of all its descendants in the cohort tree."""
         yield node
         for child in self.nodes[node].children:
-            yield from self.below(child)
+            yield from self.with_descendants(child)
 
-    def subtree(self, node: str, pair: QuotaKey) -> int:
+    def subtree_quota(self, node: str, key: QuotaKey) -> int:
         """Return the subtree quota of a ClusterQueue or Cohort: its nominal quota plus what its children lend."""
-        amount = self._subtrees.get((node, pair))
+        amount = self._subtrees.get((node, key))
         if amount is not None:
             return amount
-        quota = self.nodes[node].quotas.get(pair)
-        lent = sum(self.subtree(child, pair) - self.local_quota(child, pair) for child in self.nodes[node].children)
-        own = self._subtrees[node, pair] = (quota.nominal if quota else 0) + lent
+        quota = self.nodes[node].quotas.get(key)
+        lent = sum(self.subtree_quota(child, key) - self.local_quota(child, key) for child in self.nodes[node].children)
+        own = self._subtrees[node, key] = (quota.nominal if quota else 0) + lent
         return own
 
-    def local_quota(self, node: str, pair: QuotaKey) -> int:
+    def local_quota(self, node: str, key: QuotaKey) -> int:
         """Return the guaranteed quota of a ClusterQueue or Cohort: what its lending limit keeps from being lent."""
-        quota = self.nodes[node].quotas.get(pair)
+        quota = self.nodes[node].quotas.get(key)
         if quota is None or quota.lending_limit is None:
             return 0
-        return max(0, self.subtree(node, pair) - quota.lending_limit)
+        return max(0, self.subtree_quota(node, key) - quota.lending_limit)
 
-    def used(self, node: str, pair: QuotaKey) -> int:
+    def used(self, node: str, key: QuotaKey) -> int:
         """Return the usage of a ClusterQueue or Cohort: by its Workloads, and by its children above their guarantee."""
-        own_usage = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
+        own_usage = sum(amounts.get(key, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
-        return own_usage + sum(max(0, self.used(child, pair) - self.local_quota(child, pair)) for child in children)
+        return own_usage + sum(max(0, self.used(child, key) - self.local_quota(child, key)) for child in children)
 
-    def available(self, node: str, pair: QuotaKey) -> int:
+    def available(self, node: str, key: QuotaKey) -> int:
         """Return what a ClusterQueue or Cohort may still use; negative if quota was cut below the usage."""
-        parent, used = self.nodes[node].parent, self.used(node, pair)
+        parent, used = self.nodes[node].parent, self.used(node, key)
         if not parent:
-            return self.subtree(node, pair) - used
-        local_amount, quota = self.local_quota(node, pair), self.nodes[node].quotas.get(pair)
-        from_parent = self.available(parent, pair)
+            return self.subtree_quota(node, key) - used
+        local_amount, quota = self.local_quota(node, key), self.nodes[node].quotas.get(key)
+        from_parent = self.available(parent, key)
         if quota is not None and quota.borrowing_limit is not None:
-            lent = self.subtree(node, pair) - local_amount
+            lent = self.subtree_quota(node, key) - local_amount
             from_parent = min(from_parent, lent + quota.borrowing_limit - max(0, used - local_amount))
         return max(0, local_amount - used) + from_parent
 
-    def potential(self, node: str, pair: QuotaKey) -> int:
+    def potential_available(self, node: str, key: QuotaKey) -> int:
         """Return what a ClusterQueue or Cohort could use if no Workload of its cohort tree held quota."""
-        parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
+        parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(key)
         if not parent:
-            return self.subtree(node, pair)
-        maximum = self.local_quota(node, pair) + self.potential(parent, pair)
+            return self.subtree_quota(node, key)
+        maximum = self.local_quota(node, key) + self.potential_available(parent, key)
         if quota is not None and quota.borrowing_limit is not None:
-            maximum = min(maximum, self.subtree(node, pair) + quota.borrowing_limit)
+            maximum = min(maximum, self.subtree_quota(node, key) + quota.borrowing_limit)
         return maximum
 
-    def is_borrowing(self, node: str, pair: QuotaKey) -> bool:
+    def is_borrowing(self, node: str, key: QuotaKey) -> bool:
         """Report whether a ClusterQueue or Cohort uses more than its subtree quota, so that it borrows."""
-        return self.used(node, pair) > self.subtree(node, pair)
+        return self.used(node, key) > self.subtree_quota(node, key)
 
 
 class ObjectStates:
@@ -190,7 +190,7 @@ class ObjectStates:
             if event.type is not EventType.DELETED and "deletionTimestamp" in event.obj["metadata"]:
                 self.terminating[key] = None
         if event.key.kind == scheme.WORKLOAD:
-            self._hold(key)
+            self._update_held_amounts(key)
         elif changes_quota(event):
             self._quota = None
 
@@ -200,7 +200,7 @@ class ObjectStates:
         if self._quota is None:
             self._quota = QuotaDefinition(list(self.queues.values()), list(self.cohorts.values()))
             for key in self.workloads:
-                self._hold(key)
+                self._update_held_amounts(key)
         return self._quota
 
     def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
@@ -208,7 +208,7 @@ class ObjectStates:
         local_queue = self.local_queues.get(workload.queue)
         return self.queues.get(local_queue.cluster_queue) if local_queue is not None else None
 
-    def _hold(self, key: str) -> None:
+    def _update_held_amounts(self, key: str) -> None:
         """Update the quota that the Workload `key` holds in its cohort tree."""
         if self._quota is None:
             return
@@ -229,8 +229,8 @@ def held_amounts_of(view: WorkloadView) -> Amounts:
     total: dict[QuotaKey, int] = {}
     for holding in view.holdings:
         for resource, amount in holding.usage:
-            pair = holding.flavors[resource], resource
-            total[pair] = total.get(pair, 0) + amount
+            quota_key = holding.flavors[resource], resource
+            total[quota_key] = total.get(quota_key, 0) + amount
     return total
 
 

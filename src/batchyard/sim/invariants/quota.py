@@ -46,25 +46,27 @@ class QuotaNeverOversubscribed(Invariant):
             return
         view = workload_view(event.obj)
         node = f"queue/{view.cluster_queue}"
-        for pair, amount in object_states.held_amounts_of(view).items():
-            available = self._available_without(self._preempted, node, pair)
+        for quota_key, amount in object_states.held_amounts_of(view).items():
+            available = self._available_without(self._preempted, node, quota_key)
             if amount > max(0, available):
-                name = "/".join(pair)
+                name = "/".join(quota_key)
                 description = f"{view.key} reserved {amount} of {name} in {node}, but only {available} was free"
                 self.violate(description, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
 
     def end_instant(self) -> None:
         """Check that no ClusterQueue or Cohort exceeds its quota more than before, unless a quota changed."""
         deficits = dict(self._deficits())
-        for (node, pair), amount in deficits.items():
-            known_deficit = self._known_deficits.get((node, pair), 0)
+        for (node, quota_key), amount in deficits.items():
+            known_deficit = self._known_deficits.get((node, quota_key), 0)
             if amount > known_deficit and not self._changed:
-                holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in self._holder_keys(node, pair)]
-                description = f"{node} exceeds its quota of {'/'.join(pair)} by {amount}, by {known_deficit} before"
+                holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in self._holder_keys(node, quota_key)]
+                description = (
+                    f"{node} exceeds its quota of {'/'.join(quota_key)} by {amount}, by {known_deficit} before"
+                )
                 self.violate(description, *holders)
         self._known_deficits, self._changed = deficits, False
 
-    def _available_without(self, victims: Iterable[WorkloadView], node: str, pair: object_states.QuotaKey) -> int:
+    def _available_without(self, victims: Iterable[WorkloadView], node: str, quota_key: object_states.QuotaKey) -> int:
         """Return the free quota of a ClusterQueue or Cohort as if the victims held no quota."""
         quota = self.states.quota
         removed_amounts = {}
@@ -72,7 +74,7 @@ class QuotaNeverOversubscribed(Invariant):
             holders_of_queue = quota.holders.get(f"queue/{view.cluster_queue}", {})
             if view.key in holders_of_queue:
                 removed_amounts[view.key] = holders_of_queue, holders_of_queue.pop(view.key)
-        available = quota.available(node, pair)
+        available = quota.available(node, quota_key)
         for key, (holders_of_queue, amounts) in removed_amounts.items():
             holders_of_queue[key] = amounts
         return available
@@ -80,15 +82,15 @@ class QuotaNeverOversubscribed(Invariant):
     def _deficits(self) -> Iterator[tuple[tuple[str, object_states.QuotaKey], int]]:
         quota = self.states.quota
         for root in [node for node in quota.nodes.values() if not node.parent]:
-            for pair in quota.pairs(root.name):
-                for node in quota.below(root.name):
-                    available = quota.available(node, pair)
+            for quota_key in quota.quota_keys(root.name):
+                for node in quota.with_descendants(root.name):
+                    available = quota.available(node, quota_key)
                     if available < 0:
-                        yield (node, pair), -available
+                        yield (node, quota_key), -available
 
-    def _holder_keys(self, node: str, pair: object_states.QuotaKey) -> list[str]:
-        holders = (self.states.quota.holders.get(name, {}) for name in self.states.quota.below(node))
-        return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(pair)]
+    def _holder_keys(self, node: str, quota_key: object_states.QuotaKey) -> list[str]:
+        holders = (self.states.quota.holders.get(name, {}) for name in self.states.quota.with_descendants(node))
+        return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(quota_key)]
 
 
 # The usage of every ClusterQueue in the scheduler is the sum of its Workloads' admission status.
@@ -128,11 +130,11 @@ class UsageIsSumOfAdmitted(Invariant):
 
     def _compare_usage(self, node_name: str, node: QuotaNode) -> None:
         quota, names = self.states.quota, self.world_view.world.platform.index.snapshot.names
-        for pair, used in zip(names, node.usage, strict=False):
-            expected_usage = quota.used(node_name, pair)
+        for quota_key, used in zip(names, node.usage, strict=False):
+            expected_usage = quota.used(node_name, quota_key)
             if used != expected_usage:
                 holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in quota.holders.get(node_name, {})]
-                name = "/".join(pair)
+                name = "/".join(quota_key)
                 description = f"the usage of {node_name} is {used} of {name}, but its Workloads hold {expected_usage}"
                 self.violate(description, *holders)
 
@@ -162,25 +164,25 @@ class AdmittedHasAssignment(Invariant):
         for pod_set, pod_count, holding in zip(view.pod_sets, view.counts, assignments, strict=True):
             yield from self._pod_set_faults(queue, pod_set, pod_count, holding)
 
-    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, given: Holding) -> Iterator[str]:
-        minimum = count if pod_set.min_count is None else min(count, pod_set.min_count)
-        if not minimum <= given.pods <= count:
-            yield f"{given.pods} pods of pod set {pod_set.name} are assigned; {minimum} to {count} are allowed"
-        requests = {resource: amount * given.pods for resource, amount in pod_set.template.requests}
-        usage = dict(given.usage)
+    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
+        count_min = count if pod_set.min_count is None else min(count, pod_set.min_count)
+        if not count_min <= holding.pods <= count:
+            yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {count_min} to {count} are allowed"
+        requests = {resource: amount * holding.pods for resource, amount in pod_set.template.requests}
+        usage = dict(holding.usage)
         if any("pods" in group.resources for group in queue.groups):
-            requests["pods"] = given.pods
+            requests["pods"] = holding.pods
         for resource, amount in requests.items():
             if amount and usage.get(resource) != amount:
                 yield f"pod set {pod_set.name} uses {usage.get(resource)} of {resource}, but requests {amount}"
         for group in queue.groups:
-            yield from self._group_faults(group, pod_set, given)
+            yield from self._group_faults(group, pod_set, holding)
         covered = [resource for group in queue.groups for resource in group.resources]
-        if any(resource not in covered for resource in given.flavors):
-            yield f"pod set {pod_set.name} has flavors for {sorted(given.flavors)}; covered: {sorted(covered)}"
+        if any(resource not in covered for resource in holding.flavors):
+            yield f"pod set {pod_set.name} has flavors for {sorted(holding.flavors)}; covered: {sorted(covered)}"
 
-    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, given: Holding) -> Iterator[str]:
-        flavors = sorted({given.flavors[resource] for resource in group.resources if resource in given.flavors})
+    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, holding: Holding) -> Iterator[str]:
+        flavors = sorted({holding.flavors[resource] for resource in group.resources if resource in holding.flavors})
         if len(flavors) > 1:
             yield f"pod set {pod_set.name} has several flavors of one resource group: {flavors}"
         for flavor in flavors:
@@ -263,14 +265,14 @@ def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
 def _holding_values(admitted_workload: AdmittedWorkload, snapshot: Snapshot) -> tuple[Any, ...]:
     usage = sorted((snapshot.names[fr], amount) for fr, amount in admitted_workload.usage if amount)
     flavors = sorted(snapshot.names[fr] for fr in admitted_workload.flavor_resources)
-    times = admitted_workload.priority, admitted_workload.queued, admitted_workload.reserved_at
+    order_values = admitted_workload.priority, admitted_workload.queued, admitted_workload.reserved_at
     return (
         admitted_workload.uid,
         admitted_workload.queue.name,
         admitted_workload.local_queue,
         usage,
         flavors,
-        times,
+        order_values,
         admitted_workload.evicted,
         admitted_workload.is_admitted,
     )
@@ -362,15 +364,15 @@ def _is_deletion(event: WatchEvent) -> bool:
 
 def _count_indexes(indexes: str) -> int:
     """Return how many completion indexes of a Job a text such as `0,2-4` lists."""
-    ends = [part.split("-") for part in indexes.split(",") if part]
-    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+    index_ranges = [part.split("-") for part in indexes.split(",") if part]
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in index_ranges)
 
 
 # A Job or JobSet with a queue runs only while its Workload is admitted.
 
 
 _KINDS = (scheme.JOB, scheme.JOB_SET)
-_ENDED = ("Complete", "Completed", "Failed")
+_END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NoJobRunsWithoutAdmission(Invariant):
@@ -405,7 +407,7 @@ def _is_running(job: Obj) -> bool:
     if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return False
     conditions = (job.get("status") or {}).get("conditions") or ()
-    return not any(c["type"] in _ENDED and c["status"] == "True" for c in conditions)
+    return not any(c["type"] in _END_CONDITIONS and c["status"] == "True" for c in conditions)
 
 
 # No pod of a job with a queue is bound, or starts to run, while the job's Workload has no quota.
@@ -426,8 +428,8 @@ class NoPodWithoutAdmission(Invariant):
             return
         new, old = pod_view(event.obj), None if event.old is None else pod_view(event.old)
         is_bound = new.node_name and not (old and old.node_name)
-        runs = new.phase == RUNNING and not (old and old.phase == RUNNING)
-        if is_bound or runs:
+        has_started = new.phase == RUNNING and not (old and old.phase == RUNNING)
+        if is_bound or has_started:
             self._started_pods[event.key] = None
 
     def end_instant(self) -> None:
