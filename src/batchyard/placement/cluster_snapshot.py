@@ -451,13 +451,13 @@ class ClusterSnapshot:
         return outer_recording
 
     def keep(self, outer_recording: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin`: append their undo steps to the recording of the enclosing trial, `outer`."""
+        """Keep the changes since `begin`: append their undo steps to `outer_recording`, that of the enclosing trial."""
         assert outer_recording is not None, "keep() requires an enclosing what_if() block"
         outer_recording += self._undo or ()
         self._undo = outer_recording
 
     def rollback(self, outer_recording: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin`, and continue the recording of the enclosing trial, `outer`."""
+        """Undo the changes since `begin`, and continue `outer_recording`, the one of the enclosing trial."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()

@@ -267,7 +267,7 @@ def make_scenario(
     config: dict[str, Any] = {}
     settings: Manifest | None = None
     to_apply: dict[Duration, list[Obj]] = {}
-    to_delete: dict[Duration, list[Key]] = {}
+    deletes: dict[Duration, list[Key]] = {}
     count_by_kind: dict[str, int] = {}
     cluster = existing_cluster
     later_clusters: list[Manifest] = []
@@ -296,14 +296,14 @@ def make_scenario(
         faults += map(manifest.fault, annotation_faults(obj))
         end = _time_annotation(manifest, well_known.DELETE_AT, faults)
         if end is not None and _check_name(manifest, faults):
-            to_delete.setdefault(end, []).append(key_of(obj))
+            deletes.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
     config |= _configuration_settings(manifests.objects, settings, faults)
     faults += _unknown_cluster_faults(later_clusters, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
     for at, names in _removed_pools(cluster, to_apply):
-        to_delete.setdefault(at, []).extend(names)
+        deletes.setdefault(at, []).extend(names)
     if settings is not None:
         clusters = [*([] if cluster is None else [cluster]), *(manifest.obj for manifest in later_clusters)]
         possible_targets = PossibleFaultTargets(clusters, "Node" in count_by_kind)
@@ -312,10 +312,8 @@ def make_scenario(
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
     to_apply[0] = [*machines, *to_apply.get(0, [])]
-    times = sorted({**dict.fromkeys(to_apply), **dict.fromkeys(to_delete)})
-    steps = [
-        ScenarioStep(at, sorted(to_apply.get(at, ()), key=_is_not_namespace), to_delete.get(at, ())) for at in times
-    ]
+    times = sorted({**dict.fromkeys(to_apply), **dict.fromkeys(deletes)})
+    steps = [ScenarioStep(at, sorted(to_apply.get(at, ()), key=_is_not_namespace), deletes.get(at, ())) for at in times]
     return Scenario(steps, counts=count_by_kind, cluster=cluster, **config)
 
 
