@@ -23,7 +23,7 @@ Condition = Mapping[str, Any]
 Taint = Mapping[str, Any]
 
 #: The conditions of a healthy kubelet: status, reason, message. Ready comes last, as in kubelets.
-_HEALTHY: Final[Mapping[str, tuple[str, str, str]]] = {
+_HEALTHY_CONDITIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     "PIDPressure": ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
@@ -67,7 +67,7 @@ def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
 def with_resumed_heartbeats(node: Obj, now: Instant) -> Obj:
     """Return the node with unknown or missing conditions set to healthy, because its kubelet sends heartbeats again."""
     conditions = conditions_of(node)
-    for kind, values in _HEALTHY.items():
+    for kind, values in _HEALTHY_CONDITIONS.items():
         old = conditions.get(kind)
         if old is None or old["status"] == "Unknown":
             conditions[kind] = {**_condition(kind, values, old, now), "lastHeartbeatTime": format_time(now)}

@@ -112,16 +112,16 @@ class CandidateNodes:
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_name = ""
         while heap and not best_name:
-            entry = heap[0]
-            name = entry[1]
-            if scores.get(name) != -entry[0] or (rejected_entries and rejected_entries[-1] == entry):
+            heap_entry = heap[0]
+            name = heap_entry[1]
+            if scores.get(name) != -heap_entry[0] or (rejected_entries and rejected_entries[-1] == heap_entry):
                 heappop(heap)  # outdated or duplicate
             elif accepts(name):
                 best_name = name
             else:
                 rejected_entries.append(heappop(heap))
-        for entry in rejected_entries:
-            heappush(heap, entry)
+        for heap_entry in rejected_entries:
+            heappush(heap, heap_entry)
         return best_name
 
     def _evaluate(self, name: str, node: NodeInfo | None) -> None:
@@ -445,19 +445,19 @@ class ClusterSnapshot:
         """Return the name of the node to which a pod is nominated; '' if it is not nominated."""
         return self._nominated.get(uid, "")
 
-    def begin(self) -> list[Callable[[], None]] | None:
+    def begin_trial(self) -> list[Callable[[], None]] | None:
         """Start to record changes for undo; return the recording of the enclosing trial, None outside of trials."""
         outer_recording, self._undo, self._is_trial = self._undo, [], True
         return outer_recording
 
-    def keep(self, outer_recording: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin`: append their undo steps to `outer_recording`, that of the enclosing trial."""
-        assert outer_recording is not None, "keep() requires an enclosing what_if() block"
+    def keep_changes(self, outer_recording: list[Callable[[], None]] | None) -> None:
+        """Keep the changes since `begin_trial`: append their undo steps to the enclosing trial's."""
+        assert outer_recording is not None, "keep_changes() requires an enclosing what_if() block"
         outer_recording += self._undo or ()
         self._undo = outer_recording
 
-    def rollback(self, outer_recording: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin`, and continue `outer_recording`, the one of the enclosing trial."""
+    def roll_back_changes(self, outer_recording: list[Callable[[], None]] | None) -> None:
+        """Undo the changes since `begin_trial`, and continue `outer_recording`, the one of the enclosing trial."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
@@ -483,7 +483,7 @@ class SnapshotTrial:
 
     def __enter__(self) -> "SnapshotTrial":
         """Start recording the changes of the snapshot."""
-        self._outer = self._nodes.begin()
+        self._outer = self._nodes.begin_trial()
         return self
 
     def keep(self) -> None:
@@ -495,6 +495,6 @@ class SnapshotTrial:
     ) -> None:
         """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
         if self._is_kept:
-            self._nodes.keep(self._outer)
+            self._nodes.keep_changes(self._outer)
         else:
-            self._nodes.rollback(self._outer)
+            self._nodes.roll_back_changes(self._outer)

@@ -16,7 +16,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
 from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, affinity_scores
+from batchyard.placement.pod_affinity import CountByNode, Domain, PodAffinityFilter, PodAffinityIndex, affinity_scores
 
 # Scores of the nodes that a pod fits: kube-scheduler's score plugins with their weights.
 #
@@ -89,7 +89,7 @@ class TopologySpreadFilter:
     def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
         self._own_counts = [_selects_itself(rule, pod) for rule in self._rules]
-        self._domains: list[Counts] = [{} for _ in self._rules]
+        self._domains: list[CountByNode] = [{} for _ in self._rules]
         counts = [_count_selected_pods(rule, pod, placed_pods) for rule in self._rules]
         for node in nodes:
             if _has_all_keys(node, self._rules):
@@ -136,9 +136,9 @@ def topology_skew(
     return {name: math.floor(skew + 0.5) for name, skew in skews.items()}
 
 
-def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> Counts:
+def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> CountByNode:
     """Return by node how many pods of the pod's namespace a spread constraint selects, without terminating pods."""
-    counts: Counts = {}
+    counts: CountByNode = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
     for other, node_name in placed_pods.selected_pods(rule.selector):
@@ -196,7 +196,7 @@ Placement: TypeAlias = ChosenNode | Unschedulable
 
 def format_fit_error(total: int, counts: Mapping[str, int]) -> str:
     """Return kube-scheduler's FitError message from the number of nodes by reason; the reasons are sorted as texts."""
-    is_conflict = list(counts) == list(node_filters.CONFLICT.reasons)
+    is_conflict = list(counts) == list(node_filters.AFFINITY_CONFLICT.reasons)
     reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{total} nodes are available: {reasons}."
 

@@ -106,7 +106,10 @@ def _kind_may_fit(
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
             continue
-        free_amounts, freed_amounts = node.left, node.requests_below(pod.priority) if considers_preemption else NOTHING
+        free_amounts, freed_amounts = (
+            node.left,
+            node.requests_below(pod.priority) if considers_preemption else NOTHING,
+        )
         competing_pods = [other for other in nodes.competing_nominations(pod, name) if other.gang != pod.gang]
         if competing_pods:
             freed_amounts = subtract_requests(freed_amounts, competing_pods)

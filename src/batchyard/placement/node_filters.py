@@ -15,7 +15,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement.node_info import NodeInfo
 
 _UNSCHEDULABLE: Final = Taint(well_known.UNSCHEDULABLE, "", "NoSchedule")
-_NAME: Final = "metadata.name"
+_NAME_FIELD: Final = "metadata.name"
 
 
 class FilterFailure(NamedTuple):
@@ -28,7 +28,7 @@ class FilterFailure(NamedTuple):
 
 _NODE_UNSCHEDULABLE: Final = FilterFailure(("node(s) were unschedulable",), may_yield=False)
 _NO_MATCH: Final = FilterFailure(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
-CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
+AFFINITY_CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
 """The required node names contradict each other. The message contains this reason once, without a count."""
 _NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
 
@@ -37,7 +37,7 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
     """Return why a node rejects pods with the given node rules, by name, taints or labels; None if it accepts them."""
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
-        return _NAME_MISMATCH if allowed_names else CONFLICT
+        return _NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT
     if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
         return _NODE_UNSCHEDULABLE
     for taint in node.taints:
@@ -79,7 +79,7 @@ def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
     """Return the node names that required node affinity allows; None if a term allows any name."""
     allowed_names: list[str] = []
     for term in rules.affinity or ():
-        name_lists = [e.values for e in term.fields if e.key == _NAME and e.operator == "In"]
+        name_lists = [e.values for e in term.fields if e.key == _NAME_FIELD and e.operator == "In"]
         if not name_lists:
             return None
         allowed_names += [name for name in name_lists[0] if all(name in values for values in name_lists)]
@@ -90,7 +90,7 @@ def _matches_term(term: NodeTerm, node: NodeView) -> bool:
     """Report whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
-    name_field: Mapping[str, str] = {_NAME: node.name}
+    name_field: Mapping[str, str] = {_NAME_FIELD: node.name}
     return all(e.matches(node.labels) for e in term.labels) and all(e.matches(name_field) for e in term.fields)
 
 

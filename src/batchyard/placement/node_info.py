@@ -30,52 +30,52 @@ class GpuShares:
         """Free thousandths by GPU; negative if overcommitted."""
         self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    def fits(self, amount: int) -> bool:
+    def fits(self, gpu_milli: int) -> bool:
         """Report whether the node's free GPUs suffice for an amount in thousandths of a GPU."""
-        if amount <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
-            return max(self.left, default=0) >= amount
-        return bool(choose_gpus(amount, self.left))
+        if gpu_milli <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
+            return max(self.left, default=0) >= gpu_milli
+        return bool(choose_gpus(gpu_milli, self.left))
 
-    def has_enough(self, amount: int) -> bool:
+    def has_enough(self, gpu_milli: int) -> bool:
         """Report whether an amount in thousandths of a GPU would fit if all GPUs of the node were free."""
-        return -(-amount // WHOLE_GPU) <= len(self.left)
+        return -(-gpu_milli // WHOLE_GPU) <= len(self.left)
 
     def held_by(self, uid: str) -> tuple[int, ...]:
         """Return the indices of the GPUs that a pod uses; a GPU that it uses only in part comes last."""
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
-    def take(self, uid: str, amount: int, gpus: Sequence[int]) -> None:
+    def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
         """Give a pod the GPUs `gpus` that were chosen for it earlier; if they do not fit, choose free GPUs."""
-        is_right_number = len(gpus) == -(-amount // WHOLE_GPU) == len(dict.fromkeys(gpus))
+        is_right_number = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
         are_existing = all(0 <= number < len(self.left) for number in gpus)
-        chosen_gpus = tuple(gpus) if gpus and is_right_number and are_existing else choose_gpus(amount, self.left)
-        self._shares_by_pod[uid] = amount, chosen_gpus
-        self._change_free(amount, chosen_gpus, -1)
+        chosen_gpus = tuple(gpus) if gpus and is_right_number and are_existing else choose_gpus(gpu_milli, self.left)
+        self._shares_by_pod[uid] = gpu_milli, chosen_gpus
+        self._change_free(gpu_milli, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
         """Free the GPUs of a pod, and return their indices."""
-        amount, chosen_gpus = self._shares_by_pod.pop(uid)
-        self._change_free(amount, chosen_gpus, 1)
+        gpu_milli, chosen_gpus = self._shares_by_pod.pop(uid)
+        self._change_free(gpu_milli, chosen_gpus, 1)
         return chosen_gpus
 
     def with_total(self, total: int) -> "GpuShares":
         """Return the GPU usage of the same pods for a node with `total` thousandths of GPUs."""
         new = GpuShares(total)
-        for uid, (amount, chosen_gpus) in self._shares_by_pod.items():
-            new.take(uid, amount, chosen_gpus)
+        for uid, (gpu_milli, chosen_gpus) in self._shares_by_pod.items():
+            new.take(uid, gpu_milli, chosen_gpus)
         return new
 
-    def _change_free(self, amount: int, gpus: Sequence[int], sign: int) -> None:
-        invariant(not gpus or len(gpus) == -(-amount // WHOLE_GPU), "a pod must have as many GPUs as it requests")
+    def _change_free(self, gpu_milli: int, gpus: Sequence[int], sign: int) -> None:
+        invariant(not gpus or len(gpus) == -(-gpu_milli // WHOLE_GPU), "a pod must have as many GPUs as it requests")
         for number in gpus:
-            gpu_share = min(amount, WHOLE_GPU)
+            gpu_share = min(gpu_milli, WHOLE_GPU)
             self.left[number] += sign * gpu_share
-            amount -= gpu_share
+            gpu_milli -= gpu_share
 
 
-def choose_gpus(amount: int, free_shares: Sequence[int]) -> tuple[int, ...]:
+def choose_gpus(gpu_milli: int, free_shares: Sequence[int]) -> tuple[int, ...]:
     """Choose GPUs for a request, whole GPUs first, by the free thousandths of each GPU; () if it does not fit."""
-    whole_gpus, partial_share = divmod(amount, WHOLE_GPU)
+    whole_gpus, partial_share = divmod(gpu_milli, WHOLE_GPU)
     free_gpus = [number for number, free in enumerate(free_shares) if free == WHOLE_GPU] if whole_gpus else []
     if len(free_gpus) < whole_gpus:
         return ()

@@ -15,7 +15,7 @@ from batchyard.placement.node_info import NodeInfo
 # Counts are kept by node, so that node labels may change at any time.
 
 
-Counts: TypeAlias = dict[str, int]
+CountByNode: TypeAlias = dict[str, int]
 """Number of pods by node."""
 
 _Term = TypeVar("_Term", PodTerm, tuple[PodTerm, int])
@@ -31,9 +31,9 @@ class PodAffinityIndex:
         #: Uids by label value, for the labels that selectors have used.
         self._by_label: dict[str, dict[str, dict[str, None]]] = {}
         #: Required anti-affinity terms of placed pods.
-        self.anti_affinity_terms: dict[PodTerm, Counts] = {}
+        self.anti_affinity_terms: dict[PodTerm, CountByNode] = {}
         #: Affinity terms of placed pods with their weights (negative: anti-affinity).
-        self.preferred_terms: dict[tuple[PodTerm, int], Counts] = {}
+        self.preferred_terms: dict[tuple[PodTerm, int], CountByNode] = {}
 
     def get(self, uid: str) -> PodView | None:
         """Return the placed pod with this uid; None if it is not placed."""
@@ -104,7 +104,7 @@ class PodAffinityIndex:
             _add_count(self.preferred_terms, (term, weight), node_name, count_change)
 
 
-def _add_count(counts_by_term: dict[_Term, Counts], term: _Term, node_name: str, count_change: int) -> None:
+def _add_count(counts_by_term: dict[_Term, CountByNode], term: _Term, node_name: str, count_change: int) -> None:
     by_node = counts_by_term.setdefault(term, {})
     by_node[node_name] = by_node.get(node_name, 0) + count_change
     if not by_node[node_name]:
@@ -116,8 +116,8 @@ def _add_count(counts_by_term: dict[_Term, Counts], term: _Term, node_name: str,
 Domain: TypeAlias = tuple[str, str]
 """A topology key and one of its values."""
 
-_AFFINITY: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
-_ANTI_AFFINITY: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
+_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
+_ANTI_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
 _REPELLED_BY_PODS: Final = FilterFailure(("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True)
 
 
@@ -158,10 +158,10 @@ class PodAffinityFilter:
             value = labels.get(term.topology_key)
             # The first pod of a group whose affinity selects itself has no pod to join.
             if value is None or (value not in domains and not self._is_first):
-                return _AFFINITY
+                return _AFFINITY_MISMATCH
         for term, domains in self._anti_affinity_domains.items():
             if labels.get(term.topology_key) in domains:
-                return _ANTI_AFFINITY
+                return _ANTI_AFFINITY_MISMATCH
         for key, value in self._repelling_domains:
             if labels.get(key) == value:
                 return _REPELLED_BY_PODS
@@ -212,7 +212,7 @@ def affinity_scores(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]
     """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
-        by_node: Counts = {}
+        by_node: CountByNode = {}
         for other, node_name in cluster.placed_pods.selected_pods(term.selector):
             if term.selects(other.namespace, other.labels, cluster.namespaces):
                 by_node[node_name] = by_node.get(node_name, 0) + 1
@@ -224,7 +224,7 @@ def affinity_scores(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]
 
 
 def _add_score(
-    domain_scores: dict[Domain, int], key: str, by_node: Counts, weight: int, cluster: AffinityContext
+    domain_scores: dict[Domain, int], key: str, by_node: CountByNode, weight: int, cluster: AffinityContext
 ) -> None:
     for node_name, count in by_node.items():
         node = cluster.get(node_name)

@@ -20,15 +20,20 @@ from batchyard.interfaces.controller import ReconcileResult
 
 Usage: TypeAlias = Mapping[str, int]
 
-COUNT: Final = "count/"
+COUNT_PREFIX: Final = "count/"
 _POD_COUNT: Final = "count/pods"
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 _HUGE_PAGES: Final = "hugepages-"
 #: Resources that a quota may limit both by their bare name and with the prefix `requests.`.
-_COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
+_COMPUTE_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 _POD_RESOURCES: Final = frozenset(
-    {_POD_COUNT, "pods", *_COMPUTE, *(f"{prefix}{name}" for name in _COMPUTE for prefix in (_REQUESTS, _LIMITS))}
+    {
+        _POD_COUNT,
+        "pods",
+        *_COMPUTE_RESOURCES,
+        *(f"{prefix}{name}" for name in _COMPUTE_RESOURCES for prefix in (_REQUESTS, _LIMITS)),
+    }
 )
 _SERVICE_RESOURCES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
 #: Kinds whose objects are also counted under a bare plural name.
@@ -41,12 +46,12 @@ _UNAVAILABLE_RESOURCES: Final = frozenset(
 _STORAGE_CLASS_INFIX: Final = ".storageclass.storage.k8s.io/"
 #: Resources that every container must specify if a quota limits them.
 _MUST_BE_SPECIFIED: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
-_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 def count_names(info: scheme.ServedKind) -> tuple[str, ...]:
     """Return the resource names that count objects of a kind in quotas: `count/<plural>.<group>`, and any alias."""
-    name = f"{COUNT}{info.plural}.{info.group}" if info.group else f"{COUNT}{info.plural}"
+    name = f"{COUNT_PREFIX}{info.plural}.{info.group}" if info.group else f"{COUNT_PREFIX}{info.plural}"
     alias = _ALIAS_BY_KIND.get(info.constant)
     return (name,) if alias is None else (name, alias)
 
@@ -84,7 +89,7 @@ def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
 
 def _usage_of_pod(pod: meta.Obj) -> Usage:
     used = {_POD_COUNT: meta.NANO}
-    if (pod.get("status") or {}).get("phase") in _TERMINAL:
+    if (pod.get("status") or {}).get("phase") in _TERMINAL_PHASES:
         return used
     used["pods"] = meta.NANO
     spec = pod["spec"]
@@ -100,11 +105,11 @@ def _usage_of_requests(requests: Mapping[str, int], limits: Mapping[str, int]) -
     """Return a pod's requests and limits under the resource names of quotas, such as `requests.cpu`."""
     used: dict[str, int] = {}
     for name, amount in requests.items():
-        if name in _COMPUTE or name.startswith(_HUGE_PAGES):
+        if name in _COMPUTE_RESOURCES or name.startswith(_HUGE_PAGES):
             used[name] = used[_REQUESTS + name] = amount
         elif is_extended(name):
             used[_REQUESTS + name] = amount
-    return used | {_LIMITS + name: amount for name, amount in limits.items() if name in _COMPUTE}
+    return used | {_LIMITS + name: amount for name, amount in limits.items() if name in _COMPUTE_RESOURCES}
 
 
 def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
@@ -291,7 +296,7 @@ class QuotaTally:
         if kind is None:
             info = next((each for each in _custom_kinds(reader) if name in count_names(each)), None)
             if info is None:
-                self.is_complete = self.is_complete and not name.startswith(COUNT)
+                self.is_complete = self.is_complete and not name.startswith(COUNT_PREFIX)
                 return
         self.used[name] = 0
         if info is not None:

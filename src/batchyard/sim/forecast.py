@@ -198,7 +198,7 @@ class _ForkRun:
     """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of kernel steps."""
 
     #: The time of each Workload's admission, from the start of the fork.
-    starts: dict[str, Duration] = field(default_factory=dict)
+    start_by_workload: dict[str, Duration] = field(default_factory=dict)
     #: The admissions in order: ClusterQueue, Workload, time.
     admissions: list[tuple[str, str, Duration]] = field(default_factory=list)
     #: The work done, in kernel steps.
@@ -228,10 +228,10 @@ class _ForkRunTimes:
         history = estimate.history
         if history is None:
             return estimate.draw(0.5, age)
-        draws = self._draws_by_history.get(id(history))
-        if draws is None:
-            draws = self._draws_by_history[id(history)] = history.draws_for_fork(self._seed)
-        return estimate.limit_run_time(draws.next_run_time(age), age)
+        history_draws = self._draws_by_history.get(id(history))
+        if history_draws is None:
+            history_draws = self._draws_by_history[id(history)] = history.draws_for_fork(self._seed)
+        return estimate.limit_run_time(history_draws.next_run_time(age), age)
 
 
 class ForecastRunner:
@@ -274,10 +274,10 @@ class ForecastRunner:
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks
         runs: list[_ForkRun] = []
-        work = 0
-        while len(runs) < forks and (len(runs) < FORKS_MIN or work < self._options.work_max):
+        step_count = 0
+        while len(runs) < forks and (len(runs) < FORKS_MIN or step_count < self._options.work_max):
             runs.append(self._run_fork(len(runs), state, names, arrivals))
-            work += runs[-1].kernel_steps
+            step_count += runs[-1].kernel_steps
         return runs
 
     def _run_fork(
@@ -296,7 +296,7 @@ class ForecastRunner:
         def record_event(record: Record) -> None:
             if record["event"] == "Admitted":
                 name, at = record["workload"], round(record["time"] * SECOND)
-                run.starts.setdefault(name, at)
+                run.start_by_workload.setdefault(name, at)
                 run.admissions.append((record["clusterQueue"], name, at))
                 not_started.pop(name, None)
 
@@ -326,7 +326,7 @@ class ForecastRunner:
     # --- results ---
 
     def _forecast(self, name: str, quota_state: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
-        starts = [run.starts.get(name) for run in runs]
+        starts = [run.start_by_workload.get(name) for run in runs]
         queue, position = self._pending_order.positions.get(name, ("", 0))
         is_beyond = name not in quota_state.workloads
         starts_and_runs = zip(starts, runs, strict=True)

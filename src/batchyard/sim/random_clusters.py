@@ -83,8 +83,8 @@ def _make_pools(plan: ClusterWorldPlan) -> None:
 
 def _make_elastic_pool(plan: ClusterWorldPlan) -> None:
     rng = plan.rng
-    bounds = {"totalMin": rng.choose([0, 0, 1]), "totalMax": rng.draw_integer(2, 6), "locationPolicy": "ANY"}
-    plan.pools.append({"name": "elastic", "machineType": "n2-standard-4", "autoscaling": bounds})
+    size_bounds = {"totalMin": rng.choose([0, 0, 1]), "totalMax": rng.draw_integer(2, 6), "locationPolicy": "ANY"}
+    plan.pools.append({"name": "elastic", "machineType": "n2-standard-4", "autoscaling": size_bounds})
     _queue_of_cluster(plan, "elastic", {"cpu": rng.choose([32, 8]), "memory": "256Gi"})
     pool = {well_known.NODE_POOL: "elastic"}
     plan.targets += [PodTarget("elastic", {"cpu": "2"}, pool), PodTarget("elastic", {"cpu": "1"})]
@@ -104,8 +104,8 @@ def _make_spot_pool(plan: ClusterWorldPlan) -> None:
 
 def _make_gpu_pool(plan: ClusterWorldPlan) -> None:
     rng = plan.rng
-    bounds = {"totalMin": 0, "totalMax": rng.draw_integer(2, 6), "locationPolicy": rng.choose(["ANY", "BALANCED"])}
-    plan.pools.append({"name": "gpu", "machineType": _L4, "autoscaling": bounds})
+    size_bounds = {"totalMin": 0, "totalMax": rng.draw_integer(2, 6), "locationPolicy": rng.choose(["ANY", "BALANCED"])}
+    plan.pools.append({"name": "gpu", "machineType": _L4, "autoscaling": size_bounds})
     _queue_of_cluster(plan, "gpu", {"cpu": 96, "nvidia.com/gpu": rng.choose([12, 12, 8, 4])})
     plan.targets += [
         PodTarget("gpu", {"cpu": "4", "nvidia.com/gpu": count}, {well_known.NODE_POOL: "gpu"}, ("nvidia.com/gpu",))
@@ -132,12 +132,12 @@ def _make_queued_pool(plan: ClusterWorldPlan) -> None:
     """Add a node pool with queued provisioning, which provides all machines of a ProvisioningRequest at once."""
     rng = plan.rng
     pool = {"name": "queued", "machineType": "n1-standard-4", "accelerator": {"type": "nvidia-tesla-t4", "count": 1}}
-    bounds = {"totalMin": 0, "totalMax": rng.draw_integer(1, 4)}
-    plan.pools.append({**pool, "zones": [ZONES[0]], "provisioning": "queued", "autoscaling": bounds})
+    size_bounds = {"totalMin": 0, "totalMax": rng.draw_integer(1, 4)}
+    plan.pools.append({**pool, "zones": [ZONES[0]], "provisioning": "queued", "autoscaling": size_bounds})
     parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "dws"}
-    check = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": parameters}
+    check_spec = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": parameters}
     config = {"provisioningClassName": "queued-provisioning.gke.io", "managedResources": ["nvidia.com/gpu"]}
-    plan.objects.append(make_object(KUEUE_API, "AdmissionCheck", "dws", spec=check))
+    plan.objects.append(make_object(KUEUE_API, "AdmissionCheck", "dws", spec=check_spec))
     plan.objects.append(make_object(KUEUE_API, "ProvisioningRequestConfig", "dws", spec=config))
     _queue_of_cluster(plan, "queued", {"cpu": 64, "nvidia.com/gpu": rng.choose([6, 4, 2])}, checks=["dws"])
     requests = {"cpu": "1", "nvidia.com/gpu": 1}

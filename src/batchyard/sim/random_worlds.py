@@ -92,7 +92,7 @@ class QueueWorldPlan:
     cohorts: list[str] = field(default_factory=list)
     queues: list[ObjectDict] = field(default_factory=list)
     local_queues: list[ObjectDict] = field(default_factory=list)
-    work: list[ObjectDict] = field(default_factory=list)
+    work_objects: list[ObjectDict] = field(default_factory=list)
     objects: list[ObjectDict] = field(default_factory=list)
 
 
@@ -206,8 +206,8 @@ def _resource_quota(
     return quota
 
 
-def _format_quantity(resource: str, units: int) -> str | int:
-    return f"{units}Gi" if resource == "memory" else units
+def _format_quantity(resource: str, unit_count: int) -> str | int:
+    return f"{unit_count}Gi" if resource == "memory" else unit_count
 
 
 def _make_queue(plan: QueueWorldPlan, number: int) -> None:
@@ -268,7 +268,7 @@ def _make_work(plan: QueueWorldPlan, number: int) -> None:
     if rng.draw_bool(8):
         annotations[well_known.DELETE_AT] = f"{rng.draw_integer(1, ACTIVE_SECONDS)}.05s"
     obj["metadata"]["namespace"] = local_queue["metadata"]["namespace"]
-    plan.work.append(obj)
+    plan.work_objects.append(obj)
     plan.objects.append(obj)
 
 
@@ -369,7 +369,7 @@ def _stop_local_queue(plan: QueueWorldPlan) -> ObjectDict:
 
 
 def _stop_workload(plan: QueueWorldPlan) -> ObjectDict | None:
-    workloads = [work for work in plan.work if work["kind"] == "Workload"]
+    workloads = [work for work in plan.work_objects if work["kind"] == "Workload"]
     if not workloads:
         return None
     return _later_version(plan.rng, plan.rng.choose(workloads), f"{ACTIVE_SECONDS}.1s", active=False)

@@ -165,17 +165,17 @@ class RecoveryTracker:
 
     def _record_run(self, gang: str, uid: str, run: _RunningPod | None, now: Instant, *, is_done: bool) -> None:
         """Record that a pod runs, or that it stopped (`run` is None); a restart first counts as a stop."""
-        runs = self._running_pods.setdefault(gang, {})
-        known_run = runs.get(uid)
+        run_by_uid = self._running_pods.setdefault(gang, {})
+        known_run = run_by_uid.get(uid)
         if known_run is not None and (run is None or run.started_at != known_run.started_at):
-            del runs[uid]
+            del run_by_uid[uid]
             open_loss = self._open_losses.get(gang)
             work_at_risk = 0 if open_loss is None else open_loss.at_risk.pop(uid, 0)
             if open_loss is not None and not is_done:
                 open_loss.loss.lost_work += min(work_at_risk, _work_lost_at_end(known_run, now))
         if run is not None:
-            runs.setdefault(uid, run)
-        if not runs:
+            run_by_uid.setdefault(uid, run)
+        if not run_by_uid:
             del self._running_pods[gang]
 
     # --- losses ---
@@ -214,10 +214,10 @@ class RecoveryTracker:
 
     def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
         """Record that a gang loses pods, with the work at risk; return the loss, None if one is open already."""
-        runs, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
-        open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(runs)))
+        run_by_uid, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
+        open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(run_by_uid)))
         self._open_losses[gang] = open_loss
-        for uid, run in runs.items():
+        for uid, run in run_by_uid.items():
             open_loss.at_risk.setdefault(uid, lost_work(run.started_at, run.interval, now))
         return open_loss.loss if known_loss is None else None
 

@@ -530,8 +530,8 @@ def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
 def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
     """Yield the name and text of a file, or of standard input."""
     try:
-        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
-        yield name, content.decode()
+        raw_content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+        yield name, raw_content.decode()
     except UnicodeDecodeError as error:
         problem = f"it is not a text file: byte {error.start} is not UTF-8"
         faults.append(FileFault(name, FieldError("", problem, _SAVE_AS_UTF8)))

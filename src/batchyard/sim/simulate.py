@@ -219,7 +219,7 @@ def _last_change(obj: Obj) -> Instant:
 
 
 def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
-    finished = sum(map(is_finished, workloads))
-    admitted = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
-    pending = len(workloads) - finished - admitted
-    return WorkloadCounts(finished, admitted, pending, tracker.preemptions, tracker.evictions)
+    finished_count = sum(map(is_finished, workloads))
+    admitted_count = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
+    pending_count = len(workloads) - finished_count - admitted_count
+    return WorkloadCounts(finished_count, admitted_count, pending_count, tracker.preemptions, tracker.evictions)

@@ -44,10 +44,10 @@ def read_state(source: Source) -> State:
     for name, text in read_sources([source], faults):
         for document in read_documents(text):
             faults += [FileFault(f"{name}:{document.number}", fault) for fault in document.faults]
-            items, recorded_at = _objects_of(document.value)
+            document_objects, recorded_at = _objects_of(document.value)
             at = recorded_at if at is None else at
             unread.update(dict.fromkeys(_unread_kinds(document.value)))
-            for obj in items:
+            for obj in document_objects:
                 objects += _known_object(obj, f"{name}:{document.number}", faults)
     if not objects and not faults:
         remedy = "give the output of `kubectl get --output yaml`, or a list of manifests"

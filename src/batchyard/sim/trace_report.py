@@ -211,9 +211,9 @@ def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
 
 
 #: The minimum number of points in a report.
-POINTS: Final = 100
+POINTS_MIN: Final = 100
 #: The deltas in seconds within which two waits are counted as equal.
-AGREEMENTS: Final = (1, 10, 60)
+WAIT_LIMITS: Final = (1, 10, 60)
 _DELETED_EARLY: Final = "deleted before the scheduler tried to place it"
 _PREEMPTION_TEXT: Final = " preemption: "
 _AVAILABLE_TEXT: Final = " nodes are available: "
@@ -346,7 +346,7 @@ class TraceRun:
         self.simulation = Simulation(scenario or trace.scenario, options)
         kernel = self.simulation.world.kernel
         end = max((pod.deleted for pod in trace.pods), default=0)
-        self._watch = TraceWatch(self._mix, kernel.now, max(SECOND, end // POINTS))
+        self._watch = TraceWatch(self._mix, kernel.now, max(SECOND, end // POINTS_MIN))
         self.simulation.world.client.subscribe(self._watch.observe)
 
     def report(self) -> TraceReport:
@@ -399,7 +399,7 @@ def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) 
 def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
     wait_pairs = _waits_in_both(pods, watch)
     deltas = [simulated - recorded for simulated, recorded in wait_pairs]
-    smallest_limit = min(AGREEMENTS) * SECOND
+    smallest_limit = min(WAIT_LIMITS) * SECOND
     excess_here, excess_there = (
         [difference for difference in deltas if difference > smallest_limit],
         [-difference for difference in deltas if -difference > smallest_limit],
@@ -408,7 +408,7 @@ def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
         here=duration_statistics([simulated for simulated, _ in wait_pairs]),
         there=duration_statistics([recorded for _, recorded in wait_pairs]),
         agree=[
-            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas)) for limit in AGREEMENTS
+            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas)) for limit in WAIT_LIMITS
         ],
         longer_here=len(excess_here),
         longer_there=len(excess_there),

@@ -62,13 +62,13 @@ class WorkloadTimeline:
 
     queue: str
     #: The time of creation; 0 if the Workload existed at the start.
-    since: float = 0.0
+    created_at: float = 0.0
     #: The time of the first admission; None: never; negative: before the start.
-    starts: float | None = None
-    ends: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
     preemptions: int = 0
     #: The Workload that preempted this one first; '' if none did.
-    by: str = ""
+    preempted_by: str = ""
     is_there: bool = True
 
 
@@ -179,7 +179,7 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
             if not is_finished(obj):
                 age_at_start = age_of(obj, start.state.at)
                 timelines[_name_of(obj)] = _TimelineBuilder(
-                    _queue_of(obj), starts=None if age_at_start is None else -duration_seconds(age_at_start)
+                    _queue_of(obj), started_at=None if age_at_start is None else -duration_seconds(age_at_start)
                 )
     queues = {_name_of(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
@@ -193,10 +193,10 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
         timeline.record_event(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
-            each.queue or queues.get(name, ""), *each.start_and_end_times, each.preemptions, each.by, each.is_there
+            each.queue or queues.get(name, ""), *each.moments, each.preemptions, each.preempted_by, each.is_there
         )
         for name, each in timelines.items()
-        if each.ends is None or each.ends > 0
+        if each.ended_at is None or each.ended_at > 0
     }
 
 
@@ -205,33 +205,33 @@ class _TimelineBuilder:
     """The timeline of a Workload while it is built from the event log."""
 
     queue: str
-    since: float = 0.0
-    starts: float | None = None
-    ends: float | None = None
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
     preemptions: int = 0
-    by: str = ""
+    preempted_by: str = ""
     is_there: bool = True
 
     @property
-    def start_and_end_times(self) -> tuple[float, float | None, float | None]:
+    def moments(self) -> tuple[float, float | None, float | None]:
         """When the Workload was created, first admitted and finished, in seconds from the common start."""
-        return self.since, self.starts, self.ends
+        return self.created_at, self.started_at, self.ended_at
 
     def record_event(self, record: Record, at: float) -> None:
         """Update the timeline after a log record of the Workload."""
         match record["event"]:
             case "Created":
-                self.since, self.starts, self.ends, self.is_there = max(0.0, at), None, None, True
+                self.created_at, self.started_at, self.ended_at, self.is_there = max(0.0, at), None, None, True
             case "Admitted":
-                if self.starts is None:
-                    self.starts = at
+                if self.started_at is None:
+                    self.started_at = at
             case "Finished":
-                self.ends = at
+                self.ended_at = at
             case "Preempted" | "Evicted" if at < 0:
-                self.starts = None
+                self.started_at = None
             case "Preempted":
                 self.preemptions += 1
-                self.by = self.by or record["by"]
+                self.preempted_by = self.preempted_by or record["by"]
 
 
 def _name_of(obj: Obj) -> str:
@@ -335,8 +335,8 @@ class WorkloadDifference:
     @property
     def sooner(self) -> float | None:
         """Return how many seconds earlier the Workload starts with the change; None unless it starts in both runs."""
-        start_without = None if self.without is None else self.without.starts
-        start_with = None if self.changed is None else self.changed.starts
+        start_without = None if self.without is None else self.without.started_at
+        start_with = None if self.changed is None else self.changed.started_at
         return None if start_without is None or start_with is None else start_without - start_with
 
     @property
@@ -347,9 +347,9 @@ class WorkloadDifference:
             return "new"
         if with_change is None or (without_change.is_there and not with_change.is_there):
             return "gone"
-        if without_change.starts is None and with_change.starts is not None:
+        if without_change.started_at is None and with_change.started_at is not None:
             return "starts"
-        if without_change.starts is not None and with_change.starts is None:
+        if without_change.started_at is not None and with_change.started_at is None:
             return "does not start"
         if with_change.preemptions != without_change.preemptions:
             return "preempted" if with_change.preemptions > without_change.preemptions else "not preempted"
@@ -488,9 +488,12 @@ def _waits_by_queue(
         if timeline.queue and timeline.is_there:
             by_queue.setdefault(timeline.queue, []).append(timeline)
     for queue, queue_timelines in by_queue.items():
-        waits = [(length if each.starts is None else each.starts) - each.since for each in queue_timelines]
+        waits = [(length if each.started_at is None else each.started_at) - each.created_at for each in queue_timelines]
         positive_waits = [each for each in waits if each > 0]
-        yield queue, (sum(positive_waits) / len(queue_timelines), sum(each.starts is None for each in queue_timelines))
+        yield (
+            queue,
+            (sum(positive_waits) / len(queue_timelines), sum(each.started_at is None for each in queue_timelines)),
+        )
 
 
 def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
@@ -502,9 +505,9 @@ def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
 
 
 def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
-    times = {"startsAfter": timeline.starts, "endsAfter": timeline.ends}
+    times = {"startsAfter": timeline.started_at, "endsAfter": timeline.ended_at}
     document: dict[str, Any] = {name: round(time, _DECIMAL_PLACES) for name, time in times.items() if time is not None}
-    preemptor_fields = {"preemptedBy": timeline.by} if timeline.by else {}
+    preemptor_fields = {"preemptedBy": timeline.preempted_by} if timeline.preempted_by else {}
     return {**document, "preemptions": timeline.preemptions, **preemptor_fields}
 
 

@@ -43,9 +43,9 @@ from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, bui
 class _WorkloadWaits:
     """The waits of one Workload for quota: when the current one began (None: it has quota), and the earlier total."""
 
-    created: Instant
-    since: Instant | None
-    waited: Duration = 0
+    created_at: Instant
+    waiting_since: Instant | None
+    total_wait: Duration = 0
     preemptions: int = 0
 
 
@@ -69,7 +69,7 @@ class WaitTracker:
             self._record_admission(record.regarding, at)
         elif reason.startswith("EvictedDueTo"):
             self.evictions += 1
-            self._waits_after_eviction(record.regarding, at).since = at
+            self._waits_after_eviction(record.regarding, at).waiting_since = at
         elif reason == "Preempted":  #  in addition to the Event of the eviction
             self.preemptions += 1
             self._waits_after_eviction(record.regarding, at).preemptions += 1
@@ -77,9 +77,9 @@ class WaitTracker:
     def wait_time(self, workload: Obj, now: Instant) -> Duration:
         """Return the total time that a Workload has been without quota since its creation."""
         record = self._waits_of(_workload_key(workload), workload)
-        if record.since is None or _needs_no_quota(workload):
-            return record.waited
-        return record.waited + max(0, now - record.since)
+        if record.waiting_since is None or _needs_no_quota(workload):
+            return record.total_wait
+        return record.total_wait + max(0, now - record.waiting_since)
 
     def preemption_count(self, workload: Obj) -> int:
         """Return how often a Workload was preempted."""
@@ -91,14 +91,14 @@ class WaitTracker:
         if workload is None:
             return
         record = self._waits[key] = self._waits_of(key, workload)
-        if record.since is not None:
-            record.waited += max(0, at - record.since)
-        record.since = None
+        if record.waiting_since is not None:
+            record.total_wait += max(0, at - record.waiting_since)
+        record.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
         """Return the waits of a Workload; new ones if those on record are of a deleted Workload of this name."""
         created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
-        return record if record is not None and record.created >= created else _WorkloadWaits(created, created)
+        return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 
     def _waits_after_eviction(self, key: Key, at: Instant) -> _WorkloadWaits:
         """Return the waits of an evicted Workload; one without a record waits from the instant `at` on."""

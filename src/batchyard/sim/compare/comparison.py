@@ -52,7 +52,7 @@ class WaitChanges:
 
 def changes_of(runs: ComparedRuns) -> WaitChanges:
     """Return the Workloads whose waits differ between the runs of both configurations."""
-    effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
+    effect_by_workload = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
     a, b = [{record.view.key: (run, record) for record in run.workload_records} for run in (runs.a, runs.b)]
     changes = []
     for name in sorted(a):
@@ -61,7 +61,9 @@ def changes_of(runs: ComparedRuns) -> WaitChanges:
             wait_pair = runs.waited_seconds(*run_records[0]), runs.waited_seconds(*run_records[1])
             counts = [run.result.waits.preemption_count(record.obj) for run, record in run_records]
             view = run_records[0][1].view
-            changes.append(WaitChange(name, view.queue, effects.get(name, ""), wait_pair, (counts[0], counts[1])))
+            changes.append(
+                WaitChange(name, view.queue, effect_by_workload.get(name, ""), wait_pair, (counts[0], counts[1]))
+            )
     shorter = sorted((each for each in changes if each.longer_by < 0), key=lambda each: (each.longer_by, each.workload))
     longer = sorted((each for each in changes if each.longer_by > 0), key=lambda each: (-each.longer_by, each.workload))
     return WaitChanges(shorter, longer, len(changes) - len(shorter) - len(longer), len({**a, **b}) - len(changes))
@@ -171,7 +173,7 @@ def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure
 
 
 #: The number of intervals in a line over time.
-INTERVALS: Final = 120
+INTERVAL_COUNT: Final = 120
 #: Decimal places of figures in a document.
 _DECIMAL_PLACES: Final = 9
 
@@ -301,7 +303,7 @@ def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
 
 
 def _make_line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonLine:
-    return ComparisonLine(name, a.means(runs.end, INTERVALS), b.means(runs.end, INTERVALS))
+    return ComparisonLine(name, a.means(runs.end, INTERVAL_COUNT), b.means(runs.end, INTERVAL_COUNT))
 
 
 def _section_document(section: Section) -> list[dict[str, Any]]:

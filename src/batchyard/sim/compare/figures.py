@@ -86,7 +86,7 @@ def _due_fractions(
         for queue in dict.fromkeys(record.cluster_queue for record in records):
             teams_by_queue.setdefault(queue, []).append(name)
     queue_views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}
-    nominal: dict[str, float] = dict.fromkeys(teams, 0.0)
+    nominal_fractions: dict[str, float] = dict.fromkeys(teams, 0.0)
     weight_by_team: dict[str, float] = dict.fromkeys(teams, 0.0)
     for queue, names in teams_by_queue.items():
         view = queue_views.get(queue)
@@ -97,9 +97,9 @@ def _due_fractions(
             queue_quota[quota.resource] = queue_quota.get(quota.resource, 0) + quota.nominal
         largest_fraction = _largest_fraction(queue_quota, total_quota, 1)
         for name in names:
-            nominal[name] += largest_fraction / len(names)
+            nominal_fractions[name] += largest_fraction / len(names)
             weight_by_team[name] += view.weight / len(names)
-    due = nominal if all(nominal.values()) else weight_by_team
+    due = nominal_fractions if all(nominal_fractions.values()) else weight_by_team
     total_due = sum(due.values())
     return {name: due_part / total_due for name, due_part in due.items()} if total_due else {}
 

@@ -129,9 +129,9 @@ def _while_borrowing_faults(
         yield "borrowWithinCohort does not allow the queue to preempt while it borrows"
     if victim.priority >= preemptor.priority:
         yield f"the victim's priority {victim.priority} is not lower than {preemptor.priority}"
-    threshold = policies.priority_threshold_max
-    if threshold is not None and victim.priority > threshold:
-        yield f"the victim's priority {victim.priority} is above maxPriorityThreshold {threshold}"
+    priority_threshold = policies.priority_threshold_max
+    if priority_threshold is not None and victim.priority > priority_threshold:
+        yield f"the victim's priority {victim.priority} is above maxPriorityThreshold {priority_threshold}"
 
 
 # Hotswap takes nodes only from pods of lower priority, as kube-scheduler compares pod priorities.
@@ -156,11 +156,11 @@ class HotswapRespectsPriority(Invariant):
         if workload is not None and not workload.quota_reserved:
             self.violate(f"{workload.key} took nodes of {event.key}, but has no quota", event.key)
         if workload is None:
-            preemptors = [pod for pod in self.world_view.world.objects(scheme.POD) if pod["metadata"]["uid"] == uid]
+            preemptor_pods = [pod for pod in self.world_view.world.objects(scheme.POD) if pod["metadata"]["uid"] == uid]
         else:
-            preemptors = self._pods_of(workload.namespace, workload.name)
+            preemptor_pods = self._pods_of(workload.namespace, workload.name)
         victims = self._pods_of(event.key.namespace, event.key.name)
-        highest = max((pod["spec"].get("priority", 0) for pod in preemptors), default=None)
+        highest = max((pod["spec"].get("priority", 0) for pod in preemptor_pods), default=None)
         if highest is None:
             self.violate(f"{event.key} lost its nodes to the object with uid {uid}, which has no pods", event.key)
         elif any(pod["spec"].get("priority", 0) >= highest for pod in victims):

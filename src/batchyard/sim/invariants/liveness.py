@@ -129,12 +129,12 @@ class _NodeRoom:
 
 
 def _rooms_of_nodes(nodes: Sequence[Obj], pods_on_nodes: dict[str, list[PodView]]) -> list[_NodeRoom]:
-    rooms = []
+    node_rooms = []
     for view in map(node_view, nodes):
         used = sum_requests(pods_on_nodes.get(view.name, ()))
         free_amounts = {resource: amount - used.get(resource, 0) for resource, amount in view.allocatable.items()}
-        rooms.append(_NodeRoom(view, free_amounts))
-    return rooms
+        node_rooms.append(_NodeRoom(view, free_amounts))
+    return node_rooms
 
 
 def _fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> bool:
@@ -285,10 +285,10 @@ class NothingIsOrphaned(Invariant):
     def finish(self) -> None:
         """Check the owners of all objects, and that machines, nodes, pools and node Leases match."""
         if self.is_at_rest:
-            for key, description in [*self._orphans(), *self._cloud_orphans()]:
+            for key, description in [*self._find_orphans(), *self._cloud_orphans()]:
                 self.violate(f"{key.kind} {key} {description}", key)
 
-    def _orphans(self) -> Iterator[tuple[Key, str]]:
+    def _find_orphans(self) -> Iterator[tuple[Key, str]]:
         store = self.world_view.world.store
         stored_objects = [obj for kind in store.kinds() for obj in store.list(kind)]
         uids = {obj["metadata"]["uid"]: None for obj in stored_objects}
