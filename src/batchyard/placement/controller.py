@@ -37,7 +37,7 @@ _NOTE_MAX: Final = 1024
 
 
 class PlacementController:
-    """Controller that runs placement passes over the pending pods.
+    """Controller that binds pending pods to nodes as kube-scheduler does, and preempts pods of lower priority.
 
     `profile` scores nodes for pods of the default scheduler. With `hotswap`, victims are evicted as whole Workloads or
     gangs, and exclusively placed Jobs get a topology domain with room for all their pods.
@@ -65,11 +65,11 @@ class PlacementController:
             return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlaced)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key PASS if the event makes a placement pass necessary."""
+        """Return the constant key PASS if the event requires that pending pods are tried again."""
         return (PASS,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run one placement pass over all due scheduling units."""
+        """Try to bind all due pods and gangs once."""
         self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
@@ -83,7 +83,7 @@ class PlacementController:
 
 
 class _Pass:
-    """One placement pass: collects its decisions as writes and Events."""
+    """One pass over all due pods and gangs: collects its decisions as writes and Events."""
 
     def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, hotswap_pass: HotswapPass | None) -> None:
         self._index = index
@@ -97,7 +97,7 @@ class _Pass:
         self.outcome = ReconcileResult(independent=True)
 
     def try_unit(self, unit: Sequence[PodView]) -> None:
-        """Try to bind a single pod or a gang; otherwise preempt victims for it, or park it."""
+        """Bind a single pod or a gang, or preempt victims for it, or set it aside until the cluster changes."""
         class_key = self._index.pending_units.equivalence_key(unit)
         known_messages = self._failures.get(class_key)
         if known_messages is not None:
@@ -111,7 +111,7 @@ class _Pass:
             self._failures[class_key] = messages
 
     def _try_pod(self, pod: PodView) -> Sequence[str]:
-        """Bind a pod, or preempt victims for it; otherwise park it and return its message."""
+        """Bind a pod, or preempt victims for it; otherwise set it aside and return why it does not fit."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, ChosenNode):
             self._bind_pod(pod, placement.node)
@@ -123,7 +123,7 @@ class _Pass:
         return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
-        """Bind all pods of a gang, or preempt victims for them; otherwise park them and return their messages."""
+        """Bind all pods of a gang, or preempt victims for them; otherwise set them aside and return their messages."""
         profile = self._index.profile_of(pods[0])
         if self._still_lacks_capacity(pods, profile):
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
@@ -146,7 +146,7 @@ class _Pass:
         return self._park(pods, messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
-        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads (Hotswap), or park them."""
+        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads, or set the pods aside."""
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._still_lacks_capacity(pods, profile):
             self._index.pending_units.park(pods)
@@ -258,7 +258,7 @@ class _Pass:
         self.outcome.add(deletion, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
 
     def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
-        """Park pods until a relevant change; drop their nominated nodes unless `keeps_room`; return the messages."""
+        """Set pods aside until a change may help; drop their nominated nodes unless `keeps_room`; return `messages`."""
         for pod, message in zip(pods, messages, strict=True):
             if not keeps_room:
                 self._nodes.withdraw(pod.uid)
@@ -295,7 +295,7 @@ def _with_node(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
 
 
 def _failure_message(why: Unschedulable, preemption: PreemptionFailure) -> str:
-    """Return why a pod does not fit, and why preemption does not help."""
+    """Return a message that says why a pod does not fit, and why preemption does not help."""
     message = why.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 

@@ -208,7 +208,7 @@ def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot)
 
 
 def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_filters.FilterFailure | None:
-    """Return why a node rejects a pod; None if it fits with and without the competing pods nominated to the node."""
+    """Return why a node rejects a pod; None if it fits both with and without the pods nominated to the node."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)

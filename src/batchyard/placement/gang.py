@@ -171,7 +171,7 @@ class PlacementClaim(NamedTuple):
 
     @property
     def leader(self) -> PodView:
-        """The only pod of the claim that exists already."""
+        """The only pod of the placement claim that exists already."""
         return self.pods[0]
 
 
@@ -186,7 +186,7 @@ def placeholders(leader: Obj, count: int) -> list[PodView]:
 
 
 def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeInfo]]:
-    """Return the nodes whose name, labels and taints suit a claim, as one list per topology domain, by domain name."""
+    """Return the nodes whose name, labels and taints suit a placement claim, as one list per topology domain."""
     obstacles = nodes.candidate_cache.static_results(claim.leader.shape.rules).obstacles
     open_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
@@ -200,7 +200,7 @@ def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeI
 
 
 def fit_claim(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
-    """Return nodes of a domain for all pods of a claim, by pod uid; None if not all pods fit.
+    """Return nodes of one topology domain for all pods of a placement claim, by pod uid; None if not all fit.
 
     The leader has all requirements of the (equal) followers and more. A node that rejects a pod is not tried again.
     """
@@ -219,7 +219,7 @@ def fit_claim(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterS
 
 
 def fit_claim_anywhere(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
-    """Return nodes for all pods of a claim in the first domain that fits them, by pod uid; None if no domain fits."""
+    """Return nodes for all pods of a placement claim, by pod uid, in the first topology domain that fits; or None."""
     for domain in domains_of(claim, nodes):
         nodes_by_uid = fit_claim(claim, domain, nodes)
         if nodes_by_uid is not None:
@@ -228,7 +228,7 @@ def fit_claim_anywhere(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[st
 
 
 def place_claim(claim: PlacementClaim, nodes_by_uid: Mapping[str, str], nodes: ClusterSnapshot) -> None:
-    """Add the pods of a claim to their nodes in the snapshot."""
+    """Add the pods of a placement claim to their nodes in the cluster snapshot."""
     for pod in claim.pods:
         nodes.add_pod(pod, nodes_by_uid[pod.uid])
 
@@ -241,7 +241,7 @@ def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapsho
 
 
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
-    """Return the claims in placement order: first those for whole topology domains, the largest before smaller ones."""
+    """Return placement claims sorted: first those for whole topology domains, the largest before smaller ones."""
     by_leader = {claim.leader.uid: claim for claim in claims}
     ordered_claims = [by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
@@ -250,7 +250,7 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    """Return nodes for all pods of the claims: their nominated nodes if all of them still fit, else the best nodes."""
+    """Return nodes for all pods of placement claims: their nominated nodes if all still fit, else the best nodes."""
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
         withdraw_nominations(claims, nodes)
@@ -260,12 +260,12 @@ def place_claims(
 
 
 def nominated_nodes(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> dict[str, str]:
-    """Return the nominated node of each pod in the claims, by pod uid; '' for a pod without a nominated node."""
+    """Return the nominated node of each pod in placement claims, by pod uid; '' for a pod without one."""
     return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
 
 
 def are_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
-    """Report whether all pods of the claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
+    """Report whether all pods of placement claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
     with nodes.what_if():
         for claim in claims:
             for pod in claim.pods:

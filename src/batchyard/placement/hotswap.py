@@ -63,7 +63,7 @@ class FollowerReservations:
         self._placeholders: dict[meta.Key, Sequence[PodView]] = {}
 
     def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
-        """Reserve the nodes in `nodes_by_uid` for pods of the claims that do not exist yet; if empty, release them."""
+        """Reserve the nodes in `nodes_by_uid` for pods that do not exist yet; if empty, end these reservations."""
         for claim in claims:
             leader = pod_key(claim.leader)
             self._keep_placeholders(leader, 0)
@@ -159,7 +159,7 @@ def find_hotswap(
     find_eviction_unit: FindEvictionUnit,
     profile: AutoscalingProfile,
 ) -> HotswapPlan | None:
-    """Return the Workloads and pods to evict for a gang's claims, with the claims' nodes; None if nothing suffices."""
+    """Return the Workloads and pods to evict so that a gang's pods fit, with their nodes; None if nothing suffices."""
     if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
         return None
     search = _Search(claims, nodes, find_eviction_unit, profile)
@@ -194,7 +194,7 @@ def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
 
 
 class _Search:
-    """Search for the nodes and victims of a gang's claims; it may be repeated with fewer allowed victims."""
+    """Search for nodes for a gang's pods, and for victims to evict; it may be repeated with fewer allowed victims."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _Search:
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all claims; only victims named in `allowed_names` may be evicted (None: all)."""
+        """Return nodes and victims for all pods of the gang; with `allowed_names`, only these may be evicted."""
         self._allowed = allowed_names
         with self._nodes.what_if():
             gang.withdraw_nominations(self._claims, self._nodes)
@@ -224,7 +224,7 @@ class _Search:
             return self._place_all_claims()
 
     def _place_all_claims(self) -> HotswapPlan | None:
-        """Place the claims one by one; claims with pod affinity that do not fit are retried after the others."""
+        """Place the gang's pods claim by claim; those with pod affinity that do not fit are retried after others."""
         nodes_by_uid: dict[str, str] = {}
         victims: dict[str, EvictionUnit] = {}
         remaining_claims: Sequence[gang.PlacementClaim] = self._claims
@@ -264,7 +264,7 @@ class _Search:
         return self._cheapest_after_eviction(claim) if nodes_by_uid is None else _ClaimNodes(nodes_by_uid, ())
 
     def _cheapest_after_eviction(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
-        """Return the nodes for a claim with the lowest eviction cost; None if it fits nowhere even after evictions."""
+        """Return nodes for a placement claim at the lowest eviction cost; None if it fits nowhere even then."""
         options: list[_ClaimNodes] = []
         for domain in gang.domains_of(claim, self._nodes):
             option = self._clear_domain(claim, domain)
@@ -282,7 +282,7 @@ class _Search:
         return min(options, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Return nodes for a claim in this domain after the necessary evictions; None if it does not fit even then."""
+        """Return nodes for a placement claim in this domain and whom to evict; None if evictions do not make it fit."""
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(
@@ -320,7 +320,7 @@ class _Search:
     def _fit_without_units(
         self, rival_units: Sequence[_RivalUnit], claim: gang.PlacementClaim, domain: Sequence[NodeInfo]
     ) -> Mapping[str, str] | None:
-        """Return nodes in a domain for a claim's pods as if `rival_units` were evicted; None if not all pods fit."""
+        """Return nodes in a domain for a placement claim as if `rival_units` were evicted; None if it does not fit."""
         with self._nodes.what_if():
             for rival_unit in rival_units:
                 for pod in rival_unit.pods_in_domain:
@@ -444,7 +444,7 @@ def _needs_removal(pod: meta.Obj) -> bool:
 
 
 class HotswapPass:
-    """Hotswap's evictions and cached lookups during one pass of the placement controller over the pending pods."""
+    """Hotswap's evictions and cached lookups while the placement controller tries all due pods once."""
 
     def __init__(
         self, nodes: ClusterSnapshot, reservations: FollowerReservations, reader: Reader, now: Instant
@@ -459,11 +459,11 @@ class HotswapPass:
         self._gangs: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[gang.PlacementClaim]:
-        """Return a placement claim per pending pod; an exclusive Job's first pod claims room for the other pods too."""
+        """Return for each pending pod which pods it needs nodes for: itself, and missing pods of its exclusive Job."""
         return [self._claim_of(pod) for pod in pods]
 
     def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
-        """Reserve the nodes in `nodes_by_uid` for pods of the claims that do not exist yet; if empty, release them."""
+        """Reserve the nodes in `nodes_by_uid` for pods that do not exist yet; if empty, end these reservations."""
         self._reservations.reserve_nodes(claims, nodes_by_uid)
 
     def find_eviction_unit(self, pod: PodView) -> EvictionUnit | None:

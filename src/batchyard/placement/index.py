@@ -168,7 +168,7 @@ class PlacementIndex:
             self.pending_units.add(pod)
 
     def _forget_pod(self, uid: str) -> None:
-        """Remove a pod from all parts of the index, because it is no longer bound, pending or gated."""
+        """Remove a pod from its node, from the queue and from the nominated pods."""
         self._remove_from_node(uid)
         self.stale_conditions.pop(uid, None)
         self.pending_units.drop(uid)

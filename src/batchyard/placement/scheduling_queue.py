@@ -1,4 +1,4 @@
-"""Scheduling queue of the placement controller: pods and gangs to try in order, and parked ones that did not fit."""
+"""Scheduling queue of the placement controller: pods and gangs to try in order, and those that did not fit."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
@@ -82,7 +82,7 @@ class _ParkedUnit(NamedTuple):
 
 
 class _EquivalenceClass(NamedTuple):
-    """Parked pods or gangs with equal requirements, in scheduling order, and one example pod of each kind."""
+    """Unschedulable pods or gangs with equal requirements, in scheduling order, and one example pod of each kind."""
 
     #: One pod of each kind.
     representatives: Sequence[PodView]
@@ -90,7 +90,7 @@ class _EquivalenceClass(NamedTuple):
 
 
 class UnschedulablePods:
-    """The pods and gangs that did not fit (parked units), grouped into equivalence classes of equal requirements."""
+    """The pods and gangs that did not fit when they were tried, grouped into classes of equal requirements."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -103,7 +103,7 @@ class UnschedulablePods:
         self._changed: Sequence[str] = ()
 
     def __len__(self) -> int:
-        """Return the number of parked pods and gangs."""
+        """Return the number of unschedulable pods and gangs."""
         return len(self._parked_units)
 
     def equivalence_key(self, unit: str, pods: Sequence[PodView]) -> EquivalenceKey:
@@ -116,12 +116,12 @@ class UnschedulablePods:
         return EquivalenceKey(tuple(count_by_kind.items()), unit if is_alone else "")
 
     def parked_class(self, unit: str) -> EquivalenceKey | None:
-        """Return the equivalence class of a parked pod or gang; None if it is not parked."""
+        """Return the equivalence class of an unschedulable pod or gang; None if it is not among them."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
 
     def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
-        """Park a pod or gang that did not fit; `sort_key` orders it."""
+        """Add a pod or gang that did not fit; `sort_key` orders it."""
         class_key = self.equivalence_key(unit, pods)
         nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
         self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)
@@ -136,7 +136,7 @@ class UnschedulablePods:
             self._nominated_units.setdefault(node_name, {})[unit] = None
 
     def remove(self, unit: str) -> None:
-        """Remove a pod or gang from the parked ones, if it is parked."""
+        """Remove a pod or gang, if it is among the unschedulable ones."""
         parked_unit = self._parked_units.pop(unit, None)
         if parked_unit is None:
             return
@@ -158,7 +158,7 @@ class UnschedulablePods:
     def find_helped_units(
         self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
     ) -> list[tuple[UnitSortKey, str]]:
-        """Return sort key and name of parked units (pods or gangs) that may fit now; only the first one of each class.
+        """Return sort key and name of unschedulable pods or gangs that may fit now; only the first one of each class.
 
         Changed nodes and moved pods may help a unit. With `is_topology_changed` (nodes, or labels of nodes or
         namespaces), all units that are alone in their class are included.
@@ -190,7 +190,7 @@ class UnschedulablePods:
         )
 
     def is_still_helped(self, unit: str) -> bool:
-        """Report whether a parked pod or gang may still fit the changed nodes, now that earlier ones were placed."""
+        """Report whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
         class_key = self._parked_units[unit].class_key
         return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed)
 
@@ -213,7 +213,7 @@ def _kind(pod: PodView) -> Kind:
 
 
 class SchedulingQueue:
-    """The pending pods as units (a pod or a gang); a scheduling pass calls `start`, then `next_unit` until empty."""
+    """The pending pods as units (a pod or a gang); to try all, call `start`, then `next_unit` until it is empty."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -235,7 +235,7 @@ class SchedulingQueue:
 
     @property
     def has_work(self) -> bool:
-        """Whether a pod or gang is due to be tried, or a recent change may help a parked one."""
+        """Whether a pod or gang is due to be tried, or a recent change may help an unschedulable one."""
         has_news = self._moved_pods or self._namespaces_changed or self._generation != self._nodes.permanent_changes.now
         return bool(self._active or (self._parked and has_news))
 
@@ -265,13 +265,13 @@ class SchedulingQueue:
             self._activate_unit(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
-        """Make a pending pod due, together with its gang, so that the next scheduling pass tries it."""
+        """Make a pending pod due, together with its gang, so that it is tried next time."""
         pod = self._units.pod(uid)
         if pod is not None:
             self._activate_unit(self._units.of(pod))
 
     def park(self, pods: Sequence[PodView]) -> None:
-        """Park a pod or all pods of a gang until a relevant change."""
+        """Set a pod or all pods of a gang aside as unschedulable, until a change may help."""
         unit = self._units.of(pods[0])
         self._active.pop(unit, None)
         self._parked.remove(unit)
@@ -290,7 +290,7 @@ class SchedulingQueue:
                 self._active[self._units.of(other)] = None
 
     def note_relabelled(self, previous_revision: PodView) -> None:
-        """Record the old revision of a bound pod whose labels or affinity terms changed, which may help parked pods."""
+        """Record the old revision of a bound pod whose labels or affinity terms changed, as other pods may fit now."""
         if self._parked:
             self._moved_pods.append(previous_revision)
 
@@ -309,7 +309,7 @@ class SchedulingQueue:
         return self._parked.equivalence_key(self._units.of(pods[0]), pods)
 
     def start(self) -> None:
-        """Start a scheduling pass over the due units (pods, gangs), and parked ones that recent changes may help."""
+        """Start to try the due pods and gangs once, and the unschedulable ones that recent changes may help."""
         node_names, moved_pods = self._nodes.permanent_changes.changed_since(self._generation), self._moved_pods
         is_topology_changed = self._namespaces_changed or self._property_generation != self._nodes.property_changes.now
         self._namespaces_changed = False
@@ -325,7 +325,7 @@ class SchedulingQueue:
         heapify(self._heap)
 
     def next_unit(self) -> Sequence[PodView]:
-        """Return the next pod, or all pods of the next gang, which the caller binds or parks; empty at the end."""
+        """Return the next pod, or all pods of the next gang, for the caller to bind or `park`; empty at the end."""
         self._queue_next_of_class()
         while self._heap:
             _, unit = heappop(self._heap)

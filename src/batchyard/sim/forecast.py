@@ -132,7 +132,7 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in this fraction of the forks; None if in fewer."""
+        """Return the wait within which the Workload starts in this fraction of the random simulations, or None."""
         position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
         lower = int(position)
         upper = lower + (position > lower)
@@ -235,7 +235,7 @@ class _ForkRunTimes:
 
 
 class ForecastRunner:
-    """Simulates a state in several random forks, and computes forecasts from them."""
+    """Simulates a state several times with random arrivals and run times, and computes forecasts from that."""
 
     def __init__(self, state: State, options: ForecastOptions) -> None:
         self._state = state
@@ -270,7 +270,7 @@ class ForecastRunner:
         return arrivals if self._options.expects_arrivals and arrivals.are_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
-        """Simulate as many forks as the limit of kernel steps allows, or just one if nothing in them is random."""
+        """Run as many random simulations as the limit of kernel steps allows, or just one if nothing is random."""
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks
         runs: list[_ForkRun] = []
@@ -283,7 +283,7 @@ class ForecastRunner:
     def _run_fork(
         self, number: int, quota_state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
     ) -> _ForkRun:
-        """Simulate one fork until all Workloads in `names` are admitted, or until the horizon or the step limit."""
+        """Run one random simulation until all Workloads in `names` are admitted, or a limit of time or steps."""
         run, seed, options = _ForkRun(), self._options.seed * 1000 + number, self._options
         run_times = _ForkRunTimes(self._estimate, self._state.at, seed)
         workloads = quota_state.workloads
@@ -313,7 +313,7 @@ class ForecastRunner:
         return run
 
     def _last_simulated(self, name: str, quota_state: QuotaOnlyState) -> str:
-        """Return the Workload whose start ends a fork: `name`, or the last simulated one of its queue."""
+        """Return the Workload whose start may end the simulation: `name`, or the last simulated one of its queue."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
         return name if name in quota_state.workloads else quota_state.last_by_queue.get(queue, name)
 
@@ -345,7 +345,7 @@ class ForecastRunner:
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
     def _basis(self, quota_state: QuotaOnlyState) -> Basis:
-        """Return the least reliable source of the run times in the forks: manifest, history or unknown."""
+        """Return the least reliable source of the simulated run times: manifest, history or unknown."""
         bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
         return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in bases), Basis.MANIFEST)
 

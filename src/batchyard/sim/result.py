@@ -144,22 +144,22 @@ class Result:
 
     @cached_property
     def cluster_queues(self) -> Sequence[ClusterQueueRow]:
-        """Return a row for each ClusterQueue."""
+        """Return a table row for each ClusterQueue at the end of the simulation."""
         return tuple(map(_cluster_queue_row, self.objects[scheme.CLUSTER_QUEUE]))
 
     @cached_property
     def local_queues(self) -> Sequence[LocalQueueRow]:
-        """Return a row for each LocalQueue."""
+        """Return a table row for each LocalQueue at the end of the simulation."""
         return tuple(map(_local_queue_row, self.objects[scheme.LOCAL_QUEUE]))
 
     @cached_property
     def workloads(self) -> Sequence[WorkloadResult]:
-        """Return a row for each Workload."""
+        """Return a table row for each Workload at the end of the simulation."""
         return tuple(_workload_row(obj, self.waits, self.now) for obj in self.objects[scheme.WORKLOAD])
 
     @cached_property
     def jobs(self) -> Sequence[JobRow]:
-        """Return a row for each Job, including the Jobs of JobSets."""
+        """Return a table row for each Job at the end of the simulation, including the Jobs of JobSets."""
         return tuple(_job_row(obj, self.now) for obj in self.objects[scheme.JOB])
 
 

@@ -52,7 +52,7 @@ class PreemptionRespectsPriority(Invariant):
     name = "preemption_respects_priority"
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check each new preemption against the object states before the batch."""
+        """Check each new preemption in the batch of watch events, with queues and usage as before the batch."""
         for event in batch:
             if is_preempted_by(event):
                 self._check_preemption(event)
@@ -145,7 +145,7 @@ class HotswapRespectsPriority(Invariant):
     name = "hotswap_respects_priority"
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check each new preemption by Hotswap against the object states before the batch."""
+        """Check each new preemption by Hotswap in the batch of watch events, with pods as before the batch."""
         for event in batch:
             condition = find_condition(event.obj, "Preempted") if is_preempted_by(event) else None
             if condition is not None and condition["reason"] == HOTSWAP:
