@@ -67,7 +67,7 @@ def run(name: str, text: str) -> list[Mapping[str, Any]]:
     log: list[Mapping[str, Any]] = []
     world = World(scenario, sink=log.append)
     world.run_until(scenario.horizon)
-    world.log.final(world.client)
+    world.log.record_end(world.client)
     return log
 
 

@@ -104,7 +104,13 @@ def test_quota_values_match_definition(forest: Forest) -> None:
     for name, node in forest.nodes().items():
         for fr, pair in enumerate(PAIRS):
             ours = node.subtree[fr], node.local[fr], node.usage[fr], node.potential[fr], available(node, fr)
-            figures_of = defined.subtree, defined.local_quota, defined.used, defined.potential, defined.available
+            figures_of = (
+                defined.subtree_quota,
+                defined.local_quota,
+                defined.used,
+                defined.potential_available,
+                defined.available,
+            )
             assert ours == tuple(figure(name, pair) for figure in figures_of), (name, pair)
 
 
@@ -156,7 +162,7 @@ def test_added_usage_reduces_available_quota_by_same_amount(forest: Forest, pair
 def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: QuotaKey, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
-        used, subtree = defined.used(name, pair), defined.subtree(name, pair)
+        used, subtree = defined.used(name, pair), defined.subtree_quota(name, pair)
         own = max(0, defined.local_quota(name, pair) - used)
         assert is_borrowing_with(node, fr, amount) == (used + amount > subtree)
         assert is_within_nominal(node, (fr,)) == (used <= subtree)
@@ -185,10 +191,10 @@ def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: QuotaKey
         path = defined.path(f"queue/{name}")
         wanted, place = amount, path[-1]
         for place in reversed(path):
-            if defined.used(place, pair) + wanted <= defined.subtree(place, pair) or place == path[0]:
+            if defined.used(place, pair) + wanted <= defined.subtree_quota(place, pair) or place == path[0]:
                 break
             wanted -= max(0, defined.local_quota(place, pair) - defined.used(place, pair))
-        is_found = defined.used(place, pair) + wanted <= defined.subtree(place, pair)
+        is_found = defined.used(place, pair) + wanted <= defined.subtree_quota(place, pair)
         expected = height(defined, place), len(path) > 1 and place != path[0] if is_found else False
         assert lowest_fitting_height(queue.node, fr, amount) == expected
 

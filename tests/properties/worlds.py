@@ -87,7 +87,7 @@ def event_log(scenario: Scenario) -> list[dict[str, Any]]:
     log: list[Any] = []
     world = World(scenario, sink=log.append)
     world.kernel.run(steps_max=STEPS_MAX)
-    world.log.final(world.client)
+    world.log.record_end(world.client)
     return log
 
 

@@ -159,5 +159,5 @@ def test_machine_crash_loses_only_unsaved_work(manifest: str) -> None:
     books = RunAccounting(played.client, played.kernel)
     ended(played)
     assert [duration_seconds(resumed_work(pod)) for pod in played.objects(scheme.POD)] == [30, 30]
-    hours = {line.use: line.machine_hours for line in books.statement(played.kernel.now()).by_team}
+    hours = {line.use: line.machine_hours for line in books.cost_statement(played.kernel.now()).by_team}
     assert hours[DONE] / hours[LOST] == pytest.approx((30 + 31) / 5)

@@ -130,7 +130,7 @@ class ScaleDown:
         self._loop_context = loop_context
         self._drain_of = drain_of
         #: The disruptions that budgets still allow after the moves so far.
-        self._budgets = nodes.budgets.rest()
+        self._budgets = nodes.budgets.remaining_disruptions()
         self._moving_pods: dict[str, Sequence[PodView]] = {}
         #: The nodes with pods that must end before the removal.
         self._waiting_nodes: dict[str, None] = {}
@@ -203,7 +203,7 @@ class ScaleDown:
     def _find_node_for(self, pod: PodView) -> str:
         """Return the name of a node that the pod fits, or ''; only resources are scored."""
         shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
-        return shortlist.best(PodFilters(pod, self._nodes).passes)
+        return shortlist.best_node(PodFilters(pod, self._nodes).passes)
 
     # --- removal ---
 

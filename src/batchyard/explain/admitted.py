@@ -171,7 +171,7 @@ def _end_proposals(
     """Propose the Workloads to end so that the pods fit: a minimal set, chosen from the largest occupants."""
 
     def is_satisfied(selected_occupants: Sequence[NodeOccupant]) -> bool:
-        return capacity.has_room_for(pods, without=[uid for each in selected_occupants for uid in each.pods])
+        return capacity.has_room_for(pods, without_uids=[uid for each in selected_occupants for uid in each.pods])
 
     selected_occupants: list[NodeOccupant] = []
     for occupant in [each for each in occupants[:_OCCUPANTS_CHECKED_MAX] if each.key][:_ENDED_MAX]:

@@ -23,7 +23,7 @@ Condition = Mapping[str, Any]
 Taint = Mapping[str, Any]
 
 #: The conditions of a healthy kubelet: status, reason, message. Ready comes last, as in kubelets.
-_HEALTHY: Final[Mapping[str, tuple[str, str, str]]] = {
+_HEALTHY_CONDITIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     "PIDPressure": ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
@@ -46,13 +46,13 @@ _EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
 
 def readiness(node: Obj) -> str:
-    """Return the status of the Ready condition: True, False or Unknown; '' without this condition."""
+    """Return the status of a node's Ready condition: True, False or Unknown; '' without this condition."""
     condition = find_condition(node, READY)
     return "" if condition is None else condition["status"]
 
 
 def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
-    """Return the node with conditions set to Unknown after its kubelet stopped sending heartbeats."""
+    """Return the node with its conditions set to Unknown, because its kubelet stopped sending heartbeats."""
     conditions = conditions_of(node)
     for kind in (READY, "MemoryPressure", "DiskPressure", "PIDPressure"):
         old = conditions.get(kind)
@@ -65,9 +65,9 @@ def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
 
 
 def with_resumed_heartbeats(node: Obj, now: Instant) -> Obj:
-    """Return the node after its kubelet resumed: unknown or missing conditions become healthy."""
+    """Return the node with unknown or missing conditions set to healthy, because its kubelet sends heartbeats again."""
     conditions = conditions_of(node)
-    for kind, values in _HEALTHY.items():
+    for kind, values in _HEALTHY_CONDITIONS.items():
         old = conditions.get(kind)
         if old is None or old["status"] == "Unknown":
             conditions[kind] = {**_condition(kind, values, old, now), "lastHeartbeatTime": format_time(now)}
@@ -77,8 +77,8 @@ def with_resumed_heartbeats(node: Obj, now: Instant) -> Obj:
 def with_shutdown(node: Obj, now: Instant) -> Obj:
     """Return the node with Ready=False, because its machine is shutting down."""
     conditions = conditions_of(node)
-    values = ("False", KUBELET_NOT_READY, "node is shutting down")
-    new = _condition(READY, values, conditions.get(READY), now)
+    condition_values = ("False", KUBELET_NOT_READY, "node is shutting down")
+    new = _condition(READY, condition_values, conditions.get(READY), now)
     conditions[READY] = {**new, "lastHeartbeatTime": format_time(now)}
     return _with_conditions(node, conditions)
 
@@ -88,13 +88,15 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
     return {c["type"]: c for c in (node.get("status") or {}).get("conditions") or ()}
 
 
-def _condition(kind: str, values: tuple[str, str, str], old: Condition | None, now: Instant) -> dict[str, Any]:
-    """Return a node condition with these values; the last heartbeat time is kept."""
-    status, reason, message = values
+def _condition(
+    kind: str, status_reason_message: tuple[str, str, str], old: Condition | None, now: Instant
+) -> dict[str, Any]:
+    """Return a node condition with this status, reason and message; the old condition's last heartbeat time is kept."""
+    status, reason, message = status_reason_message
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
-    times = {**heartbeat, "lastTransitionTime": transition_time}
-    return {"type": kind, "status": status, **times, "reason": reason, "message": message}
+    time_fields = {**heartbeat, "lastTransitionTime": transition_time}
+    return {"type": kind, "status": status, **time_fields, "reason": reason, "message": message}
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:
@@ -121,23 +123,23 @@ def has_taint(node: Obj, key: str) -> bool:
 
 
 def execution_taints(node: Obj) -> Sequence[Taint]:
-    """Return the NoExecute taints of a node."""
+    """Return all NoExecute taints of a node."""
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
 def has_execution_taint(node: Obj) -> bool:
-    """Report whether a node has the NoExecute taint not-ready or unreachable."""
+    """Report whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
     return any(taint["key"] in _EXECUTION_KEYS for taint in execution_taints(node))
 
 
 def tainted_at(node: Obj) -> Instant | None:
-    """Return when a node got the NoExecute taint not-ready or unreachable; None if no time is known."""
-    times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
-    return max(map(parse_time, times), default=None)
+    """Return when a node got the NoExecute taint not-ready or unreachable; None without such a taint or its time."""
+    taint_times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
+    return max(map(parse_time, taint_times), default=None)
 
 
 def execution_key(node: Obj) -> str | None:
-    """Return the key of the NoExecute taint that the Ready condition implies, or None."""
+    """Return the key of the NoExecute taint that a node's Ready condition calls for; None if the node is ready."""
     return _TAINT_KEYS.get((READY, readiness(node)))
 
 
@@ -152,18 +154,18 @@ def with_taints(node: Obj, execution_key_to_set: str | None, now: Instant) -> Ob
         missing_taints[execution_key_to_set, NO_EXECUTE] = execution_key_to_set
     taints: list[Taint] = []
     for taint in taints_of(node):
-        identity = (taint["key"], taint.get("effect", ""))
-        if _is_managed_taint(*identity) and identity not in missing_taints:
+        taint_identity = (taint["key"], taint.get("effect", ""))
+        if _is_managed_taint(*taint_identity) and taint_identity not in missing_taints:
             continue
-        missing_taints.pop(identity, None)
-        has_time = identity[1] != NO_EXECUTE or "timeAdded" in taint
+        missing_taints.pop(taint_identity, None)
+        has_time = taint_identity[1] != NO_EXECUTE or "timeAdded" in taint
         taints.append(taint if has_time else {**taint, "timeAdded": format_time(now)})
     taints += [{"key": key, "effect": effect, "timeAdded": format_time(now)} for key, effect in missing_taints]
     return node if taints == list(taints_of(node)) else with_path(node, ("spec", "taints"), taints or None)
 
 
 def _scheduling_keys(node: Obj) -> Iterable[str]:
-    """Yield the keys of the NoSchedule taints that follow from the conditions and spec."""
+    """Yield the keys of the NoSchedule taints that a node's conditions and `unschedulable` call for."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         key = _TAINT_KEYS.get((condition["type"], condition["status"]))
         if key is not None:
@@ -199,11 +201,11 @@ def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
 
 
 def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
-    """Return the effect of a drain on the pods of a node; one refused pod prevents the drain."""
+    """Return which pods of a node a drain evicts; a single pod that refuses prevents the whole drain."""
     evicted_pods: list[Obj] = []
     refusals: list[tuple[Obj, str]] = []
     for pod in pods:
-        reason = None if is_terminal(pod) else _refusal(pod, options)
+        reason = None if is_terminal(pod) else _drain_refusal(pod, options)
         if reason is not None:
             refusals.append((pod, reason))
         elif not _is_skipped(pod):
@@ -211,7 +213,7 @@ def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
     return DrainPlan(evicted_pods, refusals)
 
 
-def _refusal(pod: Obj, options: DrainOptions) -> str | None:
+def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
     """Return why a drain cannot evict a pod; None if it can or if it skips the pod."""
     owner = controller_of(pod)
     if _is_of_daemonset(pod):

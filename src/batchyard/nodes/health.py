@@ -27,7 +27,7 @@ from batchyard.nodes.pods import PodsByNode
 # kube-controller-manager's flags.
 
 
-#: The interval between two tainted nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
+#: The interval between the NoExecute taints of two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
 EVICTION_INTERVAL: Final = 10 * SECOND
 SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
 #: The maximum size of a zone whose evictions stop in a disruption; in larger zones they are slow.
@@ -37,7 +37,7 @@ UNHEALTHY_PERCENT: Final = 55
 
 
 class ZoneState(StrEnum):
-    """The disruption state of a zone."""
+    """Whether a zone of nodes is disrupted: normal, partly or fully, which decides the rate of NoExecute taints."""
 
     NORMAL = "Normal"
     PARTIAL_DISRUPTION = "PartialDisruption"
@@ -45,7 +45,7 @@ class ZoneState(StrEnum):
 
 
 def zone_state(ready_count: int, unready_count: int) -> ZoneState:
-    """Return the disruption state of a zone with these numbers of nodes."""
+    """Return the disruption state of a zone with these numbers of ready and unready nodes."""
     if unready_count and not ready_count:
         return ZoneState.FULL_DISRUPTION
     if unready_count > 2 and 100 * unready_count >= UNHEALTHY_PERCENT * (ready_count + unready_count):
@@ -53,20 +53,20 @@ def zone_state(ready_count: int, unready_count: int) -> ZoneState:
     return ZoneState.NORMAL
 
 
-def is_everything_lost(states: Iterable[ZoneState]) -> bool:
-    """Report whether no zone has a ready node; then no pods are evicted."""
-    return all(state is ZoneState.FULL_DISRUPTION for state in states)
+def is_everything_lost(zone_states: Iterable[ZoneState]) -> bool:
+    """Report whether all zones are fully disrupted (no ready node); then no pods are evicted."""
+    return all(state is ZoneState.FULL_DISRUPTION for state in zone_states)
 
 
 def eviction_interval(state: ZoneState, node_count: int) -> Duration | None:
-    """Return the interval between two tainted nodes of a zone; None if none may be tainted."""
+    """Return the minimum time between the NoExecute taints of two nodes of a zone; None if no node may get one."""
     if state is not ZoneState.PARTIAL_DISRUPTION:
         return EVICTION_INTERVAL
     return SLOW_EVICTION_INTERVAL if node_count > SMALL_ZONE_MAX else None
 
 
 class _NodeRecord(NamedTuple):
-    """The zone and readiness of a node, and when it got its NoExecute taint."""
+    """A node's zone and readiness, and when the node got its NoExecute taint."""
 
     zone: str
     is_ready: bool
@@ -107,7 +107,7 @@ class Zones:
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
-        """Process a changed node, or None for a deleted one; return whether the state of a zone changed."""
+        """Process a created, changed or deleted (None) node; return whether the disruption state of a zone changed."""
         old_record, new_record = self._nodes.pop(name, None), None if node is None else _node_record(node)
         if new_record is not None:
             self._nodes[name] = new_record
@@ -115,13 +115,13 @@ class Zones:
             return False
         changed_zones: dict[str, None] = {}
         if old_record is not None:
-            self._remove(name, old_record)
+            self._remove_node(name, old_record)
             changed_zones[old_record.zone] = None
         if new_record is not None:
-            self._add(name, new_record)
+            self._add_node(name, new_record)
             changed_zones[new_record.zone] = None
-        changes = [self._zones[zone].update_state() for zone in changed_zones]
-        return any(changes)
+        are_changed = [self._zones[zone].update_state() for zone in changed_zones]
+        return any(are_changed)
 
     def unready_nodes(self) -> list[str]:
         """Return the names of all unready nodes."""
@@ -136,14 +136,14 @@ class Zones:
         return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when a node may get its NoExecute taint; None if its zone currently allows none."""
+        """Return when an unready node may get its NoExecute taint; None if its zone currently allows none."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.interval is None:
             return None
         return 0 if zone.tainted_at is None else zone.tainted_at + zone.interval
 
-    def _add(self, name: str, node: _NodeRecord) -> None:
+    def _add_node(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())
         if node.is_ready:
             zone.ready_count += 1
@@ -152,7 +152,7 @@ class Zones:
         if node.tainted_at is not None:
             zone.record_taint(node.tainted_at)
 
-    def _remove(self, name: str, node: _NodeRecord) -> None:
+    def _remove_node(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones[node.zone]
         if node.is_ready:
             zone.ready_count -= 1
@@ -185,7 +185,7 @@ def lease_key(node: str) -> Key:
 
 
 def new_lease(node: Obj, now: Instant) -> Obj:
-    """Return the Lease of a new node, owned by the node."""
+    """Return a Lease for a new node, with the node as owner."""
     name, uid = node["metadata"]["name"], node["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
     return {
@@ -203,25 +203,25 @@ def is_lease_of(lease: Obj, node: Obj) -> bool:
 
 
 def has_heartbeats(lease: Obj) -> bool:
-    """Report whether the heartbeats of a Lease's node continue."""
+    """Report whether the node of a Lease still sends heartbeats: only then the Lease has no `renewTime`."""
     return "renewTime" not in lease["spec"]
 
 
 def stop_lease(lease: Obj, at: Instant) -> Obj:
-    """Return the Lease of a machine lost at `at`, with the time of its last heartbeat."""
+    """Return the Lease of a node whose machine was lost at `at`, with the time of its last heartbeat as `renewTime`."""
     first_heartbeat = parse_time(lease["spec"]["acquireTime"])
     last_heartbeat = first_heartbeat + max(0, at - first_heartbeat) // HEARTBEAT_INTERVAL * HEARTBEAT_INTERVAL
     return with_path(lease, ("spec", "renewTime"), format_micro_time(last_heartbeat))
 
 
 def resume_lease(lease: Obj, now: Instant) -> Obj:
-    """Return the Lease of a machine whose heartbeats have resumed."""
+    """Return the Lease without `renewTime`, because the heartbeats of its node have resumed."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node counts as lost; None while its heartbeats continue."""
+    """Return when a node counts as lost, after its last heartbeat; None while its heartbeats continue."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE
     if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
@@ -233,7 +233,7 @@ _DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class NodeHealth:
-    """Maintains the conditions and taints of nodes, and sets pods on lost nodes to unready."""
+    """Controller that maintains the conditions and taints of nodes, and sets the pods on lost nodes to unready."""
 
     name = "node-health"
     rank = 0
@@ -244,7 +244,7 @@ class NodeHealth:
         self._zones = Zones()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node or the node of a Lease, and all unready nodes if the state of a zone changed."""
+        """Return a changed node, or a changed Lease's node; all unready nodes if a zone's disruption state changed."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -274,14 +274,14 @@ class NodeHealth:
         return outcome
 
     def _update_taints(self, node: Obj, now: Instant) -> ReconcileResult:
-        """Update the taints of a node, or requeue at the time when it may get its NoExecute taint."""
+        """Update a node's taints; if it may get its NoExecute taint only later, run again at that time."""
         key, due_at = self._execution_taint(node, now)
         tainted_node = conditions.with_taints(node, key, now)
         writes: list[Write] = [Update(tainted_node)] if tainted_node is not node else []
         return ReconcileResult(writes, requeue_at=due_at)
 
     def _execution_taint(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
-        """Return the key of the NoExecute taint if the node may get it now, or the time when it may."""
+        """Return the key of the NoExecute taint if a node may get it now, or else the time when the node may get it."""
         key, name = conditions.execution_key(node), node["metadata"]["name"]
         if key is None or self._zones.is_everything_lost():
             return None, None
@@ -294,7 +294,7 @@ class NodeHealth:
         return key, None
 
     def _set_pods_unready(self, node: str, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        """Set the pods of a lost node to unready."""
+        """Set the Ready condition of the pods on a lost node to False."""
         for key in self._pods.keys_on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):
@@ -314,7 +314,7 @@ def _not_ready_events(key: Key, old_node: Obj) -> list[EventRecord]:
 
 
 class TaintEviction:
-    """Deletes pods from tainted nodes when their toleration ends."""
+    """Controller that deletes pods from nodes with NoExecute taints when the pods' toleration ends."""
 
     name = "taint-eviction"
     rank = 0
@@ -338,7 +338,7 @@ class TaintEviction:
         return self._pods.keys_on(key.name) if list(old_taints) != list(new_taints) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete a pod whose toleration has ended, or requeue at that time."""
+        """Delete a pod whose toleration of its node's taints has ended, or run again when it ends."""
         pod = reader.get(key)
         taints = () if pod is None else self._taints.get(pods.bound_node(pod), ())
         if pod is None or not taints or pods.is_terminating(pod):

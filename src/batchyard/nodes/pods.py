@@ -36,7 +36,7 @@ class PodsByNode:
         if old_node == new_node:
             return
         if old_node:
-            self._remove(old_node, key)
+            self._remove_pod_key(old_node, key)
         if new_node:
             self._by_node.setdefault(new_node, {})[key] = None
 
@@ -44,7 +44,7 @@ class PodsByNode:
         """Return the keys of the pods on a node."""
         return tuple(self._by_node.get(node, ()))
 
-    def _remove(self, node: str, key: Key) -> None:
+    def _remove_pod_key(self, node: str, key: Key) -> None:
         pods = self._by_node.get(node)
         if pods is None or key not in pods:
             return  # after a restart, events may precede the index
@@ -54,7 +54,7 @@ class PodsByNode:
 
 
 #: How long a node may be missing before its pods are deleted.
-QUARANTINE: Final = 40 * SECOND
+MISSING_NODE_GRACE: Final = 40 * SECOND
 #: The maximum number of ended pods. Source: kube-controller-manager, --terminated-pod-gc-threshold.
 ENDED_MAX: Final = 12_500
 
@@ -62,7 +62,7 @@ _DELETED: Final = EventType.DELETED  # enum member access is slow
 
 
 class PodGarbageCollector:
-    """Deletes pods that no kubelet can end, and surplus ended pods."""
+    """Controller that deletes pods that no kubelet can end, and the oldest ended pods if there are too many."""
 
     name = "pod-garbage-collector"
     rank = 0
@@ -72,11 +72,11 @@ class PodGarbageCollector:
         self._pods = PodsByNode()
         self._ended = EndedPods(ended_max)
         self._nodes: dict[str, None] = {}
-        #: By missing node that pods are bound to: the time since when it is missing.
+        #: By name of a missing node that pods are bound to: since when the node is missing.
         self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods that the event affects: on lost nodes, terminating without node, or surplus ended pods."""
+        """Return the pods to check after an event: on lost nodes, terminating without a node, or ended and surplus."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -84,16 +84,16 @@ class PodGarbageCollector:
             return (*own_keys, *self._ended.observe(key, new))
         if new is None:
             self._nodes.pop(key.name, None)
-            orphans = self._pods.keys_on(key.name)
-            if orphans:
+            orphaned_keys = self._pods.keys_on(key.name)
+            if orphaned_keys:
                 self._missing_since[key.name] = now
-            return orphans
+            return orphaned_keys
         self._nodes[key.name] = None
         self._missing_since.pop(key.name, None)
         return self._pods.keys_on(key.name) if _is_out_of_service(new) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set a pod to Failed and delete it if no kubelet can end it; delete a surplus ended pod."""
+        """Fail and delete a pod that no kubelet can end; delete an ended pod that exceeds the limit of ended pods."""
         pod = reader.get(key)
         if pod is None or pods.has_only_finalizers_left(pod):
             return ReconcileResult()
@@ -102,7 +102,7 @@ class PodGarbageCollector:
         name = pods.bound_node(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
-            due_at = self._missing_since.get(name, now) + QUARANTINE
+            due_at = self._missing_since.get(name, now) + MISSING_NODE_GRACE
             if due_at <= now:
                 return _remove_pod(pod, pods.DISRUPTION_BY_POD_GC, now)
             return ReconcileResult(requeue_at=due_at)
@@ -110,7 +110,7 @@ class PodGarbageCollector:
         return _remove_pod(pod, None, now) if is_unreachable and pods.is_terminating(pod) else ReconcileResult()
 
     def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
-        """Report whether possibly no kubelet can end a pod; record since when its node is missing."""
+        """Report whether possibly no kubelet can end a pod; if its node is missing, record since when."""
         name = pods.bound_node(pod)
         if not name or name in self._nodes:
             return pods.is_terminating(pod)
@@ -119,7 +119,7 @@ class PodGarbageCollector:
 
 
 class EndedPods:
-    """The ended pods, and the surplus among them: evicted pods first, then the oldest."""
+    """The ended pods, and those above the limit: evicted pods first, then the oldest."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -128,7 +128,7 @@ class EndedPods:
         self._surplus_pods: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
-        """Record a changed or deleted pod; yield the pods that become surplus."""
+        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on."""
         if pod is None:
             self._pods.pop(key, None)
             self._surplus_pods.pop(key, None)
@@ -137,14 +137,14 @@ class EndedPods:
             is_evicted = (pod.get("status") or {}).get("reason") == "Evicted"
             heappush(self._by_age, (not is_evicted, pod["metadata"]["creationTimestamp"], key))
         while len(self._pods) > self._count_max:
-            oldest = heappop(self._by_age)[2]
-            if oldest in self._pods:
-                del self._pods[oldest]
-                self._surplus_pods[oldest] = None
-                yield oldest
+            oldest_key = heappop(self._by_age)[2]
+            if oldest_key in self._pods:
+                del self._pods[oldest_key]
+                self._surplus_pods[oldest_key] = None
+                yield oldest_key
 
     def is_surplus(self, key: Key) -> bool:
-        """Report whether a pod is surplus."""
+        """Report whether an ended pod is among those that exceed the limit of ended pods."""
         return key in self._surplus_pods
 
 

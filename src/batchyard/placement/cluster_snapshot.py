@@ -1,4 +1,4 @@
-"""Cluster snapshot of the placement controller: nodes, pods, nominations, disruption budgets and candidate nodes.
+"""Cluster snapshot of the placement controller: nodes, pods, nominated nodes, PodDisruptionBudgets and candidate nodes.
 
 The snapshot is updated incrementally. `what_if` undoes changes exactly, so plans are tried on the snapshot itself.
 """
@@ -19,7 +19,7 @@ from batchyard.placement import node_filters
 from batchyard.placement.node_info import NodeGenerations, NodeInfo
 from batchyard.placement.pod_affinity import PodAffinityIndex
 
-# Candidate nodes for pods of equal shape, best first, updated incrementally.
+# Candidate nodes for pods with equal requirements (shape), best first, updated incrementally.
 #
 # Static filters are evaluated once for all pods with the same rules, and again only for nodes whose labels or taints
 # change. Resources and scores are evaluated once for pods of the same shape, and again for changed nodes. So placing
@@ -31,7 +31,7 @@ _CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
-    """The results of the static filters and preferences for pods with equal rules, by node."""
+    """By node: why it rejects pods with certain node rules (selector, affinity, tolerations), or how they prefer it."""
 
     def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], property_changes: NodeGenerations) -> None:
         self._rules = rules
@@ -48,7 +48,7 @@ class StaticFilterResults:
             self._evaluate(node.view)
 
     def refresh(self) -> None:
-        """Reevaluate the nodes whose labels or taints changed since the last call."""
+        """Evaluate the rules again for the nodes whose labels or taints changed since the last call."""
         if self._seen_generation == self._property_changes.now:
             return
         for name in self._property_changes.changed_since(self._seen_generation):
@@ -70,33 +70,33 @@ class StaticFilterResults:
         obstacle = self.obstacles[name] = node_filters.find_obstacle(rules, view)
         if obstacle is not None:
             return
-        if rules.preferences and (preference_score := node_filters.preference(rules, view)):
+        if rules.preferences and (preference_score := node_filters.preference_weight(rules, view)):
             self.preferences[name] = preference_score
-        if view.taints and (untolerated_taints := node_filters.aversion(rules, view)):
+        if view.taints and (untolerated_taints := node_filters.untolerated_taint_count(rules, view)):
             self.aversions[name] = untolerated_taints
 
 
 class CandidateNodes:
-    """The nodes with enough free resources for pods of one shape, with their resource scores."""
+    """The nodes with enough free resources for pods of one PodShape (equal requirements), and their resource scores."""
 
     def __init__(
         self,
         shape: PodShape,
         profile: node_filters.AutoscalingProfile,
-        reach: StaticFilterResults,
-        changes: NodeGenerations,
+        static_results: StaticFilterResults,
+        node_changes: NodeGenerations,
     ) -> None:
         self._shape = shape
         self._profile = profile
-        self._changes = changes
+        self._changes = node_changes
         self._seen_generation = -1
         self._heap: list[tuple[int, str]] = []
-        self.reach = reach
+        self.static_results = static_results
         self.scores: dict[str, int] = {}
 
     def refresh(self, nodes: Mapping[str, NodeInfo]) -> None:
-        """Reevaluate the nodes that changed since the last call."""
-        self.reach.refresh()
+        """Recompute the fit and the scores of the nodes that changed since the last call."""
+        self.static_results.refresh()
         if self._seen_generation == self._changes.now:
             return
         names = list(nodes) if self._seen_generation < 0 else self._changes.changed_since(self._seen_generation)
@@ -107,25 +107,29 @@ class CandidateNodes:
             self._heap = [(-score, name) for name, score in self.scores.items()]
             heapify(self._heap)
 
-    def best(self, accepts: Callable[[str], bool]) -> str:
-        """Return the accepted node with the highest score, the first by name among equals; '' if there is none."""
+    def best_node(self, accepts: Callable[[str], bool]) -> str:
+        """Return the node with the highest score that `accepts` allows, the first by name of equal ones; '' if none."""
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_name = ""
         while heap and not best_name:
-            entry = heap[0]
-            name = entry[1]
-            if scores.get(name) != -entry[0] or (rejected_entries and rejected_entries[-1] == entry):
+            heap_entry = heap[0]
+            name = heap_entry[1]
+            if scores.get(name) != -heap_entry[0] or (rejected_entries and rejected_entries[-1] == heap_entry):
                 heappop(heap)  # outdated or duplicate
             elif accepts(name):
                 best_name = name
             else:
                 rejected_entries.append(heappop(heap))
-        for entry in rejected_entries:
-            heappush(heap, entry)
+        for heap_entry in rejected_entries:
+            heappush(heap, heap_entry)
         return best_name
 
     def _evaluate(self, name: str, node: NodeInfo | None) -> None:
-        if node is None or self.reach.obstacles[name] is not None or not node_filters.has_room(self._shape, node):
+        if (
+            node is None
+            or self.static_results.obstacles[name] is not None
+            or not node_filters.has_room(self._shape, node)
+        ):
             self.scores.pop(name, None)
             return
         score = node_filters.resource_score(self._shape, node, self._profile)
@@ -135,36 +139,36 @@ class CandidateNodes:
 
 
 class CandidateNodesCache:
-    """LRU cache of static filter results by pod rules, and of candidate nodes by pod shape."""
+    """LRU cache of static filter results by a pod's node rules, and of candidate nodes by a pod's requirements."""
 
     def __init__(
-        self, nodes: Mapping[str, NodeInfo], changes: NodeGenerations, property_changes: NodeGenerations
+        self, nodes: Mapping[str, NodeInfo], node_changes: NodeGenerations, property_changes: NodeGenerations
     ) -> None:
         self._nodes = nodes
-        self._changes = changes
+        self._changes = node_changes
         self._property_changes = property_changes
         self._static_results: dict[NodeRules, StaticFilterResults] = {}
         self._candidates: dict[tuple[PodShape, node_filters.AutoscalingProfile], CandidateNodes] = {}
 
-    def reach(self, rules: NodeRules) -> StaticFilterResults:
-        """Return the up-to-date static filter results for pods with these rules."""
-        reach = self._static_results.pop(rules, None)
-        if reach is None:
+    def static_results(self, rules: NodeRules) -> StaticFilterResults:
+        """Return the up-to-date static filter results for pods with the node rules `rules`."""
+        static_results = self._static_results.pop(rules, None)
+        if static_results is None:
             if len(self._static_results) >= _STATIC_RESULTS_MAX:
                 del self._static_results[next(iter(self._static_results))]
-            reach = StaticFilterResults(rules, self._nodes, self._property_changes)
-        self._static_results[rules] = reach
-        reach.refresh()
-        return reach
+            static_results = StaticFilterResults(rules, self._nodes, self._property_changes)
+        self._static_results[rules] = static_results
+        static_results.refresh()
+        return static_results
 
     def of(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
-        """Return the up-to-date candidate nodes for pods of this shape."""
+        """Return the up-to-date nodes with enough free resources for pods with the requirements `shape`."""
         cache_key = shape, profile
         candidates = self._candidates.pop(cache_key, None)
         if candidates is None:
             if len(self._candidates) >= _CANDIDATES_MAX:
                 del self._candidates[next(iter(self._candidates))]
-            candidates = CandidateNodes(shape, profile, self.reach(shape.rules), self._changes)
+            candidates = CandidateNodes(shape, profile, self.static_results(shape.rules), self._changes)
         self._candidates[cache_key] = candidates
         candidates.refresh(self._nodes)
         return candidates
@@ -181,12 +185,12 @@ class _PodDisruptionBudget:
     """One PodDisruptionBudget: its selector, allowed disruptions and disrupted pods."""
 
     pod_selector: Selector | None
-    allowed: int
+    allowed_disruptions: int
     #: Names of the pods that are already disrupted.
     disrupted_pods: dict[str, None]
 
     def guards(self, pod: PodView) -> bool:
-        """Report whether the budget selects a pod of its namespace."""
+        """Report whether the budget's selector matches a pod of the budget's namespace."""
         return self.pod_selector is not None and self.pod_selector.matches(pod.labels)
 
 
@@ -217,7 +221,7 @@ class PodDisruptionBudgets:
             self._by_namespace.pop(key.namespace, None)
 
     def violating_uids(self, pods: Iterable[PodView]) -> dict[str, None]:
-        """Return the uids of the pods whose eviction violates a budget if they are evicted in this order."""
+        """Return the uids of the pods whose eviction violates a PodDisruptionBudget if evicted in this order."""
         remaining_counts: dict[Key, int] = {}
         violating_uids: dict[str, None] = {}
         for pod in pods:
@@ -226,29 +230,29 @@ class PodDisruptionBudgets:
                     continue  # kube-scheduler's rule: for preemption, an empty selector selects no pods
                 if pod.name in budget.disrupted_pods:
                     continue
-                remaining_counts[key] = remaining_counts.get(key, budget.allowed) - 1
+                remaining_counts[key] = remaining_counts.get(key, budget.allowed_disruptions) - 1
                 if remaining_counts[key] < 0:
                     violating_uids[pod.uid] = None
         return violating_uids
 
-    def rest(self) -> "DisruptionsAllowed":
-        """Return a copy of the allowed disruptions, from which trials can subtract."""
+    def remaining_disruptions(self) -> "DisruptionsAllowed":
+        """Return a copy of the disruptions that each budget still allows; scale-down trials subtract from the copy."""
         return DisruptionsAllowed(self._by_namespace)
 
 
 class DisruptionsAllowed:
-    """The remaining allowed disruptions of all budgets while nodes to scale down are tried."""
+    """The disruptions that each PodDisruptionBudget still allows during a trial that removes several nodes."""
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
-        self._remaining = {key: budget.allowed for each in budgets.values() for key, budget in each.items()}
+        self._remaining = {key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()}
 
     def blocks(self, pod: PodView) -> bool:
         """Report whether a budget that selects the pod allows no further disruption."""
         return any(self._remaining[key] < 1 for key in self._budgets_of(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
-        """Subtract the disruptions of these pods from their budgets."""
+        """Subtract one allowed disruption for each pod from the budgets that select the pod."""
         for pod in pods:
             for key in self._budgets_of(pod):
                 self._remaining[key] -= 1
@@ -261,7 +265,7 @@ _NO_PODS: Mapping[str, PodView] = {}
 
 
 class ClusterSnapshot:
-    """The nodes with their pods, nominations, disruption budgets and namespaces; changes can be undone."""
+    """The nodes with their pods, the nominated nodes of pending pods, budgets and namespaces; changes can be undone."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeInfo] = {}
@@ -309,7 +313,7 @@ class ClusterSnapshot:
         return self.placed_pods.get(uid)
 
     def what_if(self) -> "SnapshotTrial":
-        """Return a context manager that undoes all changes of the snapshot made inside."""
+        """Return a context manager that undoes all changes of the snapshot made inside its `with` block."""
         return SnapshotTrial(self)
 
     def set_node(self, view: NodeView) -> None:
@@ -322,7 +326,7 @@ class ClusterSnapshot:
         node.set_view(view)
         self._record_undo(partial(self.set_node, old_view))
         if (view.labels, view.taints, view.unschedulable) != (old_view.labels, old_view.taints, old_view.unschedulable):
-            self.property_changes.note(view.name)
+            self.property_changes.note_change(view.name)
             self._record_change(view.name)
         elif view.allocatable != old_view.allocatable:
             self._record_change(view.name)
@@ -337,7 +341,7 @@ class ClusterSnapshot:
             self._pods_of_missing_nodes[name] = node.pods
         self._record_undo(partial(self._add_node, node.view))
         self._record_change(name)
-        self.property_changes.note(name)
+        self.property_changes.note_change(name)
 
     def _add_node(self, view: NodeView) -> None:
         node = self._nodes[view.name] = NodeInfo(view)
@@ -346,7 +350,7 @@ class ClusterSnapshot:
             node.take(pod)
         self._record_undo(partial(self.remove_node, view.name))
         self._record_change(view.name)
-        self.property_changes.note(view.name)
+        self.property_changes.note_change(view.name)
 
     def add_pod(self, pod: PodView, node_name: str, devices: Sequence[int] = ()) -> None:
         """Add a bound or assumed pod to a node; a pod that was added before is moved or replaced."""
@@ -365,7 +369,7 @@ class ClusterSnapshot:
         self._record_change(node_name)
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod that was deleted or has ended."""
+        """Remove a pod that was deleted or has ended from its node."""
         node_name = self._node_names.pop(uid, None)
         if node_name is None:
             return
@@ -387,7 +391,7 @@ class ClusterSnapshot:
         self._record_change(node_name)
 
     def devices_of(self, uid: str) -> Sequence[int]:
-        """Return the indices of the GPUs on its node that a pod has shares of."""
+        """Return the indices of the GPUs of its node that a pod uses in whole or in part."""
         node = self._nodes.get(self.place_of(uid))
         return () if node is None else node.devices.held_by(uid)
 
@@ -404,7 +408,7 @@ class ClusterSnapshot:
         self._record_undo(partial(self.update_pod, old_pod))
 
     def has_lower_priority(self, priority: int) -> bool:
-        """Report whether any pod on a node has a lower priority than this."""
+        """Report whether any pod on a node has a priority below `priority`."""
         return any(known < priority for known in self._priorities)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
@@ -441,28 +445,28 @@ class ClusterSnapshot:
         """Return the name of the node to which a pod is nominated; '' if it is not nominated."""
         return self._nominated.get(uid, "")
 
-    def begin(self) -> list[Callable[[], None]] | None:
-        """Start recording changes for undo; return the enclosing recording, if any."""
-        outer, self._undo, self._is_trial = self._undo, [], True
-        return outer
+    def begin_trial(self) -> list[Callable[[], None]] | None:
+        """Start to record changes for undo; return the recording of the enclosing trial, None outside of trials."""
+        outer_recording, self._undo, self._is_trial = self._undo, [], True
+        return outer_recording
 
-    def keep(self, outer: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin`: append them to the enclosing recording."""
-        assert outer is not None, "keep() requires an enclosing what_if() block"
-        outer += self._undo or ()
-        self._undo = outer
+    def keep_changes(self, outer_recording: list[Callable[[], None]] | None) -> None:
+        """Keep the changes since `begin_trial`: append their undo steps to the enclosing trial's."""
+        assert outer_recording is not None, "keep_changes() requires an enclosing what_if() block"
+        outer_recording += self._undo or ()
+        self._undo = outer_recording
 
-    def rollback(self, outer: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin`, and resume the enclosing recording."""
+    def roll_back_changes(self, outer_recording: list[Callable[[], None]] | None) -> None:
+        """Undo the changes since `begin_trial`, and continue `outer_recording`, the one of the enclosing trial."""
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
-        self._undo, self._is_trial = outer, outer is not None
+        self._undo, self._is_trial = outer_recording, outer_recording is not None
 
     def _record_change(self, name: str) -> None:
-        self.changes.note(name)
+        self.changes.note_change(name)
         if not self._is_trial:
-            self.permanent_changes.note(name)
+            self.permanent_changes.note_change(name)
 
     def _record_undo(self, undo: Callable[[], None]) -> None:
         if self._undo is not None:
@@ -470,7 +474,7 @@ class ClusterSnapshot:
 
 
 class SnapshotTrial:
-    """Context manager that undoes the snapshot changes made inside, unless `keep` is called."""
+    """Context manager that undoes the changes of the cluster snapshot made inside it, unless `keep` is called."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -479,18 +483,18 @@ class SnapshotTrial:
 
     def __enter__(self) -> "SnapshotTrial":
         """Start recording the changes of the snapshot."""
-        self._outer = self._nodes.begin()
+        self._outer = self._nodes.begin_trial()
         return self
 
     def keep(self) -> None:
-        """Keep the changes: the enclosing context then decides whether to undo them."""
+        """Keep the snapshot's changes made so far: the enclosing trial then decides whether to undo them."""
         self._is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Undo the changes made inside, or pass kept changes to the enclosing context."""
+        """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
         if self._is_kept:
-            self._nodes.keep(self._outer)
+            self._nodes.keep_changes(self._outer)
         else:
-            self._nodes.rollback(self._outer)
+            self._nodes.roll_back_changes(self._outer)

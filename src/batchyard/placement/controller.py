@@ -37,7 +37,7 @@ _NOTE_MAX: Final = 1024
 
 
 class PlacementController:
-    """Controller that runs placement passes over the pending pods.
+    """Controller that binds pending pods to nodes as kube-scheduler does, and preempts pods of lower priority.
 
     `profile` scores nodes for pods of the default scheduler. With `hotswap`, victims are evicted as whole Workloads or
     gangs, and exclusively placed Jobs get a topology domain with room for all their pods.
@@ -53,24 +53,24 @@ class PlacementController:
         self._reservations = FollowerReservations(self._index.nodes) if hotswap else None
 
     def has_room_for(
-        self, pods: Sequence[PodView], *, without: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
+        self, pods: Sequence[PodView], *, without_uids: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Report whether pods would fit together without the pods `without` (uids) and with the nodes `with_nodes`."""
+        """Report whether pods fit if the pods `without_uids` were gone and the nodes `with_nodes` existed."""
         nodes = self._index.nodes
         with nodes.what_if():
-            for uid in without:
+            for uid in without_uids:
                 nodes.remove_pod(uid)
             for view in with_nodes:
                 nodes.set_node(view)
             return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlaced)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key PASS if the event makes a placement pass necessary."""
+        """Return the constant key PASS if the event requires that pending pods are tried again."""
         return (PASS,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run one placement pass over all due scheduling units."""
-        self._index.recover(reader)
+        """Try to bind all due pods and gangs once."""
+        self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
         this_pass = _Pass(self._index, reader, now, hotswap_pass)
@@ -83,7 +83,7 @@ class PlacementController:
 
 
 class _Pass:
-    """One placement pass: collects its decisions as writes and Events."""
+    """One pass over all due pods and gangs: collects its decisions as writes and Events."""
 
     def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, hotswap_pass: HotswapPass | None) -> None:
         self._index = index
@@ -97,7 +97,7 @@ class _Pass:
         self.outcome = ReconcileResult(independent=True)
 
     def try_unit(self, unit: Sequence[PodView]) -> None:
-        """Try to bind a single pod or a gang; otherwise preempt victims for it, or park it."""
+        """Bind a single pod or a gang, or preempt victims for it, or set it aside until the cluster changes."""
         class_key = self._index.pending_units.equivalence_key(unit)
         known_messages = self._failures.get(class_key)
         if known_messages is not None:
@@ -111,10 +111,10 @@ class _Pass:
             self._failures[class_key] = messages
 
     def _try_pod(self, pod: PodView) -> Sequence[str]:
-        """Bind a pod, or preempt victims for it; otherwise park it and return its message."""
+        """Bind a pod, or preempt victims for it; otherwise set it aside and return why it does not fit."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, ChosenNode):
-            self._bind(pod, placement.node)
+            self._bind_pod(pod, placement.node)
             return ()
         preemption = find_preemption(pod, self._nodes, placement.obstacles)
         if isinstance(preemption, PodPreemption):
@@ -123,7 +123,7 @@ class _Pass:
         return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
-        """Bind all pods of a gang, or preempt victims for them; otherwise park them and return their messages."""
+        """Bind all pods of a gang, or preempt victims for them; otherwise set them aside and return their messages."""
         profile = self._index.profile_of(pods[0])
         if self._still_lacks_capacity(pods, profile):
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
@@ -136,17 +136,17 @@ class _Pass:
         preemption = gang.preempt_for_gang(pods, self._nodes, profile)
         if isinstance(preemption, gang.GangPreemption):
             for pod in pods:
-                self._reserve(pod, preemption.nodes[pod.uid], _gang_message(pod, unplaced_pod, why.message()))
+                self._reserve_node(pod, preemption.nodes[pod.uid], _gang_message(pod, unplaced_pod, why.message()))
             self._index.pending_units.park(pods)
             for victim, preemptor in preemption.victims:
-                self._evict(victim, preemptor, preemption.nodes[preemptor.uid])
+                self._evict_pod(victim, preemptor, preemption.nodes[preemptor.uid])
             return ()
         message = _failure_message(why, preemption)
         messages = [_gang_message(pod, unplaced_pod, message) for pod in pods]
         return self._park(pods, messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
-        """With Hotswap: bind pods and reserve nodes for followers, or preempt whole Workloads; else park the pods."""
+        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads, or set the pods aside."""
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._still_lacks_capacity(pods, profile):
             self._index.pending_units.park(pods)
@@ -155,22 +155,22 @@ class _Pass:
         placement = gang.place_claims(claims, self._nodes, profile)
         if isinstance(placement, gang.GangPlaced):
             self._bind_all(pods, placement.nodes)
-            hotswap_pass.hold(claims, placement.nodes)
+            hotswap_pass.reserve_nodes(claims, placement.nodes)
             return ()
-        stuck, why = placement
-        if len(pods) == 1 and not (stuck.gang or claims[0].topology_key):
-            preemption = find_preemption(stuck, self._nodes, why.obstacles)
+        stuck_pod, why = placement
+        if len(pods) == 1 and not (stuck_pod.gang or claims[0].topology_key):
+            preemption = find_preemption(stuck_pod, self._nodes, why.obstacles)
             if isinstance(preemption, PodPreemption) and not any(victim.gang for victim in preemption.victims):
-                self._execute_preemption(stuck, why, preemption)
+                self._execute_preemption(stuck_pod, why, preemption)
                 return ()
         plan = find_hotswap(claims, self._nodes, hotswap_pass.find_eviction_unit, profile)
         if plan is None:
-            hotswap_pass.hold(claims, {})
-            message = _failure_message(why, self._preemption_failure(stuck, why))
-            return self._park(pods, [_gang_message(pod, stuck, message) for pod in pods])
+            hotswap_pass.reserve_nodes(claims, {})
+            message = _failure_message(why, self._preemption_failure(stuck_pod, why))
+            return self._park(pods, [_gang_message(pod, stuck_pod, message) for pod in pods])
         for pod in pods:
-            self._reserve(pod, plan.nodes[pod.uid], _gang_message(pod, stuck, why.message()))
-        hotswap_pass.hold(claims, plan.nodes)
+            self._reserve_node(pod, plan.nodes[pod.uid], _gang_message(pod, stuck_pod, why.message()))
+        hotswap_pass.reserve_nodes(claims, plan.nodes)
         self._index.pending_units.park(pods)
         most_important = max(pods, key=lambda pod: pod.priority)
         for victim in plan.victims:
@@ -178,11 +178,11 @@ class _Pass:
         return ()
 
     def _execute_preemption(self, pod: PodView, why: Unschedulable, preemption: PodPreemption) -> None:
-        """Nominate the node of a preemption for the pod, and evict its victims."""
-        self._reserve(pod, preemption.node, why.message())
+        """Nominate the preemption's node for the pod, and evict the victims on this node."""
+        self._reserve_node(pod, preemption.node, why.message())
         self._index.pending_units.park((pod,))
         for victim in preemption.victims:
-            self._evict(victim, pod, preemption.node)
+            self._evict_pod(victim, pod, preemption.node)
 
     def update_stale_conditions(self) -> None:
         """Update the PodScheduled condition of gated and bound pods whose condition is outdated."""
@@ -196,25 +196,25 @@ class _Pass:
             else:
                 self.outcome.writes.append(UpdateStatus(new_pod))
 
-    def _preemption_failure(self, stuck: PodView, why: Unschedulable) -> PreemptionFailure:
-        """Return why preemption does not help; a generic message if it would help this pod, but not the whole gang."""
-        preemption = find_preemption(stuck, self._nodes, why.obstacles)
+    def _preemption_failure(self, stuck_pod: PodView, why: Unschedulable) -> PreemptionFailure:
+        """Return why preemption does not help: for a pod, or in general if the pod could be helped but not its gang."""
+        preemption = find_preemption(stuck_pod, self._nodes, why.obstacles)
         if isinstance(preemption, PreemptionFailure) and not preemption.is_under_way:
             return preemption
         return no_victims_failure(why.obstacles, len(self._nodes))
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
-        """Report whether a gang that was unschedulable before still fails the quick capacity check."""
+        """Report whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
         return all(pod.unplaced for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
-        """Bind pods in the order of their placement, so that each pod gets the GPUs computed for it."""
+        """Bind pods in the order of `nodes_by_uid`, so that each pod gets the GPUs computed for it in this order."""
         by_uid = {pod.uid: pod for pod in pods}
         for uid, node_name in nodes_by_uid.items():
             if uid in by_uid:
-                self._bind(by_uid[uid], node_name)
+                self._bind_pod(by_uid[uid], node_name)
 
-    def _bind(self, pod: PodView, node_name: str) -> None:
+    def _bind_pod(self, pod: PodView, node_name: str) -> None:
         obj = self._current_object(pod)
         if obj is None:
             self._index.pending_units.drop(pod.uid)
@@ -224,8 +224,8 @@ class _Pass:
         event = EventRecord(pod_key(pod), "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
         self.outcome.add(Update(_with_node(obj, node_name, self._nodes.devices_of(pod.uid))), [event])
 
-    def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
-        """Nominate a node for a pod; pods of lower priority lose their nomination to this node and are retried."""
+    def _reserve_node(self, pod: PodView, node_name: str, message: str) -> None:
+        """Nominate a node for a pod; pods of lower priority that are nominated to the node lose it and are retried."""
         for nominated in list(self._nodes.nominated_to(node_name).values()):
             if nominated.priority < pod.priority and not are_in_same_gang(pod, nominated):
                 self._nodes.withdraw(nominated.uid)
@@ -234,15 +234,15 @@ class _Pass:
         self._set_unschedulable(pod, message, node_name)
 
     def _evict_unit(self, victim: EvictionUnit, preemptor: PodView, hotswap_pass: HotswapPass) -> None:
-        """Evict the Workload of an eviction unit, or its pods if they have no Workload."""
+        """Evict the Workload of a Hotswap victim, or its pods if they belong to no Workload."""
         workload = hotswap_pass.evict(victim, preemptor, self.outcome)
         if workload is not None:
             self._index.record_eviction(key_of(workload), workload["metadata"]["uid"], preemptor)
             return
         for pod in victim.pods:
-            self._evict(pod, preemptor, pod.node_name)
+            self._evict_pod(pod, preemptor, pod.node_name)
 
-    def _evict(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
+    def _evict_pod(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
         if victim.deleting or victim.uid in self._evicted_uids:
             return
         self._evicted_uids[victim.uid] = None
@@ -258,7 +258,7 @@ class _Pass:
         self.outcome.add(deletion, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
 
     def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
-        """Park pods until a relevant change; withdraw their nominations unless `keeps_room`; return the messages."""
+        """Set pods aside until a change may help; drop their nominated nodes unless `keeps_room`; return `messages`."""
         for pod, message in zip(pods, messages, strict=True):
             if not keeps_room:
                 self._nodes.withdraw(pod.uid)
@@ -271,11 +271,11 @@ class _Pass:
         if obj is None:
             return
         new_pod = set_unplaced(obj, message, node_name, self._now)
-        note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
+        event_note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
         is_new_message = message != pod.unplaced
-        events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", note)] if is_new_message else []
+        events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", event_note)] if is_new_message else []
         if new_pod is not obj:
-            self._index.expect(pod)
+            self._index.expect_status_write(pod)
             self.outcome.add(UpdateStatus(new_pod), events)
         else:
             self.outcome.events += events
@@ -295,11 +295,11 @@ def _with_node(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
 
 
 def _failure_message(why: Unschedulable, preemption: PreemptionFailure) -> str:
-    """Return why a pod does not fit, and why preemption does not help."""
+    """Return a message that says why a pod does not fit, and why preemption does not help."""
     message = why.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 
 
-def _gang_message(pod: PodView, stuck: PodView, message: str) -> str:
-    """Return the message for a pod of a gang; it gets a prefix unless the pod has the shape of the stuck pod."""
-    return message if pod.shape is stuck.shape else f"pod group is unschedulable: {message}"
+def _gang_message(pod: PodView, stuck_pod: PodView, message: str) -> str:
+    """Return `message`, prefixed with `pod group is unschedulable` unless a pod's requirements are the stuck pod's."""
+    return message if pod.shape is stuck_pod.shape else f"pod group is unschedulable: {message}"

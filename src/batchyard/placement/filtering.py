@@ -16,7 +16,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
 from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, attraction
+from batchyard.placement.pod_affinity import CountByNode, Domain, PodAffinityFilter, PodAffinityIndex, affinity_scores
 
 # Scores of the nodes that a pod fits: kube-scheduler's score plugins with their weights.
 #
@@ -32,37 +32,39 @@ _TOPOLOGY_SPREAD_WEIGHT: Final = 2
 _POD_AFFINITY_WEIGHT: Final = 2
 
 
-def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> None:
-    """Add the scores of preferred node affinity to the nodes' total scores: more matching weight is better."""
-    maximum = max([preferences.get(name, 0) for name in totals], default=0)
-    if maximum:
-        for name in totals:
-            totals[name] += _NODE_AFFINITY_WEIGHT * (_MAX_SCORE * preferences.get(name, 0) // maximum)
+def add_preferences(scores: dict[str, int], affinity_weights: Mapping[str, int]) -> None:
+    """Add scores for preferred node affinity to the nodes' total scores: the larger the weight, the better."""
+    highest_weight = max([affinity_weights.get(name, 0) for name in scores], default=0)
+    if highest_weight:
+        for name in scores:
+            scores[name] += _NODE_AFFINITY_WEIGHT * (_MAX_SCORE * affinity_weights.get(name, 0) // highest_weight)
 
 
-def add_taint_scores(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
-    """Add the scores of untolerated PreferNoSchedule taints to the nodes' total scores: fewer taints are better."""
-    maximum = max([aversions.get(name, 0) for name in totals], default=0)
-    if maximum:
-        for name in totals:
-            totals[name] += _TAINT_TOLERATION_WEIGHT * (_MAX_SCORE - _MAX_SCORE * aversions.get(name, 0) // maximum)
+def add_taint_scores(scores: dict[str, int], taint_counts: Mapping[str, int]) -> None:
+    """Add scores for untolerated PreferNoSchedule taints to the nodes' total scores: the fewer taints, the better."""
+    highest_count = max([taint_counts.get(name, 0) for name in scores], default=0)
+    if highest_count:
+        for name in scores:
+            scores[name] += _TAINT_TOLERATION_WEIGHT * (
+                _MAX_SCORE - _MAX_SCORE * taint_counts.get(name, 0) // highest_count
+            )
 
 
-def add_pod_affinity(totals: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]) -> None:
+def add_pod_affinity(scores: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]) -> None:
     """Add the scores of pod affinity to the nodes' total scores: each node's domain scores, normalized to 0..100."""
     keys = list(dict.fromkeys(key for key, _ in domain_scores))
-    sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
-    minimum, maximum = min(sums.values()), max(sums.values())
+    score_sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
+    minimum, maximum = min(score_sums.values()), max(score_sums.values())
     if maximum > minimum:
-        for name, amount in sums.items():
-            totals[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - minimum) / (maximum - minimum)))
+        for name, amount in score_sums.items():
+            scores[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - minimum) / (maximum - minimum)))
 
 
-def add_topology_spread(totals: dict[str, int], skews: Mapping[str, int]) -> None:
-    """Add the scores of topology spread to the nodes' total scores: less skew is better; unlisted nodes get 0."""
+def add_topology_spread(scores: dict[str, int], skews: Mapping[str, int]) -> None:
+    """Add topology spread to the nodes' total scores: the less skew, the better; nodes not in `skews` get 0."""
     minimum, maximum = min(skews.values(), default=0), max(skews.values(), default=0)
     for name, skew in skews.items():
-        totals[name] += _TOPOLOGY_SPREAD_WEIGHT * (
+        scores[name] += _TOPOLOGY_SPREAD_WEIGHT * (
             _MAX_SCORE * (maximum + minimum - skew) // maximum if maximum else _MAX_SCORE
         )
 
@@ -82,12 +84,12 @@ _MISSING_TOPOLOGY_LABEL: Final = node_filters.FilterFailure(
 
 
 class TopologySpreadFilter:
-    """Filter for a pod's hard topology spread constraints: matching pods per domain, and the global minimum."""
+    """Node filter for a pod's DoNotSchedule topology spread constraints, by the number of matching pods per domain."""
 
     def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
         self._own_counts = [_selects_itself(rule, pod) for rule in self._rules]
-        self._domains: list[Counts] = [{} for _ in self._rules]
+        self._domains: list[CountByNode] = [{} for _ in self._rules]
         counts = [_count_selected_pods(rule, pod, placed_pods) for rule in self._rules]
         for node in nodes:
             if _has_all_keys(node, self._rules):
@@ -114,7 +116,7 @@ class TopologySpreadFilter:
 def topology_skew(
     pod: PodView, feasible: Sequence[NodeInfo], nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex
 ) -> dict[str, int]:
-    """Return each feasible node's skew by the soft spread constraints; nodes without the topology keys are omitted."""
+    """Return each feasible node's skew by ScheduleAnyway constraints; nodes that lack a topology key are omitted."""
     rules = [rule for rule in pod.shape.spread if not rule.is_hard]
     scored_nodes = [node for node in feasible if _has_all_keys(node, rules)]
     skews = dict.fromkeys([node.name for node in scored_nodes], 0.0)
@@ -134,9 +136,9 @@ def topology_skew(
     return {name: math.floor(skew + 0.5) for name, skew in skews.items()}
 
 
-def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> Counts:
-    """Return how many pods of the pod's namespace a constraint selects, by node, without terminating pods."""
-    counts: Counts = {}
+def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> CountByNode:
+    """Return by node how many pods of the pod's namespace a spread constraint selects, without terminating pods."""
+    counts: CountByNode = {}
     if rule.selector is None or not rule.selector.requirements:
         return counts
     for other, node_name in placed_pods.selected_pods(rule.selector):
@@ -194,7 +196,7 @@ Placement: TypeAlias = ChosenNode | Unschedulable
 
 def format_fit_error(total: int, counts: Mapping[str, int]) -> str:
     """Return kube-scheduler's FitError message from the number of nodes by reason; the reasons are sorted as texts."""
-    is_conflict = list(counts) == list(node_filters.CONFLICT.reasons)
+    is_conflict = list(counts) == list(node_filters.AFFINITY_CONFLICT.reasons)
     reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{total} nodes are available: {reasons}."
 
@@ -206,13 +208,13 @@ def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot)
 
 
 def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_filters.FilterFailure | None:
-    """Return why a node rejects a pod; None if the pod fits both with and without the pods nominated to the node."""
+    """Return why a node rejects a pod; None if it fits both with and without the pods nominated to the node."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
     if needs_only_resources([pod, *competing_pods], nodes):
-        reach = nodes.candidate_cache.reach(pod.shape.rules)
-        return reach.obstacles[node.name] or node_filters.find_shortage(
+        static_results = nodes.candidate_cache.static_results(pod.shape.rules)
+        return static_results.obstacles[node.name] or node_filters.find_shortage(
             pod.shape, node, node_filters.subtract_requests(node_filters.NOTHING, competing_pods)
         )
     with nodes.what_if():
@@ -223,7 +225,7 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
 
 
 def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
-    """Report whether only resource sums decide if these pods fit a node that passes the static filters."""
+    """Report whether resource sums alone decide if pods fit a node that passes the taint and node affinity filters."""
     if nodes.placed_pods.anti_affinity_terms:
         return False
     shapes = [pod.shape for pod in pods]
@@ -243,8 +245,8 @@ def find_node(
 def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filters.FilterFailure]:
     """Return why each node rejects a pod, by node name; nodes that fit are omitted."""
     filters = PodFilters(pod, nodes)
-    failures = {node.name: filters.find_obstacle_at(node) for node in nodes}
-    return {name: obstacle for name, obstacle in failures.items() if obstacle is not None}
+    failure_by_node = {node.name: filters.find_obstacle_at(node) for node in nodes}
+    return {name: obstacle for name, obstacle in failure_by_node.items() if obstacle is not None}
 
 
 def choose_node(
@@ -252,7 +254,7 @@ def choose_node(
     nodes: ClusterSnapshot,
     profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
 ) -> str:
-    """Return the name of the best node for a pod, without failure reasons; '' if the pod fits no node."""
+    """Return the name of the best node for a pod, its nominated node if that still fits; '' if the pod fits no node."""
     nominated_node = nodes.get(nodes.nomination_of(pod.uid))
     if nominated_node is not None and find_obstacle(pod, nominated_node, nodes) is None:
         return nominated_node.name
@@ -261,8 +263,10 @@ def choose_node(
         return ""
     filters, preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
     if preferences.is_empty:
-        return candidate_nodes.best(filters.passes)
-    return preferences.best({name: score for name, score in candidate_nodes.scores.items() if filters.passes(name)})
+        return candidate_nodes.best_node(filters.passes)
+    return preferences.best_node(
+        {name: score for name, score in candidate_nodes.scores.items() if filters.passes(name)}
+    )
 
 
 class PodFilters:
@@ -272,7 +276,7 @@ class PodFilters:
         shape = pod.shape
         self._pod = pod
         self._nodes = nodes
-        self._static_results = nodes.candidate_cache.reach(shape.rules)
+        self._static_results = nodes.candidate_cache.static_results(shape.rules)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
         if any(rule.is_hard for rule in shape.spread):
@@ -282,7 +286,7 @@ class PodFilters:
             self._affinity = affinity if affinity.matters else None
 
     def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
-        """Return why a node rejects the pod, without nominated pods; None if it passes."""
+        """Return why a node rejects the pod, ignoring pods nominated to the node; None if the node accepts it."""
         return (
             self._static_results.obstacles[node.name]
             or node_filters.find_shortage(self._pod.shape, node)
@@ -290,12 +294,12 @@ class PodFilters:
         )
 
     def find_obstacle_at(self, node: NodeInfo) -> node_filters.FilterFailure | None:
-        """Return why a node rejects the pod, including the pods nominated to the node; None if it passes."""
+        """Return why a node rejects the pod, counting the pods nominated to the node; None if the node accepts it."""
         has_nominated_pods = bool(self._nodes.nominated_to(node.name))
         return find_obstacle(self._pod, node, self._nodes) if has_nominated_pods else self.find_obstacle(node)
 
     def passes(self, name: str) -> bool:
-        """Report whether a candidate node passes the filters that depend on other pods."""
+        """Report whether a node with enough free resources also passes the filters that depend on other pods."""
         node = self._nodes.get(name)
         if node is None or self._find_conflict(node) is not None:
             return False
@@ -314,9 +318,9 @@ class PodPreferences:
     def __init__(self, pod: PodView, nodes: ClusterSnapshot, candidate_nodes: CandidateNodes) -> None:
         self._pod = pod
         self._nodes = nodes
-        self._static_results = candidate_nodes.reach
+        self._static_results = candidate_nodes.static_results
         has_affinity = bool(pod.shape.preferred or nodes.placed_pods.preferred_terms)
-        self._domain_scores = attraction(pod, nodes) if has_affinity else {}
+        self._domain_scores = affinity_scores(pod, nodes) if has_affinity else {}
         self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread)
         self.is_empty = not (
             self._static_results.preferences
@@ -325,15 +329,17 @@ class PodPreferences:
             or self._has_soft_spread
         )
 
-    def best(self, totals: dict[str, int]) -> str:
-        """Return the best of the nodes in `totals`, which holds their resource scores by name; '' if it is empty."""
-        if not totals:
+    def best_node(self, scores: dict[str, int]) -> str:
+        """Add preferences to the resource scores by node; return the best node, '' if there are no scores."""
+        if not scores:
             return ""
-        add_preferences(totals, self._static_results.preferences)
-        add_taint_scores(totals, self._static_results.aversions)
+        add_preferences(scores, self._static_results.preferences)
+        add_taint_scores(scores, self._static_results.aversions)
         if self._domain_scores or self._has_soft_spread:
-            feasible = [node for node in self._nodes if node.name in totals]
-            add_pod_affinity(totals, feasible, self._domain_scores)
+            feasible_nodes = [node for node in self._nodes if node.name in scores]
+            add_pod_affinity(scores, feasible_nodes, self._domain_scores)
             if self._has_soft_spread:
-                add_topology_spread(totals, topology_skew(self._pod, feasible, self._nodes, self._nodes.placed_pods))
-        return min(totals, key=lambda name: (-totals[name], name))
+                add_topology_spread(
+                    scores, topology_skew(self._pod, feasible_nodes, self._nodes, self._nodes.placed_pods)
+                )
+        return min(scores, key=lambda name: (-scores[name], name))

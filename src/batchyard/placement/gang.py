@@ -26,7 +26,7 @@ class GangPlaced(NamedTuple):
 
 
 class GangUnschedulable(NamedTuple):
-    """A failed placement of a gang: its first pod that fits no node, with the reasons."""
+    """A failed placement of a gang: its first pod that fits no node, and why each node rejects this pod."""
 
     pod: PodView
     why: Unschedulable
@@ -42,7 +42,7 @@ class GangPreemption(NamedTuple):
 def place_gang(
     pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    """Return nodes for all pods of a gang, or its first pod without a node; the gang may use its own nominations."""
+    """Return nodes for all pods of a gang, or its first pod without a node; its own nominated nodes count as free."""
     with nodes.what_if():
         nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, lambda pod: choose_node(pod, nodes, profile))
         if unplaced_pod is not None:
@@ -53,11 +53,11 @@ def place_gang(
 def preempt_for_gang(
     pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPreemption | PreemptionFailure:
-    """Return victims whose preemption lets all pods of a gang fit, or why preemption does not help."""
+    """Return the pods to preempt so that a gang fits, with the gang's nodes; or why preemption does not help."""
     if any(awaits_victims(pod, nodes) for pod in pods):
         return UNDER_WAY
     victims: list[tuple[PodView, PodView]] = []
-    failures: dict[str, PreemptionFailure] = {}
+    failure_by_uid: dict[str, PreemptionFailure] = {}
 
     def choose(pod: PodView) -> str:
         name = choose_node(pod, nodes, profile)
@@ -65,7 +65,7 @@ def preempt_for_gang(
             return name
         preemption = find_preemption(pod, nodes, find_obstacles(pod, nodes))
         if isinstance(preemption, PreemptionFailure):
-            failures[pod.uid] = preemption
+            failure_by_uid[pod.uid] = preemption
             return ""
         for victim in preemption.victims:
             nodes.remove_pod(victim.uid)
@@ -74,7 +74,7 @@ def preempt_for_gang(
 
     with nodes.what_if():
         nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, choose)
-    return GangPreemption(nodes_by_uid, victims) if unplaced_pod is None else failures[unplaced_pod.uid]
+    return GangPreemption(nodes_by_uid, victims) if unplaced_pod is None else failure_by_uid[unplaced_pod.uid]
 
 
 def placement_order(pods: Sequence[PodView]) -> list[PodView]:
@@ -83,7 +83,7 @@ def placement_order(pods: Sequence[PodView]) -> list[PodView]:
 
 
 def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile) -> bool:
-    """Report whether the nodes may have enough capacity for a gang, checked separately for each kind of pod.
+    """Report whether the nodes may have enough capacity for a gang, checked separately for pods of each kind.
 
     A cheap check: a gang that fits, or fits after preemption, always passes. While earlier victims terminate, further
     preemption is not considered.
@@ -98,15 +98,18 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Auto
 def _kind_may_fit(
     equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool
 ) -> bool:
-    """Report whether these equal pods may fit, possibly after preemption of pods of lower priority."""
+    """Report whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
     pod, count = equal_pods[0], len(equal_pods)
     considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
-    obstacles = nodes.candidate_cache.reach(pod.shape.rules).obstacles
+    obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in obstacles if considers_preemption else nodes.candidate_cache.of(pod.shape, profile).scores:
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
             continue
-        free_amounts, freed_amounts = node.left, node.requests_below(pod.priority) if considers_preemption else NOTHING
+        free_amounts, freed_amounts = (
+            node.left,
+            node.requests_below(pod.priority) if considers_preemption else NOTHING,
+        )
         competing_pods = [other for other in nodes.competing_nominations(pod, name) if other.gang != pod.gang]
         if competing_pods:
             freed_amounts = subtract_requests(freed_amounts, competing_pods)
@@ -144,7 +147,7 @@ def _place_in_order(
 
 
 def _placement_key(pod: PodView) -> tuple[bool, int, int, int, int, str]:
-    """Return a pod's placement sort key: preemption allowed, priority, extended resources, cpu, memory, name."""
+    """Return a pod's key to sort the hardest first: may preempt, priority, extended resources, cpu, memory, name."""
     extended_resources = sum(amount for resource, amount in pod.requests if "/" in resource)
     return pod.may_preempt, pod.priority, -extended_resources, -pod.shape.cpu, -pod.shape.memory, pod.key
 
@@ -160,7 +163,7 @@ _DOMAIN_TOO_SMALL: Final = FilterFailure(("node(s) were in a domain without room
 
 
 class PlacementClaim(NamedTuple):
-    """Pods that must be placed in one topology domain: an existing pod (the leader) and placeholders."""
+    """Pods to place in one topology domain: an existing pod (the leader), and placeholders for pods still missing."""
 
     pods: Sequence[PodView]
     #: The node label whose values are the domains; '' if each node is a domain.
@@ -168,12 +171,12 @@ class PlacementClaim(NamedTuple):
 
     @property
     def leader(self) -> PodView:
-        """The existing pod of the claim."""
+        """The only pod of the placement claim that exists already."""
         return self.pods[0]
 
 
 def placeholders(leader: Obj, count: int) -> list[PodView]:
-    """Return `count` placeholder pods with the node requirements of the leader's followers."""
+    """Return `count` placeholders for missing pods of the leader's Job, with the node requirements they will have."""
     metadata, spec = leader["metadata"], _without_exclusion(leader["spec"])
     pods = []
     for number in range(1, count + 1):
@@ -183,8 +186,8 @@ def placeholders(leader: Obj, count: int) -> list[PodView]:
 
 
 def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeInfo]]:
-    """Return the nodes that pass a claim's static filters, grouped by topology domain, in order of domain name."""
-    obstacles = nodes.candidate_cache.reach(claim.leader.shape.rules).obstacles
+    """Return the nodes whose name, labels and taints suit a placement claim, as one list per topology domain."""
+    obstacles = nodes.candidate_cache.static_results(claim.leader.shape.rules).obstacles
     open_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
         return [[node] for node in open_nodes]
@@ -196,8 +199,8 @@ def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeI
     return [domains[value] for value in sorted(domains)]
 
 
-def fit(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
-    """Return nodes in a domain for all pods of a claim, by pod uid; None if not all pods fit.
+def fit_claim(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
+    """Return nodes of one topology domain for all pods of a placement claim, by pod uid; None if not all fit.
 
     The leader has all requirements of the (equal) followers and more. A node that rejects a pod is not tried again.
     """
@@ -215,30 +218,30 @@ def fit(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapsho
     return nodes_by_uid
 
 
-def first_fit(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
-    """Return nodes for all pods of a claim in the first domain that fits them, by pod uid; None if no domain fits."""
+def fit_claim_anywhere(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
+    """Return nodes for all pods of a placement claim, by pod uid, in the first topology domain that fits; or None."""
     for domain in domains_of(claim, nodes):
-        nodes_by_uid = fit(claim, domain, nodes)
+        nodes_by_uid = fit_claim(claim, domain, nodes)
         if nodes_by_uid is not None:
             return nodes_by_uid
     return None
 
 
 def place_claim(claim: PlacementClaim, nodes_by_uid: Mapping[str, str], nodes: ClusterSnapshot) -> None:
-    """Add the pods of a claim to their nodes in the snapshot."""
+    """Add the pods of a placement claim to their nodes in the cluster snapshot."""
     for pod in claim.pods:
         nodes.add_pod(pod, nodes_by_uid[pod.uid])
 
 
-def withdraw(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> None:
-    """Withdraw the nominations of all pods of these claims."""
+def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> None:
+    """Withdraw the nominated nodes of all pods of the placement claims."""
     for claim in claims:
         for pod in claim.pods:
             nodes.withdraw(pod.uid)
 
 
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
-    """Return claims in placement order: exclusively placed Jobs first, the largest before smaller ones."""
+    """Return placement claims sorted: first those for whole topology domains, the largest before smaller ones."""
     by_leader = {claim.leader.uid: claim for claim in claims}
     ordered_claims = [by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
@@ -247,22 +250,22 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    """Return nodes for all pods of these claims, preferring their own nominated nodes if all of them still fit."""
+    """Return nodes for all pods of placement claims: their nominated nodes if all still fit, else the best nodes."""
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
-        withdraw(claims, nodes)
+        withdraw_nominations(claims, nodes)
         if are_free(nominations, claims, nodes):
             return GangPlaced(nominations)
         return _place_claims_in_order(claim_order(claims), nodes, profile)
 
 
 def nominated_nodes(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> dict[str, str]:
-    """Return the nominated node of each pod of these claims, by pod uid; '' for a pod without nomination."""
+    """Return the nominated node of each pod in placement claims, by pod uid; '' for a pod without one."""
     return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
 
 
 def are_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
-    """Report whether all pods of the claims fit together on the given nodes (by pod uid)."""
+    """Report whether all pods of placement claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
     with nodes.what_if():
         for claim in claims:
             for pod in claim.pods:
@@ -276,17 +279,17 @@ def are_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], 
 def _place_claims_in_order(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlaced | GangUnschedulable:
-    placed: dict[str, str] = {}
+    placed_nodes: dict[str, str] = {}
     for claim in claims:
         if not claim.topology_key:
             continue
-        nodes_by_uid = first_fit(claim, nodes)
+        nodes_by_uid = fit_claim_anywhere(claim, nodes)
         if nodes_by_uid is None:
             return GangUnschedulable(claim.leader, _domain_too_small(claim.leader, nodes))
         place_claim(claim, nodes_by_uid, nodes)
-        placed |= nodes_by_uid
+        placed_nodes |= nodes_by_uid
     placement = place_gang([claim.leader for claim in claims if not claim.topology_key], nodes, profile)
-    return GangPlaced({**placed, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
+    return GangPlaced({**placed_nodes, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
 
 
 def _domain_too_small(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:
@@ -295,7 +298,7 @@ def _domain_too_small(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:
 
 
 def _without_exclusion(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a leader's pod spec without the affinity terms of exclusive placement, which followers do not have."""
+    """Return a leader's pod spec without the affinity terms of exclusive placement, which the Job's other pods lack."""
     for field in ("podAffinity", "podAntiAffinity"):
         terms = ((spec.get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED)
         if terms:

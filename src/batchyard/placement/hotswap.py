@@ -41,7 +41,7 @@ from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 
 
 def missing_followers(leader: meta.Obj, reader: Reader) -> int:
-    """Return how many pods of the Job of a leader pod do not exist yet."""
+    """Return how many more pods an exclusively placed Job must create, given its first pod (the leader)."""
     owner = meta.controller_of(leader)
     job = None if owner is None else reader.get(meta.owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
@@ -55,15 +55,15 @@ def missing_followers(leader: meta.Obj, reader: Reader) -> int:
 
 
 class FollowerReservations:
-    """Capacity reserved for the missing followers of leader pods, as nominations of placeholder pods."""
+    """Reserved capacity for Job pods that do not exist yet: placeholder pods, nominated to nodes, by leader pod."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
         #: The nominated placeholders, by leader.
         self._placeholders: dict[meta.Key, Sequence[PodView]] = {}
 
-    def hold(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
-        """Reserve the nodes in `nodes_by_uid` (by pod uid) for the followers in claims; if empty, release them."""
+    def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+        """Reserve the nodes in `nodes_by_uid` for pods that do not exist yet; if empty, end these reservations."""
         for claim in claims:
             leader = pod_key(claim.leader)
             self._keep_placeholders(leader, 0)
@@ -72,13 +72,13 @@ class FollowerReservations:
                 self._placeholders[leader] = claim.pods[1:]
 
     def refresh(self, reader: Reader) -> None:
-        """Release the placeholders of followers that exist now, and of leaders that are gone."""
+        """End the reservations for Job pods that exist by now, and those of leader pods that are gone."""
         for leader in list(self._placeholders):
             obj = reader.get(leader)
             self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_running(obj) else 0)
 
     def _keep_placeholders(self, leader: meta.Key, count: int) -> None:
-        """Release the placeholders of a leader in excess of `count`."""
+        """Keep the first `count` reservations of a leader pod, and end the others."""
         placeholder_pods = self._placeholders.pop(leader, ())
         for pod in placeholder_pods[count:]:
             self._nodes.withdraw(pod.uid)
@@ -117,18 +117,18 @@ class EvictionUnit(NamedTuple):
     name: str
     pods: Sequence[PodView]
     #: The work lost by the eviction, in pod time.
-    lost: Duration
-    #: Whether it is already being evicted, so that it costs nothing more.
+    work_lost: Duration
+    #: Whether the unit is already being evicted, so that its eviction costs nothing more.
     is_leaving: bool = False
 
     @property
     def priority(self) -> int:
-        """The highest priority of the pods of the unit."""
+        """The highest priority among the pods that are evicted together."""
         return max([pod.priority for pod in self.pods])
 
 
 class HotswapPlan(NamedTuple):
-    """A gang's preemption: nodes by pod uid (placeholders included), and the victims, cheapest first."""
+    """A preemption for a gang: nodes by pod uid (even for pods still missing), and the victims, cheapest first."""
 
     nodes: Mapping[str, str]
     victims: Sequence[EvictionUnit]
@@ -140,14 +140,14 @@ Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
 
 
 class _ClaimNodes(NamedTuple):
-    """Nodes for the pods of a claim, by pod uid, and the units to evict from them."""
+    """Nodes for the pods of a placement claim, by pod uid, and the Workloads and pods to evict from the nodes."""
 
     nodes_by_uid: Mapping[str, str]
     eviction_units: Sequence[EvictionUnit]
 
 
 class _RivalUnit(NamedTuple):
-    """An eviction unit that may be evicted, and its pods in one domain."""
+    """A Workload or single pod that may be evicted for a gang, and its pods in one topology domain."""
 
     eviction_unit: EvictionUnit
     pods_in_domain: list[PodView]
@@ -159,7 +159,7 @@ def find_hotswap(
     find_eviction_unit: FindEvictionUnit,
     profile: AutoscalingProfile,
 ) -> HotswapPlan | None:
-    """Return victims that let unschedulable claims fit, and the claims' nodes; None if no victims suffice."""
+    """Return the Workloads and pods to evict so that a gang's pods fit, with their nodes; None if nothing suffices."""
     if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
         return None
     search = _Search(claims, nodes, find_eviction_unit, profile)
@@ -173,23 +173,28 @@ def find_hotswap(
     return _drop_unneeded_victims(plan, search)
 
 
-def message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
+def eviction_message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
     """Return the eviction message of a Workload, which starts like Kueue's so that tools find the preemptor."""
+    lost_time = format_age(victim.work_lost)
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
-        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {format_age(victim.lost)}"
+        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {lost_time}"
         " of work since their last checkpoints"
     )
 
 
-def cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
-    """Return the cost of evicting these units: lost work, number of pods, names."""
-    units = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
-    return (sum([o.lost for o in units]), sum([len(o.pods) for o in units]), sorted([o.name for o in units]))
+def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
+    """Return the cost of evicting Workloads or pods: the lost work, the number of pods, the names."""
+    to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
+    return (
+        sum([o.work_lost for o in to_evict]),
+        sum([len(o.pods) for o in to_evict]),
+        sorted([o.name for o in to_evict]),
+    )
 
 
 class _Search:
-    """Search for the nodes and victims of a gang's claims; it may be run again with fewer allowed victims."""
+    """Search for nodes for a gang's pods, and for victims to evict; it may be repeated with fewer allowed victims."""
 
     def __init__(
         self,
@@ -208,10 +213,10 @@ class _Search:
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all claims; only units in `allowed_names` may be evicted (None: all units)."""
+        """Return nodes and victims for all pods of the gang; with `allowed_names`, only these may be evicted."""
         self._allowed = allowed_names
         with self._nodes.what_if():
-            gang.withdraw(self._claims, self._nodes)
+            gang.withdraw_nominations(self._claims, self._nodes)
             for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
             if gang.are_free(self._nominated_nodes, self._claims, self._nodes):
@@ -219,7 +224,7 @@ class _Search:
             return self._place_all_claims()
 
     def _place_all_claims(self) -> HotswapPlan | None:
-        """Place the claims one by one; retry claims with pod affinity after the pods that they have affinity to."""
+        """Place the gang's pods claim by claim; those with pod affinity that do not fit are retried after others."""
         nodes_by_uid: dict[str, str] = {}
         victims: dict[str, EvictionUnit] = {}
         remaining_claims: Sequence[gang.PlacementClaim] = self._claims
@@ -252,14 +257,14 @@ class _Search:
 
     def _cheapest_nodes(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
         if claim.topology_key:
-            nodes_by_uid = gang.first_fit(claim, self._nodes)
+            nodes_by_uid = gang.fit_claim_anywhere(claim, self._nodes)
         else:
             name = choose_node(claim.leader, self._nodes, self._profile)
             nodes_by_uid = {claim.leader.uid: name} if name else None
         return self._cheapest_after_eviction(claim) if nodes_by_uid is None else _ClaimNodes(nodes_by_uid, ())
 
     def _cheapest_after_eviction(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
-        """Return the nodes for a claim with the lowest eviction cost; None if evictions do not make it fit anywhere."""
+        """Return nodes for a placement claim at the lowest eviction cost; None if it fits nowhere even then."""
         options: list[_ClaimNodes] = []
         for domain in gang.domains_of(claim, self._nodes):
             option = self._clear_domain(claim, domain)
@@ -274,10 +279,10 @@ class _Search:
                 )
             if len(options) == COMPARED_DOMAINS_MAX:
                 break
-        return min(options, key=lambda option: cost(option.eviction_units), default=None)
+        return min(options, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Return nodes for a claim in this domain after the necessary evictions; None if evictions do not help."""
+        """Return nodes for a placement claim in this domain and whom to evict; None if evictions do not make it fit."""
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(
@@ -296,7 +301,7 @@ class _Search:
         return _ClaimNodes(nodes_by_uid, [rival_unit.eviction_unit for rival_unit in rival_units])
 
     def _rival_units_in(self, domain: Sequence[NodeInfo], claiming_pod: PodView) -> list[_RivalUnit]:
-        """Return the eviction units with pods in a domain that may be evicted for the claimant."""
+        """Return the Workloads and single pods with pods in a domain that may be evicted for `claiming_pod`."""
         rival_units: dict[str, _RivalUnit] = {}
         for node in domain:
             for pod in node.pods.values():
@@ -315,12 +320,12 @@ class _Search:
     def _fit_without_units(
         self, rival_units: Sequence[_RivalUnit], claim: gang.PlacementClaim, domain: Sequence[NodeInfo]
     ) -> Mapping[str, str] | None:
-        """Return nodes in a domain for a claim's pods as if these units were evicted; None if not all pods fit."""
+        """Return nodes in a domain for a placement claim as if `rival_units` were evicted; None if it does not fit."""
         with self._nodes.what_if():
             for rival_unit in rival_units:
                 for pod in rival_unit.pods_in_domain:
                     self._nodes.remove_pod(pod.uid)
-            return gang.fit(claim, domain, self._nodes)
+            return gang.fit_claim(claim, domain, self._nodes)
 
 
 def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
@@ -332,7 +337,7 @@ def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
 
 
 def _drop_unneeded_victims(plan: HotswapPlan, search: _Search) -> HotswapPlan:
-    """Return the plan without unneeded victims, which are tried from the most expensive to the cheapest."""
+    """Return the plan with only the victims that it needs; the most expensive ones are dropped first."""
     for victim in sorted(plan.victims, key=_unit_cost, reverse=True):
         names = {eviction_unit.name: None for eviction_unit in plan.victims if eviction_unit.name != victim.name}
         plan = search.run(names) or plan
@@ -340,7 +345,7 @@ def _drop_unneeded_victims(plan: HotswapPlan, search: _Search) -> HotswapPlan:
 
 
 def _unit_cost(eviction_unit: EvictionUnit) -> Cost:
-    return cost((eviction_unit,))
+    return eviction_cost((eviction_unit,))
 
 
 #: The assumed maximum delay of a node's watch event behind the watch event of a pod on it.
@@ -406,7 +411,7 @@ def is_lost(node: meta.Obj) -> bool:
 
 
 def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
-    """Return the earliest time to remove a pod: its binding if the node was lost later, else after HEARD_WITHIN."""
+    """Return when a pod may be removed: at its binding if its node was lost later, else NODE_EVENT_DELAY_MAX later."""
     bound_at = lifecycle.scheduled_at(pod)
     return (
         bound_at if node is not None and bound_at <= _node_lost_at(node, bound_at) else bound_at + NODE_EVENT_DELAY_MAX
@@ -414,19 +419,21 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
 
 
 def _node_lost_at(node: meta.Obj, fallback: Instant) -> Instant:
-    """Return when a node was lost: the later time of its Unknown condition and its unreachable taint."""
+    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback`."""
     condition = meta.find_condition(node, conditions.READY)
-    times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
-    times += [taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
-    return max((parse_time(timestamp) for timestamp in times if timestamp), default=fallback)
+    loss_times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
+    loss_times += [
+        taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE
+    ]
+    return max((parse_time(timestamp) for timestamp in loss_times if timestamp), default=fallback)
 
 
 def _needs_removal(pod: meta.Obj) -> bool:
     """Report whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
     if not lifecycle.is_terminal(pod):
         return True
-    target = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)
-    is_failed_by_hotswap = target is not None and target.get("reason") == HOTSWAP_DISRUPTION.reason
+    disruption = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)
+    is_failed_by_hotswap = disruption is not None and disruption.get("reason") == HOTSWAP_DISRUPTION.reason
     return (is_failed_by_hotswap or lifecycle.is_terminating(pod)) and not lifecycle.has_only_finalizers_left(pod)
 
 
@@ -437,7 +444,7 @@ def _needs_removal(pod: meta.Obj) -> bool:
 
 
 class HotswapPass:
-    """The cached lookups and the evictions of Hotswap in one placement pass."""
+    """Hotswap's evictions and cached lookups while the placement controller tries all due pods once."""
 
     def __init__(
         self, nodes: ClusterSnapshot, reservations: FollowerReservations, reader: Reader, now: Instant
@@ -452,22 +459,22 @@ class HotswapPass:
         self._gangs: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[gang.PlacementClaim]:
-        """Return the placement claims of pending pods; a leader claims a domain for all missing pods of its Job."""
+        """Return for each pending pod which pods it needs nodes for: itself, and missing pods of its exclusive Job."""
         return [self._claim_of(pod) for pod in pods]
 
-    def hold(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
-        """Reserve the nodes in `nodes_by_uid` (by pod uid) for the followers in claims; if empty, release them."""
-        self._reservations.hold(claims, nodes_by_uid)
+    def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
+        """Reserve the nodes in `nodes_by_uid` for pods that do not exist yet; if empty, end these reservations."""
+        self._reservations.reserve_nodes(claims, nodes_by_uid)
 
     def find_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
-        """Return the eviction unit of a pod, with its cost; None if the pod cannot be evicted."""
+        """Return all pods that are evicted together with a pod, and the lost work; None if it cannot be evicted."""
         key = pod.gang or pod.uid
         if key not in self._eviction_units:
             self._eviction_units[key] = self._gang_unit(pod) if pod.gang else self._make_unit(pod.key, (pod,))
         return self._eviction_units[key]
 
     def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> meta.Obj | None:
-        """Evict the Workload of a unit and return it; None for a pod without a Workload, which the caller deletes."""
+        """Evict the Workload of a victim and return it; None for a pod without a Workload, which the caller deletes."""
         pod = eviction_unit.pods[0]
         self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_leaving=True)
         victim = self._workload_of(pod) if pod.gang else None
@@ -478,7 +485,7 @@ class HotswapPass:
         if preemptor_workload is not None:
             view = workload_view(preemptor_workload)
             name, uid, job_uid = view.key, view.uid, view.job_uid
-        text = message(name, uid, job_uid, eviction_unit)
+        text = eviction_message(name, uid, job_uid, eviction_unit)
         reason = evictions.EVICTED_BY_PREEMPTION
         evicted_object = evictions.evict(victim, reason=reason, message=text, now=self._now, preemption=HOTSWAP)
         beneficiary = pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload)

@@ -1,7 +1,7 @@
 """Index of the placement controller: the cluster snapshot and the scheduling queue, built from watch events.
 
 A binding is counted at once (assumed) and confirmed by the pod's watch event. A write that is still unconfirmed when
-all writes have completed has failed: `recover` reads its object again.
+all writes have completed has failed: `recover_failed_writes` reads its object again.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class PlacementIndex:
         }
 
     def observe(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether a placement pass is needed."""
+        """Apply a watch event; return whether pending pods must be tried again."""
         self._handlers[event.key.kind](event)
         return self.pending_units.has_work or bool(self.stale_conditions) or bool(self._unconfirmed_victims)
 
@@ -66,33 +66,33 @@ class PlacementIndex:
     # --- decisions that count at once ---
 
     def assume(self, pod: PodView, node_name: str) -> None:
-        """Count a pod on its node before its binding is confirmed by a watch event."""
+        """Count a pod on its node before a watch event confirms its binding, like kube-scheduler's assume."""
         self.pending_units.drop(pod.uid)
         self._place_on_node(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
-        """Nominate a node for a pod before the write is confirmed by a watch event."""
+        """Nominate a node for a pod before a watch event confirms the status write."""
         self.nodes.nominate(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
-    def expect(self, pod: PodView) -> None:
-        """Record a status write of a pod that awaits confirmation; if it stays unconfirmed, the pod is retried."""
+    def expect_status_write(self, pod: PodView) -> None:
+        """Record that a pod's status write awaits its watch event; if the event does not come, the pod is retried."""
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def record_eviction(self, victim: Key, uid: str, preemptor: PodView) -> None:
-        """Record the eviction of a pod or Workload for a preempting pod, which is retried if the eviction fails."""
+        """Record the eviction of a pod or Workload for the preempting pod, which is retried if the eviction fails."""
         self._unconfirmed_victims.append(RecordedVictim(victim, uid, preemptor.uid))
 
-    def recover(self, reader: Reader) -> None:
-        """Reread the objects of unconfirmed writes and retry their pods; call it after all writes have completed."""
+    def recover_failed_writes(self, reader: Reader) -> None:
+        """Read the objects of unconfirmed writes again and retry their pods, once all writes have completed."""
         unconfirmed_pods, self._unconfirmed = self._unconfirmed, {}
         for uid, key in unconfirmed_pods.items():
             obj = reader.get(key)
             if obj is None or obj["metadata"].get("uid", "") != uid:
-                self._forget(uid)
+                self._forget_pod(uid)
             else:
-                self._sync(pod_view(obj))
+                self._sync_pod(pod_view(obj))
                 self.pending_units.activate(uid)
         victims, self._unconfirmed_victims = self._unconfirmed_victims, []
         for victim in victims:
@@ -128,19 +128,19 @@ class PlacementIndex:
         view = pod_view(event.obj)
         self._unconfirmed.pop(view.uid, None)
         if event.type is _DELETED:
-            self._forget(view.uid)
+            self._forget_pod(view.uid)
         else:
-            self._sync(view)
+            self._sync_pod(view)
 
-    def _sync(self, pod: PodView) -> None:
+    def _sync_pod(self, pod: PodView) -> None:
         """Update the index for a pod's current state: bound, pending, gated or ignored."""
         self.stale_conditions.pop(pod.uid, None)
         if pod.is_terminal or (pod.scheduler not in _SCHEDULERS and not pod.node_name):
-            self._forget(pod.uid)
+            self._forget_pod(pod.uid)
         elif pod.node_name:
             self._on_bound(pod)
         elif pod.deleting or pod.gated:
-            self._forget(pod.uid)
+            self._forget_pod(pod.uid)
             if not pod.deleting and pod.unscheduled != GATED:
                 self.stale_conditions[pod.uid] = pod
         else:
@@ -167,8 +167,8 @@ class PlacementIndex:
         else:
             self.pending_units.add(pod)
 
-    def _forget(self, uid: str) -> None:
-        """Remove a pod from the whole index, because placement no longer handles it."""
+    def _forget_pod(self, uid: str) -> None:
+        """Remove a pod from its node, from the queue and from the nominated pods."""
         self._remove_from_node(uid)
         self.stale_conditions.pop(uid, None)
         self.pending_units.drop(uid)

@@ -15,7 +15,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement.node_info import NodeInfo
 
 _UNSCHEDULABLE: Final = Taint(well_known.UNSCHEDULABLE, "", "NoSchedule")
-_NAME: Final = "metadata.name"
+_NAME_FIELD: Final = "metadata.name"
 
 
 class FilterFailure(NamedTuple):
@@ -28,16 +28,16 @@ class FilterFailure(NamedTuple):
 
 _NODE_UNSCHEDULABLE: Final = FilterFailure(("node(s) were unschedulable",), may_yield=False)
 _NO_MATCH: Final = FilterFailure(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
-CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
+AFFINITY_CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
 """The required node names contradict each other. The message contains this reason once, without a count."""
 _NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
-    """Return why a node rejects pods with these rules by name, taints or labels; None if it accepts them."""
+    """Return why a node rejects pods with the given node rules, by name, taints or labels; None if it accepts them."""
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
-        return _NAME_MISMATCH if allowed_names else CONFLICT
+        return _NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT
     if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
         return _NODE_UNSCHEDULABLE
     for taint in node.taints:
@@ -47,7 +47,7 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
 
 
 def selects(rules: NodeRules, node: NodeView) -> bool:
-    """Report whether a node matches the node selector and required node affinity."""
+    """Report whether a node matches a pod's nodeSelector and required node affinity."""
     labels = node.labels
     for key, value in rules.node_selector:
         if labels.get(key) != value:
@@ -61,28 +61,28 @@ def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
 
 
 def tolerates_all(rules: NodeRules, node: NodeView) -> bool:
-    """Report whether pods tolerate all NoSchedule and NoExecute taints of a node."""
+    """Report whether pods with these node rules tolerate all NoSchedule and NoExecute taints of a node."""
     return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
 
-def preference(rules: NodeRules, node: NodeView) -> int:
-    """Return the total weight of the preferred node affinity terms that match a node; empty terms never match."""
+def preference_weight(rules: NodeRules, node: NodeView) -> int:
+    """Return the total weight of a pod's preferred node affinity terms that match a node; empty terms never match."""
     return sum(weight for weight, term in rules.preferences if _matches_term(term, node))
 
 
-def aversion(rules: NodeRules, node: NodeView) -> int:
-    """Return the number of PreferNoSchedule taints of a node that pods do not tolerate."""
+def untolerated_taint_count(rules: NodeRules, node: NodeView) -> int:
+    """Return how many PreferNoSchedule taints of a node the pods do not tolerate."""
     return sum(t.effect == "PreferNoSchedule" and not tolerates(rules.tolerations, t) for t in node.taints)
 
 
 def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
-    """Return the node names that required node affinity allows; None if some term does not restrict names."""
+    """Return the node names that required node affinity allows; None if a term allows any name."""
     allowed_names: list[str] = []
     for term in rules.affinity or ():
-        lists = [e.values for e in term.fields if e.key == _NAME and e.operator == "In"]
-        if not lists:
+        name_lists = [e.values for e in term.fields if e.key == _NAME_FIELD and e.operator == "In"]
+        if not name_lists:
             return None
-        allowed_names += [name for name in lists[0] if all(name in values for values in lists)]
+        allowed_names += [name for name in name_lists[0] if all(name in values for values in name_lists)]
     return allowed_names if rules.affinity else None
 
 
@@ -90,8 +90,8 @@ def _matches_term(term: NodeTerm, node: NodeView) -> bool:
     """Report whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
-    named: Mapping[str, str] = {_NAME: node.name}
-    return all(e.matches(node.labels) for e in term.labels) and all(e.matches(named) for e in term.fields)
+    name_field: Mapping[str, str] = {_NAME_FIELD: node.name}
+    return all(e.matches(node.labels) for e in term.labels) and all(e.matches(name_field) for e in term.fields)
 
 
 # Scoring profile: spread pods over the nodes, or pack them.
@@ -132,7 +132,7 @@ def has_room(shape: PodShape, node: NodeInfo) -> bool:
 
 
 def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, int] = NOTHING) -> FilterFailure | None:
-    """Return why a node lacks resources or host ports for a pod, as if `freed_amounts` were free; None if the pod fits.
+    """Return which resources or host ports a node lacks for a pod if `freed_amounts` were free too; None if it fits.
 
     If `freed_amounts` is not empty, the distribution of GPU shares over GPUs is not checked.
     """
@@ -150,25 +150,25 @@ def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, i
 
 
 def total_requests(leaving_pods: Iterable[PodView]) -> dict[str, int]:
-    """Return the total requests of the leaving pods, by resource."""
-    amounts: dict[str, int] = {}
+    """Return the total resource requests of pods that leave a node, by resource."""
+    total_amounts: dict[str, int] = {}
     for pod in leaving_pods:
         for resource, amount in pod.requests:
-            amounts[resource] = amounts.get(resource, 0) + amount
-    return amounts
+            total_amounts[resource] = total_amounts.get(resource, 0) + amount
+    return total_amounts
 
 
 def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable[PodView]) -> Mapping[str, int]:
-    """Return `freed_amounts` minus the requests of the pods that hold reservations."""
-    amounts = dict(freed_amounts)
+    """Return `freed_amounts` minus the requests of pods for which capacity of the node is reserved, by resource."""
+    remaining_amounts = dict(freed_amounts)
     for pod in reserving_pods:
         for resource, amount in pod.requests:
-            amounts[resource] = amounts.get(resource, 0) - amount
-    return amounts
+            remaining_amounts[resource] = remaining_amounts.get(resource, 0) - amount
+    return remaining_amounts
 
 
 def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
-    """Return the cpu and memory score of a node for a pod."""
+    """Return the score of a node for a pod by cpu and memory: their free (or used) capacity and their balance."""
     total, free_amounts = node.view.allocatable, node.left
     cpu, memory = total.get("cpu", 0), total.get("memory", 0)
     score = _allocation_score(
@@ -182,7 +182,7 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean of the free (or, when packing, used) shares of cpu and memory, each given as (used, total)."""
+    """Return the mean free fraction of cpu and memory (when packing: the used fraction), from (used, total) of each."""
     score = resource_count = 0
     for used, total in (cpu, memory):
         if total:
@@ -195,7 +195,7 @@ def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Au
 
 
 def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
-    """Return the balance score: higher for a smaller difference between the used shares of cpu and memory."""
+    """Return the balance score: higher the closer the used fractions of cpu and memory are to each other."""
     if not cpu or not memory:
         return 100
     difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)

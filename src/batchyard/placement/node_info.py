@@ -1,4 +1,4 @@
-"""Scheduling state of one node (pods, free resources, shared GPUs), and a change log of nodes."""
+"""Scheduling state of one node (pods, free resources, shared GPUs), and a log of which nodes changed last."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ WHOLE_GPU: Final = 1000
 
 
 class GpuShares:
-    """The GPUs of a node and the shares of its pods; pods bound by other schedulers without free GPUs get no share."""
+    """The GPUs of a node and how much of each its pods use; pods of other schedulers that exceed the GPUs get none."""
 
     __slots__ = ("_shares_by_pod", "left")
 
@@ -30,52 +30,52 @@ class GpuShares:
         """Free thousandths by GPU; negative if overcommitted."""
         self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    def fits(self, amount: int) -> bool:
-        """Report whether an amount (in thousandths of a GPU) fits the free GPUs."""
-        if amount <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
-            return max(self.left, default=0) >= amount
-        return bool(choose_gpus(amount, self.left))
+    def fits(self, gpu_milli: int) -> bool:
+        """Report whether the node's free GPUs suffice for an amount in thousandths of a GPU."""
+        if gpu_milli <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
+            return max(self.left, default=0) >= gpu_milli
+        return bool(choose_gpus(gpu_milli, self.left))
 
-    def has_enough(self, amount: int) -> bool:
-        """Report whether an amount would fit if all GPUs of the node were free."""
-        return -(-amount // WHOLE_GPU) <= len(self.left)
+    def has_enough(self, gpu_milli: int) -> bool:
+        """Report whether an amount in thousandths of a GPU would fit if all GPUs of the node were free."""
+        return -(-gpu_milli // WHOLE_GPU) <= len(self.left)
 
     def held_by(self, uid: str) -> tuple[int, ...]:
-        """Return the indices of the GPUs that a pod has shares of; a partial share comes last."""
+        """Return the indices of the GPUs that a pod uses; a GPU that it uses only in part comes last."""
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
-    def take(self, uid: str, amount: int, gpus: Sequence[int]) -> None:
-        """Add a pod with its previously chosen GPUs; if these are invalid, choose free GPUs."""
-        is_right_number = len(gpus) == -(-amount // WHOLE_GPU) == len(dict.fromkeys(gpus))
+    def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
+        """Give a pod the GPUs `gpus` that were chosen for it earlier; if they do not fit, choose free GPUs."""
+        is_right_number = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
         are_existing = all(0 <= number < len(self.left) for number in gpus)
-        chosen_gpus = tuple(gpus) if gpus and is_right_number and are_existing else choose_gpus(amount, self.left)
-        self._shares_by_pod[uid] = amount, chosen_gpus
-        self._change_free(amount, chosen_gpus, -1)
+        chosen_gpus = tuple(gpus) if gpus and is_right_number and are_existing else choose_gpus(gpu_milli, self.left)
+        self._shares_by_pod[uid] = gpu_milli, chosen_gpus
+        self._change_free(gpu_milli, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
-        """Remove a pod and return the indices of its GPUs."""
-        amount, chosen_gpus = self._shares_by_pod.pop(uid)
-        self._change_free(amount, chosen_gpus, 1)
+        """Free the GPUs of a pod, and return their indices."""
+        gpu_milli, chosen_gpus = self._shares_by_pod.pop(uid)
+        self._change_free(gpu_milli, chosen_gpus, 1)
         return chosen_gpus
 
     def with_total(self, total: int) -> "GpuShares":
-        """Return the GPU shares of the same pods for a new total (in thousandths)."""
+        """Return the GPU usage of the same pods for a node with `total` thousandths of GPUs."""
         new = GpuShares(total)
-        for uid, (amount, chosen_gpus) in self._shares_by_pod.items():
-            new.take(uid, amount, chosen_gpus)
+        for uid, (gpu_milli, chosen_gpus) in self._shares_by_pod.items():
+            new.take(uid, gpu_milli, chosen_gpus)
         return new
 
-    def _change_free(self, amount: int, gpus: Sequence[int], sign: int) -> None:
-        invariant(not gpus or len(gpus) == -(-amount // WHOLE_GPU), "a pod must have as many GPUs as it requests")
+    def _change_free(self, gpu_milli: int, gpus: Sequence[int], sign: int) -> None:
+        invariant(not gpus or len(gpus) == -(-gpu_milli // WHOLE_GPU), "a pod must have as many GPUs as it requests")
         for number in gpus:
-            gpu_share = min(amount, WHOLE_GPU)
+            gpu_share = min(gpu_milli, WHOLE_GPU)
             self.left[number] += sign * gpu_share
-            amount -= gpu_share
+            gpu_milli -= gpu_share
 
 
-def choose_gpus(amount: int, free_shares: Sequence[int]) -> tuple[int, ...]:
-    """Choose GPUs for an amount, whole ones first, given the free thousandths of each; empty if it does not fit."""
-    whole_gpus, partial_share = divmod(amount, WHOLE_GPU)
+def choose_gpus(gpu_milli: int, free_shares: Sequence[int]) -> tuple[int, ...]:
+    """Choose GPUs for a request, whole GPUs first, by the free thousandths of each GPU; () if it does not fit."""
+    whole_gpus, partial_share = divmod(gpu_milli, WHOLE_GPU)
     free_gpus = [number for number, free in enumerate(free_shares) if free == WHOLE_GPU] if whole_gpus else []
     if len(free_gpus) < whole_gpus:
         return ()
@@ -124,7 +124,7 @@ class NodeInfo:
         self._priority_requests: dict[int, dict[str, int]] = {}
 
     def set_view(self, view: NodeView) -> None:
-        """Replace the spec of the node; its pods stay."""
+        """Replace the node's labels, taints and capacity after a change; its pods stay."""
         old_view, self.view = self.view, view
         if view.allocatable == old_view.allocatable:
             return
@@ -162,7 +162,7 @@ class NodeInfo:
         return self.devices.release(uid) if pod.shape.gpu_milli else ()
 
     def requests_below(self, priority: int) -> Mapping[str, int]:
-        """Return the total requests of the node's pods below a priority, by resource; cached."""
+        """Return the total requests of the node's pods with a priority below `priority`, by resource; cached."""
         total_requests = self._priority_requests.get(priority)
         if total_requests is None:
             total_requests = self._priority_requests[priority] = {}
@@ -172,7 +172,7 @@ class NodeInfo:
         return total_requests
 
     def has_port(self, host_port: HostPort) -> bool:
-        """Report whether a host port is free; the address 0.0.0.0 conflicts with every address."""
+        """Report whether a host port is free on the node; the address 0.0.0.0 conflicts with every address."""
         if not self.ports:
             return True
         return not any(
@@ -187,7 +187,7 @@ class NodeInfo:
 
 
 class NodeGenerations:
-    """Node names in order of their last change, each with an increasing generation."""
+    """The names of changed nodes in order of their last change, numbered by a count of all changes (generation)."""
 
     __slots__ = ("_generations", "now")
 
@@ -195,8 +195,8 @@ class NodeGenerations:
         self.now = 0
         self._generations: dict[str, int] = {}
 
-    def note(self, name: str) -> None:
-        """Record that a node changed, as a new generation."""
+    def note_change(self, name: str) -> None:
+        """Record that a node changed, and increase the generation."""
         self.now += 1
         self._generations.pop(name, None)
         self._generations[name] = self.now

@@ -15,7 +15,7 @@ from batchyard.placement.node_info import NodeInfo
 # Counts are kept by node, so that node labels may change at any time.
 
 
-Counts: TypeAlias = dict[str, int]
+CountByNode: TypeAlias = dict[str, int]
 """Number of pods by node."""
 
 _Term = TypeVar("_Term", PodTerm, tuple[PodTerm, int])
@@ -31,14 +31,14 @@ class PodAffinityIndex:
         #: Uids by label value, for the labels that selectors have used.
         self._by_label: dict[str, dict[str, dict[str, None]]] = {}
         #: Required anti-affinity terms of placed pods.
-        self.anti_affinity_terms: dict[PodTerm, Counts] = {}
+        self.anti_affinity_terms: dict[PodTerm, CountByNode] = {}
         #: Affinity terms of placed pods with their weights (negative: anti-affinity).
-        self.preferred_terms: dict[tuple[PodTerm, int], Counts] = {}
+        self.preferred_terms: dict[tuple[PodTerm, int], CountByNode] = {}
 
     def get(self, uid: str) -> PodView | None:
         """Return the placed pod with this uid; None if it is not placed."""
-        entry = self._pods.get(uid)
-        return None if entry is None else entry[0]
+        pod_and_node = self._pods.get(uid)
+        return None if pod_and_node is None else pod_and_node[0]
 
     def add(self, pod: PodView, node_name: str) -> None:
         """Add a pod that was placed on a node."""
@@ -46,10 +46,10 @@ class PodAffinityIndex:
         for key, by_value in self._by_label.items():
             if key in pod.labels:
                 by_value.setdefault(pod.labels[key], {})[pod.uid] = None
-        self._count(pod, node_name, 1)
+        self._count_terms(pod, node_name, 1)
 
     def update(self, pod: PodView) -> PodView:
-        """Replace a placed pod by a revision with the same labels and terms; return the previous revision."""
+        """Replace a placed pod by a revision with the same labels and affinity terms; return the previous revision."""
         old_pod, node_name = self._pods[pod.uid]
         self._pods[pod.uid] = pod, node_name
         return old_pod
@@ -63,19 +63,19 @@ class PodAffinityIndex:
                 del by_value[value][pod.uid]
                 if not by_value[value]:
                     del by_value[value]
-        self._count(pod, node_name, -1)
+        self._count_terms(pod, node_name, -1)
 
     def selected_pods(self, selector: Selector | None) -> Iterator[tuple[PodView, str]]:
         """Yield the placed pods that a selector matches, each with the name of its node."""
         if selector is None:
             return
         for uid in self._candidates(selector):
-            entry = self._pods[uid]
-            if selector.matches(entry[0].labels):
-                yield entry
+            pod_and_node = self._pods[uid]
+            if selector.matches(pod_and_node[0].labels):
+                yield pod_and_node
 
     def _candidates(self, selector: Selector) -> Iterator[str]:
-        """Return the uids of pods that may match a selector, by its first requirement that a label is present."""
+        """Return the uids of pods that may match a selector, found by the first label that the selector requires."""
         for requirement in selector.requirements:
             if requirement.operator == "In":
                 by_value = self._uids_by_value(requirement.key)
@@ -85,7 +85,7 @@ class PodAffinityIndex:
         return iter(list(self._pods))
 
     def _uids_by_value(self, key: str) -> Mapping[str, dict[str, None]]:
-        """Return the uids of the placed pods by the value of this label; indexed on first use."""
+        """Return the uids of the placed pods by their value of the label `key`; the index is built on first use."""
         uids_by_value = self._by_label.get(key)
         if uids_by_value is None:
             uids_by_value = self._by_label[key] = {}
@@ -94,35 +94,35 @@ class PodAffinityIndex:
                     uids_by_value.setdefault(pod.labels[key], {})[uid] = None
         return uids_by_value
 
-    def _count(self, pod: PodView, node_name: str, step: int) -> None:
+    def _count_terms(self, pod: PodView, node_name: str, count_change: int) -> None:
         shape = pod.shape
         for term in shape.anti_affinity:
-            _add_count(self.anti_affinity_terms, term, node_name, step)
+            _add_count(self.anti_affinity_terms, term, node_name, count_change)
         for term in shape.affinity:
-            _add_count(self.preferred_terms, (term, _REQUIRED_WEIGHT), node_name, step)
+            _add_count(self.preferred_terms, (term, _REQUIRED_WEIGHT), node_name, count_change)
         for weight, term in shape.preferred:
-            _add_count(self.preferred_terms, (term, weight), node_name, step)
+            _add_count(self.preferred_terms, (term, weight), node_name, count_change)
 
 
-def _add_count(counts: dict[_Term, Counts], term: _Term, node_name: str, step: int) -> None:
-    by_node = counts.setdefault(term, {})
-    by_node[node_name] = by_node.get(node_name, 0) + step
+def _add_count(counts_by_term: dict[_Term, CountByNode], term: _Term, node_name: str, count_change: int) -> None:
+    by_node = counts_by_term.setdefault(term, {})
+    by_node[node_name] = by_node.get(node_name, 0) + count_change
     if not by_node[node_name]:
         del by_node[node_name]
         if not by_node:
-            del counts[term]
+            del counts_by_term[term]
 
 
 Domain: TypeAlias = tuple[str, str]
 """A topology key and one of its values."""
 
-_AFFINITY: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
-_ANTI_AFFINITY: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
+_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
+_ANTI_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
 _REPELLED_BY_PODS: Final = FilterFailure(("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True)
 
 
 class AffinityContext(Protocol):
-    """The parts of the cluster snapshot that pod affinity reads."""
+    """The parts of the cluster snapshot that the pod affinity rules read."""
 
     @property
     def placed_pods(self) -> PodAffinityIndex:
@@ -130,14 +130,14 @@ class AffinityContext(Protocol):
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Labels by namespace."""
+        """The labels of each namespace."""
 
     def get(self, name: str) -> NodeInfo | None:
         """Return a node by name."""
 
 
 class PodAffinityFilter:
-    """Filter for required (anti-)affinity terms of a pod and of the placed pods, evaluated by domain."""
+    """Node filter for required pod (anti-)affinity: the terms of a pod, and those of placed pods against it."""
 
     def __init__(self, pod: PodView, cluster: AffinityContext) -> None:
         self._pod = pod
@@ -158,17 +158,17 @@ class PodAffinityFilter:
             value = labels.get(term.topology_key)
             # The first pod of a group whose affinity selects itself has no pod to join.
             if value is None or (value not in domains and not self._is_first):
-                return _AFFINITY
+                return _AFFINITY_MISMATCH
         for term, domains in self._anti_affinity_domains.items():
             if labels.get(term.topology_key) in domains:
-                return _ANTI_AFFINITY
+                return _ANTI_AFFINITY_MISMATCH
         for key, value in self._repelling_domains:
             if labels.get(key) == value:
                 return _REPELLED_BY_PODS
         return None
 
     def _domains_of_terms(self, terms: Sequence[PodTerm]) -> dict[PodTerm, dict[str, None]]:
-        """Return, for each affinity term, the domains with pods that match all of the terms."""
+        """Return for each affinity term the topology domains with a pod that matches all terms together."""
         domains_by_term: dict[PodTerm, dict[str, None]] = {term: {} for term in terms}
         if not terms:
             return domains_by_term
@@ -180,7 +180,7 @@ class PodAffinityFilter:
         return domains_by_term
 
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
-        """Return the domains that contain pods which an affinity term selects."""
+        """Return the topology domains that contain a pod which an affinity term selects."""
         domains: dict[str, None] = {}
         for pod, node_name in self._cluster.placed_pods.selected_pods(term.selector):
             if term.selects(pod.namespace, pod.labels, self._cluster.namespaces):
@@ -188,7 +188,7 @@ class PodAffinityFilter:
         return domains
 
     def _find_repelling_domains(self) -> list[Domain]:
-        """Return the domains that contain pods with anti-affinity to this filter's pod."""
+        """Return the topology domains that contain a placed pod with required anti-affinity to this filter's pod."""
         found_domains: dict[Domain, None] = {}
         for term, by_node in self._cluster.placed_pods.anti_affinity_terms.items():
             if self._selects_pod(term):
@@ -208,11 +208,11 @@ class PodAffinityFilter:
         return term.selects(self._pod.namespace, self._pod.labels, self._cluster.namespaces)
 
 
-def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
-    """Return each domain's score for a pod, by preferred affinity of the pod and the placed pods; may be negative."""
+def affinity_scores(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
+    """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
-        by_node: Counts = {}
+        by_node: CountByNode = {}
         for other, node_name in cluster.placed_pods.selected_pods(term.selector):
             if term.selects(other.namespace, other.labels, cluster.namespaces):
                 by_node[node_name] = by_node.get(node_name, 0) + 1
@@ -223,9 +223,11 @@ def attraction(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
     return domain_scores
 
 
-def _add_score(scores: dict[Domain, int], key: str, by_node: Counts, weight: int, cluster: AffinityContext) -> None:
+def _add_score(
+    domain_scores: dict[Domain, int], key: str, by_node: CountByNode, weight: int, cluster: AffinityContext
+) -> None:
     for node_name, count in by_node.items():
         node = cluster.get(node_name)
         value = node.view.labels.get(key) if node is not None else None
         if value is not None:
-            scores[key, value] = scores.get((key, value), 0) + weight * count
+            domain_scores[key, value] = domain_scores.get((key, value), 0) + weight * count

@@ -52,18 +52,18 @@ UNDER_WAY: Final = PreemptionFailure(
 def find_preemption(
     pod: PodView, nodes: ClusterSnapshot, obstacles: Mapping[str, FilterFailure]
 ) -> PodPreemption | PreemptionFailure:
-    """Return the best preemption for a pod, given why each node rejects it; otherwise why preemption does not help."""
+    """Return the best preemption for a pod (`obstacles`: why each node rejects it), or why preemption does not help."""
     if not pod.may_preempt:
         return _NEVER_PREEMPTS
     nominated_failure = obstacles.get(nodes.nomination_of(pod.uid))
     if nominated_failure is not None and nominated_failure.may_yield and awaits_victims(pod, nodes):
         return UNDER_WAY
-    potential = [name for name, obstacle in obstacles.items() if obstacle.may_yield]
-    enough_candidates = max(len(potential) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
+    candidate_names = [name for name, obstacle in obstacles.items() if obstacle.may_yield]
+    enough_candidates = max(len(candidate_names) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
     candidates: list[PodPreemption] = []
-    counts: dict[str, int] = {}
+    count_by_reason: dict[str, int] = {}
     has_victims = nodes.has_lower_priority(pod.priority)
-    for name in potential:
+    for name in candidate_names:
         result = _find_victims(pod, nodes.get(name), nodes) if has_victims else _NO_VICTIMS
         if isinstance(result, PodPreemption):
             candidates.append(result)
@@ -71,31 +71,31 @@ def find_preemption(
                 break
         else:
             for reason in result.reasons:
-                counts[reason] = counts.get(reason, 0) + 1
+                count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
     if candidates:
         return min(candidates, key=_preemption_cost)
-    if len(potential) < len(nodes):
-        counts[_NOT_HELPFUL] = len(nodes) - len(potential)
-    return PreemptionFailure(f"preemption: {format_fit_error(len(nodes), counts)}")
+    if len(candidate_names) < len(nodes):
+        count_by_reason[_NOT_HELPFUL] = len(nodes) - len(candidate_names)
+    return PreemptionFailure(f"preemption: {format_fit_error(len(nodes), count_by_reason)}")
 
 
 def no_victims_failure(obstacles: Mapping[str, FilterFailure], count: int) -> PreemptionFailure:
-    """Return the failure for the case that no pod of the `count` nodes may be evicted."""
-    potential = sum(obstacle.may_yield for obstacle in obstacles.values())
-    counts = {reason: potential for reason in _NO_VICTIMS.reasons if potential}
-    if potential < count:
-        counts[_NOT_HELPFUL] = count - potential
-    return PreemptionFailure(f"preemption: {format_fit_error(count, counts)}")
+    """Return kube-scheduler's failure for the case that no pod on any of `count` nodes may be evicted."""
+    candidate_count = sum(obstacle.may_yield for obstacle in obstacles.values())
+    count_by_reason = {reason: candidate_count for reason in _NO_VICTIMS.reasons if candidate_count}
+    if candidate_count < count:
+        count_by_reason[_NOT_HELPFUL] = count - candidate_count
+    return PreemptionFailure(f"preemption: {format_fit_error(count, count_by_reason)}")
 
 
 def awaits_victims(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether preempted pods are still terminating on the nominated node of a pod."""
+    """Report whether pods preempted for a pod are still terminating on its nominated node."""
     node = nodes.get(nodes.nomination_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
 
 
-def importance(pod: PodView) -> tuple[int, int, str]:
-    """Return a pod's sort key by importance: higher priority, then earlier start, then name."""
+def importance_key(pod: PodView) -> tuple[int, int, str]:
+    """Return the key that sorts pods by importance to preemption: higher priority, then earlier start, then name."""
     return -pod.priority, _start_time(pod), pod.key
 
 
@@ -114,15 +114,15 @@ def are_in_same_gang(pod: PodView, other_pod: PodView) -> bool:
 
 
 def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -> PodPreemption | FilterFailure:
-    """Return the victims on a node, or why the pod does not fit even without all pods of lower priority."""
+    """Return the pods to evict from a node for a pod, or why it does not fit even without pods of lower priority."""
     candidates = [] if node is None else preemptible_pods(pod, node)
     if node is None or not candidates:
         return _NO_VICTIMS
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not needs_only_resources([pod, *competing_pods], nodes):
         return _find_victims_by_trial(pod, node, candidates, nodes)
-    mates = [p for p in node.pods.values() if p.priority < pod.priority and are_in_same_gang(pod, p)]
-    freed_amounts = dict(subtract_requests(node.requests_below(pod.priority), [*competing_pods, *mates]))
+    gang_pods = [p for p in node.pods.values() if p.priority < pod.priority and are_in_same_gang(pod, p)]
+    freed_amounts = dict(subtract_requests(node.requests_below(pod.priority), [*competing_pods, *gang_pods]))
     shortage = find_shortage(pod.shape, node, freed_amounts)
     if shortage is not None:
         return shortage
@@ -138,8 +138,8 @@ def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -
 
 
 def _sparing_order(pods: Sequence[PodView], nodes: ClusterSnapshot) -> tuple[Mapping[str, None], Sequence[PodView]]:
-    """Return the uids of pods whose eviction violates a budget, and all pods in the order of sparing them."""
-    ordered_pods = sorted(pods, key=importance)
+    """Return the uids of pods whose eviction violates a PodDisruptionBudget, and all pods, those to spare first."""
+    ordered_pods = sorted(pods, key=importance_key)
     violating_uids = nodes.budgets.violating_uids(ordered_pods) if nodes.budgets else {}
     if violating_uids:
         ordered_pods.sort(key=lambda pod: pod.uid not in violating_uids)
@@ -150,13 +150,13 @@ def _make_preemption(node: NodeInfo, victims: Sequence[PodView], violating_uids:
     if not violating_uids:
         return PodPreemption(node.name, tuple(victims))
     violations = sum(victim.uid in violating_uids for victim in victims)
-    return PodPreemption(node.name, tuple(sorted(victims, key=importance)), violations)
+    return PodPreemption(node.name, tuple(sorted(victims, key=importance_key)), violations)
 
 
 def _find_victims_by_trial(
     pod: PodView, node: NodeInfo, candidates: Sequence[PodView], nodes: ClusterSnapshot
 ) -> PodPreemption | FilterFailure:
-    """Find victims on a node by trial: remove all candidates, then add back each one that leaves room for the pod."""
+    """Find victims on a node: remove all candidates, then put back each one without which the pod fits anyway."""
     victims = []
     with nodes.what_if():
         for other in candidates:
@@ -174,14 +174,14 @@ def _find_victims_by_trial(
 
 
 def _preemption_cost(candidate: PodPreemption) -> tuple[int, int, int, int, int, str]:
-    """Return a preemption's sort key: PDB violations, highest priority, sum of priorities, count, latest start."""
+    """Return a preemption's sort key: PDB violations, highest and summed victim priority, count, latest start."""
     victims = candidate.victims
     if not victims:
         return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node
-    highest = victims[0].priority
-    earliest = min(_start_time(victim) for victim in victims if victim.priority == highest)
+    highest_priority = victims[0].priority
+    earliest_start = min(_start_time(victim) for victim in victims if victim.priority == highest_priority)
     total = sum(victim.priority + _PRIORITY_OFFSET for victim in victims)
-    return candidate.violations, highest, total, len(victims), -earliest, candidate.node
+    return candidate.violations, highest_priority, total, len(victims), -earliest_start, candidate.node
 
 
 def _start_time(pod: PodView) -> int:

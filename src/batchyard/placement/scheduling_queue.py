@@ -1,4 +1,4 @@
-"""Scheduling queue of the placement controller: active units in order, and parked units that did not fit."""
+"""Scheduling queue of the placement controller: pods and gangs to try in order, and those that did not fit."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, subtract_requests
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.units import SchedulingUnits, Turn
+from batchyard.placement.units import SchedulingUnits, UnitSortKey
 
 # Queueing hints: which changes may make an unschedulable pod fit.
 #
@@ -20,7 +20,7 @@ from batchyard.placement.units import SchedulingUnits, Turn
 
 def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnapshot) -> bool:
     """Report whether a pod may now fit one of the changed nodes, possibly by preemption."""
-    obstacles = nodes.candidate_cache.reach(pod.shape.rules).obstacles
+    obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in node_names:
         node = nodes.get(name)
         if node is not None and obstacles[name] is None and _may_fit(pod, node, nodes):
@@ -35,7 +35,7 @@ def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnap
 
 
 def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether the addition or removal of the other pod may affect where a pod fits."""
+    """Report whether the addition or removal of `other_pod` may change on which nodes a pod fits."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True
@@ -50,7 +50,7 @@ def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> 
 
 
 def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
-    """Report whether a pod may fit a node, given reservations of other pods, possibly after preemption."""
+    """Report whether a pod may fit a node beside the pods nominated to it, possibly after preemption."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods and has_room(pod.shape, node):
         return True
@@ -66,31 +66,31 @@ Kind: TypeAlias = tuple[PodShape, int, bool, str]
 
 
 class EquivalenceKey(NamedTuple):
-    """The key of an equivalence class of units: the pods by kind, and the unit's name if it is the only member."""
+    """Key of scheduling units (pods, gangs) that fit the same nodes: pod counts by kind, and the name of a lone one."""
 
     kinds: tuple[tuple[Kind, int], ...]
-    alone: str
+    lone_unit: str
 
 
 class _ParkedUnit(NamedTuple):
-    """A parked unit: its equivalence class, sort key and nominated nodes."""
+    """A pod or gang that did not fit: its equivalence class, its sort key and its nominated nodes."""
 
     class_key: EquivalenceKey
-    turn: Turn
+    sort_key: UnitSortKey
     #: The nodes to which pods of the unit are nominated.
     nominated_nodes: Sequence[str]
 
 
 class _EquivalenceClass(NamedTuple):
-    """An equivalence class: its parked units in scheduling order, and one pod of each kind."""
+    """Unschedulable pods or gangs with equal requirements, in scheduling order, and one example pod of each kind."""
 
     #: One pod of each kind.
     representatives: Sequence[PodView]
-    queued_units: list[tuple[Turn, str]]
+    queued_units: list[tuple[UnitSortKey, str]]
 
 
 class UnschedulablePods:
-    """The parked units, grouped by equivalence class."""
+    """The pods and gangs that did not fit when they were tried, grouped into classes of equal requirements."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -103,32 +103,32 @@ class UnschedulablePods:
         self._changed: Sequence[str] = ()
 
     def __len__(self) -> int:
-        """Return the number of parked units."""
+        """Return the number of unschedulable pods and gangs."""
         return len(self._parked_units)
 
     def equivalence_key(self, unit: str, pods: Sequence[PodView]) -> EquivalenceKey:
-        """Return the equivalence class of a unit, which depends on the requirements of its pods."""
-        counts: dict[Kind, int] = {}
+        """Return the equivalence class of a pod or gang, which depends on the requirements of its pods."""
+        count_by_kind: dict[Kind, int] = {}
         for pod in pods:
             kind = _kind(pod)
-            counts[kind] = counts.get(kind, 0) + 1
-        is_alone = any(kind[0].depends_on_pods for kind in counts) or any(map(self._needs_own_class, pods))
-        return EquivalenceKey(tuple(counts.items()), unit if is_alone else "")
+            count_by_kind[kind] = count_by_kind.get(kind, 0) + 1
+        is_alone = any(kind[0].depends_on_pods for kind in count_by_kind) or any(map(self._needs_own_class, pods))
+        return EquivalenceKey(tuple(count_by_kind.items()), unit if is_alone else "")
 
     def parked_class(self, unit: str) -> EquivalenceKey | None:
-        """Return the equivalence class of a parked unit; None if it is not parked."""
+        """Return the equivalence class of an unschedulable pod or gang; None if it is not among them."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
 
-    def add(self, unit: str, pods: Sequence[PodView], turn: Turn) -> None:
-        """Park a unit that did not fit."""
+    def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
+        """Add a pod or gang that did not fit; `sort_key` orders it."""
         class_key = self.equivalence_key(unit, pods)
         nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
-        self._parked_units[unit] = _ParkedUnit(class_key, turn, nominated_nodes)
+        self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)
         if class_key not in self._classes:
             representatives = {_kind(pod): pod for pod in pods}
             self._classes[class_key] = _EquivalenceClass(list(representatives.values()), [])
-        insort(self._classes[class_key].queued_units, (turn, unit))
+        insort(self._classes[class_key].queued_units, (sort_key, unit))
         pods_with_affinity = [pod for pod in pods if pod.shape.depends_on_pods]
         if pods_with_affinity:
             self._pods_with_affinity[unit] = pods_with_affinity
@@ -136,7 +136,7 @@ class UnschedulablePods:
             self._nominated_units.setdefault(node_name, {})[unit] = None
 
     def remove(self, unit: str) -> None:
-        """Remove a unit from the parked units, if it is parked."""
+        """Remove a pod or gang, if it is among the unschedulable ones."""
         parked_unit = self._parked_units.pop(unit, None)
         if parked_unit is None:
             return
@@ -146,21 +146,22 @@ class UnschedulablePods:
             if not self._nominated_units[node_name]:
                 del self._nominated_units[node_name]
         queued_units = self._classes[parked_unit.class_key].queued_units
-        del queued_units[bisect_left(queued_units, (parked_unit.turn, unit))]
+        del queued_units[bisect_left(queued_units, (parked_unit.sort_key, unit))]
         if not queued_units:
             del self._classes[parked_unit.class_key]
 
-    def first_unit(self, class_key: EquivalenceKey) -> tuple[Turn, str] | None:
-        """Return the sort key and name of the first unit of an equivalence class; None if the class is empty."""
+    def first_unit(self, class_key: EquivalenceKey) -> tuple[UnitSortKey, str] | None:
+        """Return the sort key and name of the first pod or gang of an equivalence class; None if the class is empty."""
         equivalence_class = self._classes.get(class_key)
         return None if equivalence_class is None else equivalence_class.queued_units[0]
 
     def find_helped_units(
         self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
-    ) -> list[tuple[Turn, str]]:
-        """Return the sort key and name of the units that changed nodes and moved pods may help, one of each class.
+    ) -> list[tuple[UnitSortKey, str]]:
+        """Return sort key and name of unschedulable pods or gangs that may fit now; only the first one of each class.
 
-        With `is_topology_changed` (nodes, or labels of nodes or namespaces), all single-member classes are included.
+        Changed nodes and moved pods may help a unit. With `is_topology_changed` (nodes, or labels of nodes or
+        namespaces), all units that are alone in their class are included.
         """
         helped_units = [
             equivalence_class.queued_units[0]
@@ -169,7 +170,7 @@ class UnschedulablePods:
         ]
         affected_units = [unit for name in node_names for unit in self._nominated_units.get(name, ())]
         affected_units += (
-            [unit for unit, parked_unit in self._parked_units.items() if parked_unit.class_key.alone]
+            [unit for unit, parked_unit in self._parked_units.items() if parked_unit.class_key.lone_unit]
             if is_topology_changed
             else ()
         )
@@ -184,12 +185,14 @@ class UnschedulablePods:
                     if self._are_affected(equivalence_class.representatives, moved_pod)
                 ]
         self._changed = node_names
-        return list(dict.fromkeys([*helped_units, *[(self._parked_units[unit].turn, unit) for unit in affected_units]]))
+        return list(
+            dict.fromkeys([*helped_units, *[(self._parked_units[unit].sort_key, unit) for unit in affected_units]])
+        )
 
     def is_still_helped(self, unit: str) -> bool:
-        """Report whether the change that activated a unit still helps it, after earlier units were placed."""
+        """Report whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
         class_key = self._parked_units[unit].class_key
-        return bool(class_key.alone) or self._is_helped(self._classes[class_key], self._changed)
+        return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed)
 
     def _is_helped(self, equivalence_class: _EquivalenceClass, node_names: Sequence[str]) -> bool:
         return any(may_be_helped_by(pod, node_names, self._nodes) for pod in equivalence_class.representatives)
@@ -198,7 +201,7 @@ class UnschedulablePods:
         return any(is_affected_by(pod, moved_pod, self._nodes) for pod in pods)
 
     def _needs_own_class(self, pod: PodView) -> bool:
-        """Report whether a pod is nominated, or placed pods have anti-affinity to it."""
+        """Report whether a pod is unlike others: it has a nominated node, or placed pods have anti-affinity to it."""
         if self._nodes.nomination_of(pod.uid):
             return True
         terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces
@@ -210,7 +213,7 @@ def _kind(pod: PodView) -> Kind:
 
 
 class SchedulingQueue:
-    """The pending pods as scheduling units; a pass calls `start`, then `next_unit` until it returns no pods."""
+    """The pending pods as units (a pod or a gang); to try all, call `start`, then `next_unit` until it is empty."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -223,7 +226,7 @@ class SchedulingQueue:
         #: Whether namespace labels have changed since the last pass.
         self._namespaces_changed = False
         #: The remaining units of the pass, and the last returned unit with its equivalence class.
-        self._heap: list[tuple[Turn, str]] = []
+        self._heap: list[tuple[UnitSortKey, str]] = []
         self._last_unit: tuple[str, EquivalenceKey | None] = ("", None)
 
     def get(self, uid: str) -> PodView | None:
@@ -232,24 +235,24 @@ class SchedulingQueue:
 
     @property
     def has_work(self) -> bool:
-        """Whether a unit is active, or a recent change may help a parked unit."""
+        """Whether a pod or gang is due to be tried, or a recent change may help an unschedulable one."""
         has_news = self._moved_pods or self._namespaces_changed or self._generation != self._nodes.permanent_changes.now
         return bool(self._active or (self._parked and has_news))
 
     # --- pending pods ---
 
     def add(self, pod: PodView) -> None:
-        """Add a pending pod, or replace one whose requirements changed; its unit becomes active."""
+        """Add a pending pod, or replace one whose requirements changed; the pod or its gang will be tried."""
         self.drop(pod.uid)
         self._units.put(pod)
-        self._activate(self._units.of(pod))
+        self._activate_unit(self._units.of(pod))
 
     def refresh(self, pod: PodView) -> None:
         """Replace a pending pod by a revision with the same requirements."""
         self._units.put(pod)
 
     def drop(self, uid: str) -> None:
-        """Remove a pod that is no longer pending from the queue."""
+        """Remove a pod from the queue because it is no longer pending."""
         pod = self._units.pod(uid)
         if pod is None:
             return
@@ -259,20 +262,20 @@ class SchedulingQueue:
             self._parked.remove(unit)
             self._active.pop(unit, None)
         elif self._parked.parked_class(unit) is not None:
-            self._activate(unit)  # the remaining pods of the gang may fit
+            self._activate_unit(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
-        """Make the unit of a pending pod active, so that the next pass tries it."""
+        """Make a pending pod due, together with its gang, so that it is tried next time."""
         pod = self._units.pod(uid)
         if pod is not None:
-            self._activate(self._units.of(pod))
+            self._activate_unit(self._units.of(pod))
 
     def park(self, pods: Sequence[PodView]) -> None:
-        """Park the unit of these pods until a relevant change."""
+        """Set a pod or all pods of a gang aside as unschedulable, until a change may help."""
         unit = self._units.of(pods[0])
         self._active.pop(unit, None)
         self._parked.remove(unit)
-        self._parked.add(unit, pods, self._units.turn(pods))
+        self._parked.add(unit, pods, self._units.sort_key(pods))
 
     def note_moved(self, pod: PodView, has_node: bool) -> None:
         """Record that a pod was bound (`has_node`) or removed; a partly bound gang is then scheduled pod by pod."""
@@ -287,33 +290,33 @@ class SchedulingQueue:
                 self._active[self._units.of(other)] = None
 
     def note_relabelled(self, previous_revision: PodView) -> None:
-        """Record the previous revision of a bound pod whose labels or terms changed, which may help other pods."""
+        """Record the old revision of a bound pod whose labels or affinity terms changed, as other pods may fit now."""
         if self._parked:
             self._moved_pods.append(previous_revision)
 
     def note_namespaces(self) -> None:
-        """Record that namespace labels changed, which affects the namespace selectors of affinity terms."""
+        """Record that namespace labels changed, because affinity terms select namespaces by label."""
         self._namespaces_changed = bool(self._parked)
 
-    def _activate(self, unit: str) -> None:
+    def _activate_unit(self, unit: str) -> None:
         self._parked.remove(unit)
         self._active[unit] = None
 
     # --- a pass ---
 
     def equivalence_key(self, pods: Sequence[PodView]) -> EquivalenceKey:
-        """Return the equivalence class of a unit: if one member fits no node, no other member does."""
+        """Return the equivalence class of a pod or gang: if one member fits no node, no other member does."""
         return self._parked.equivalence_key(self._units.of(pods[0]), pods)
 
     def start(self) -> None:
-        """Start a pass over the active units and the parked units that changes since the last pass may help."""
+        """Start to try the due pods and gangs once, and the unschedulable ones that recent changes may help."""
         node_names, moved_pods = self._nodes.permanent_changes.changed_since(self._generation), self._moved_pods
         is_topology_changed = self._namespaces_changed or self._property_generation != self._nodes.property_changes.now
         self._namespaces_changed = False
         self._moved_pods = []
         self._generation = self._nodes.permanent_changes.now
         self._property_generation = self._nodes.property_changes.now
-        self._heap = [(self._units.turn(self._units.pods(unit)), unit) for unit in self._active]
+        self._heap = [(self._units.sort_key(self._units.pods(unit)), unit) for unit in self._active]
         if self._parked and (node_names or moved_pods or is_topology_changed):
             self._heap += self._parked.find_helped_units(
                 node_names, moved_pods, is_topology_changed=is_topology_changed
@@ -322,19 +325,19 @@ class SchedulingQueue:
         heapify(self._heap)
 
     def next_unit(self) -> Sequence[PodView]:
-        """Return the pods of the next unit of the pass, which the caller binds or parks; empty at the end."""
+        """Return the next pod, or all pods of the next gang, for the caller to bind or `park`; empty at the end."""
         self._queue_next_of_class()
         while self._heap:
             _, unit = heappop(self._heap)
             class_key = self._parked.parked_class(unit)
             if unit in self._active or (class_key is not None and self._parked.is_still_helped(unit)):
                 self._last_unit = unit, class_key
-                self._activate(unit)
+                self._activate_unit(unit)
                 return self._units.pods(unit)
         return ()
 
     def _queue_next_of_class(self) -> None:
-        """Queue the next unit of the last unit's equivalence class, unless the last unit was parked again."""
+        """After a unit (pod or gang) was placed, queue the next one of its equivalence class, which may fit too."""
         unit, class_key = self._last_unit
         self._last_unit = "", None
         if class_key is not None and self._parked.parked_class(unit) != class_key:

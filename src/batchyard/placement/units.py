@@ -1,4 +1,4 @@
-"""Scheduling units of the placement controller, and its changes to the status of pods.
+"""Scheduling units of the placement controller (pods and gangs), and its changes to the status of pods.
 
 A unit is a pending pod, or all pending pods of a gang of which no pod is bound. Its name is the pod's uid or the gang.
 """
@@ -11,12 +11,12 @@ from batchyard.api.times import format_time
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 
-Turn: TypeAlias = tuple[int, bool, int, str]
+UnitSortKey: TypeAlias = tuple[int, bool, int, str]
 """Sort key of a unit: priority, partly bound gangs first, creation time, name."""
 
 
 class SchedulingUnits:
-    """The pending pods, grouped into scheduling units."""
+    """The pending pods, grouped into scheduling units: single pods, and gangs that are placed as a whole."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodView] = {}
@@ -35,7 +35,7 @@ class SchedulingUnits:
             self._by_gang.setdefault(pod.gang, {})[pod.uid] = None
 
     def remove(self, uid: str) -> None:
-        """Remove a pod that is no longer pending from its unit."""
+        """Remove a pod that is no longer pending."""
         pod = self._pods.pop(uid)
         if pod.gang:
             del self._by_gang[pod.gang][uid]
@@ -43,11 +43,11 @@ class SchedulingUnits:
                 del self._by_gang[pod.gang]
 
     def of(self, pod: PodView) -> str:
-        """Return the name of the unit that a pod belongs to."""
+        """Return the name of the scheduling unit of a pod: its gang, or its uid if it is scheduled alone."""
         return pod.uid if not pod.gang or pod.gang in self._bound_by_gang else pod.gang
 
     def pods(self, unit: str) -> Sequence[PodView]:
-        """Return the pods of a unit; empty if the unit no longer exists."""
+        """Return the pods of a scheduling unit, given by name; empty if the unit no longer exists."""
         pod = self._pods.get(unit)
         if pod is not None:
             return (pod,) if self.of(pod) == unit else ()
@@ -58,7 +58,7 @@ class SchedulingUnits:
         return [self._pods[uid] for uid in self._by_gang.get(gang, ())]
 
     def set_begun(self, pod: PodView, is_bound: bool) -> bool:
-        """Record whether a pod of a gang is bound; return whether that changes the gang's units."""
+        """Record whether a gang's pod is bound; return True if the gang now starts or stops being tried pod by pod."""
         if not is_bound:
             bound_uids = self._bound_by_gang.get(pod.gang, {})
             if pod.uid in bound_uids:
@@ -71,8 +71,8 @@ class SchedulingUnits:
         self._bound_by_gang.setdefault(pod.gang, {})[pod.uid] = None
         return is_first
 
-    def turn(self, unit: Sequence[PodView]) -> Turn:
-        """Return the sort key of a unit, given its pods."""
+    def sort_key(self, unit: Sequence[PodView]) -> UnitSortKey:
+        """Return the sort key that orders a pod or gang among the pending ones, given its pods."""
         first_pod = min(unit, key=lambda pod: (pod.created, pod.key)) if len(unit) > 1 else unit[0]
         priority = max([pod.priority for pod in unit])
         return -priority, first_pod.gang not in self._bound_by_gang, first_pod.created, first_pod.key
@@ -90,21 +90,21 @@ _SCHEDULED: Final = "PodScheduled"
 
 
 def set_unplaced(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
-    """Set PodScheduled to False (Unschedulable) with this message, and set the nominated node of a pod."""
+    """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node."""
     old = _conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
     return _with_status(obj, conditions, node_name)
 
 
 def set_gated(obj: Obj, now: Instant) -> Obj:
-    """Set PodScheduled to False for a pod with scheduling gates."""
+    """Return a pod with scheduling gates, with PodScheduled=False."""
     old = _conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now)
     return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
 
 
 def set_placed(obj: Obj, now: Instant) -> Obj:
-    """Set PodScheduled to True on a bound pod, and clear its nominated node."""
+    """Return a bound pod with PodScheduled=True and without a nominated node."""
     scheduled_condition = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
     conditions = [
         scheduled_condition if condition["type"] == _SCHEDULED and condition["status"] != "True" else condition
@@ -114,7 +114,7 @@ def set_placed(obj: Obj, now: Instant) -> Obj:
 
 
 def set_preempted(obj: Obj, scheduler: str, now: Instant) -> Obj:
-    """Set the DisruptionTarget condition on a pod that this scheduler preempts."""
+    """Return a pod with the DisruptionTarget condition, because `scheduler` preempts it."""
     conditions = with_condition(
         _conditions(obj),
         type="DisruptionTarget",

@@ -1,1 +1,1 @@
-"""ResourceQuotas: usage accounting, the admission plugin, and the status controller."""
+"""ResourceQuotas: accounting of their usage, the admission plugin, and the status controller."""

@@ -1,4 +1,4 @@
-"""ResourceQuotas: usage of objects, scopes, the ledger of used amounts, the admission plugin, the status controller.
+"""ResourceQuotas: what objects use, quota scopes, the ledger of used amounts, the admission plugin, the controller.
 
 Amounts are in billionths. Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8s.io/apiserver pkg/quota/v1/generic.
 """
@@ -20,15 +20,20 @@ from batchyard.interfaces.controller import ReconcileResult
 
 Usage: TypeAlias = Mapping[str, int]
 
-COUNT: Final = "count/"
+COUNT_PREFIX: Final = "count/"
 _POD_COUNT: Final = "count/pods"
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 _HUGE_PAGES: Final = "hugepages-"
 #: Resources that a quota may limit both by their bare name and with the prefix `requests.`.
-_COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
+_COMPUTE_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 _POD_RESOURCES: Final = frozenset(
-    {_POD_COUNT, "pods", *_COMPUTE, *(f"{prefix}{name}" for name in _COMPUTE for prefix in (_REQUESTS, _LIMITS))}
+    {
+        _POD_COUNT,
+        "pods",
+        *_COMPUTE_RESOURCES,
+        *(f"{prefix}{name}" for name in _COMPUTE_RESOURCES for prefix in (_REQUESTS, _LIMITS)),
+    }
 )
 _SERVICE_RESOURCES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
 #: Kinds whose objects are also counted under a bare plural name.
@@ -41,18 +46,18 @@ _UNAVAILABLE_RESOURCES: Final = frozenset(
 _STORAGE_CLASS_INFIX: Final = ".storageclass.storage.k8s.io/"
 #: Resources that every container must specify if a quota limits them.
 _MUST_BE_SPECIFIED: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
-_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 def count_names(info: scheme.ServedKind) -> tuple[str, ...]:
-    """Return the resource names under which quotas count objects of a kind: `count/<plural>.<group>`, an alias."""
-    name = f"{COUNT}{info.plural}.{info.group}" if info.group else f"{COUNT}{info.plural}"
+    """Return the resource names that count objects of a kind in quotas: `count/<plural>.<group>`, and any alias."""
+    name = f"{COUNT_PREFIX}{info.plural}.{info.group}" if info.group else f"{COUNT_PREFIX}{info.plural}"
     alias = _ALIAS_BY_KIND.get(info.constant)
     return (name,) if alias is None else (name, alias)
 
 
 def kind_of_resource(name: str) -> str | None:
-    """Return the kind whose objects use a limited resource; '' if no kind does, None if the resource is unknown."""
+    """Return the kind of objects that use a quota's resource; '' if no kind does, None if the resource is unknown."""
     if name in _POD_RESOURCES or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
         return scheme.POD
     if name in _SERVICE_RESOURCES:
@@ -66,25 +71,25 @@ _KIND_BY_COUNT_NAME: Final = {count_names(info)[0]: info.constant for info in sc
 
 
 def _is_device(name: str) -> bool:
-    """Report whether a limited resource is an extended resource: `requests.` with a vendor's domain."""
+    """Report whether a quota's resource limits an extended resource: `requests.` and a name with a vendor's domain."""
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
 def object_usage(obj: meta.Obj, kind: str, counted_as: Sequence[str]) -> Usage:
-    """Return the usage of an object by resource; kinds other than Pod and Service use only their object count."""
+    """Return what an object uses of quotas, by resource; kinds but Pod and Service use only their object count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
     return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, meta.NANO)
 
 
-def remaining_usage_after_grace(used: Usage) -> Usage:
-    """Return the part of a pod's usage that remains after its grace period: only its object count."""
-    return {_POD_COUNT: used[_POD_COUNT]} if _POD_COUNT in used else {}
+def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
+    """Return what a terminating pod still uses of quotas after its grace period: only its object count."""
+    return {_POD_COUNT: pod_usage[_POD_COUNT]} if _POD_COUNT in pod_usage else {}
 
 
 def _usage_of_pod(pod: meta.Obj) -> Usage:
     used = {_POD_COUNT: meta.NANO}
-    if (pod.get("status") or {}).get("phase") in _TERMINAL:
+    if (pod.get("status") or {}).get("phase") in _TERMINAL_PHASES:
         return used
     used["pods"] = meta.NANO
     spec = pod["spec"]
@@ -97,14 +102,14 @@ def _usage_of_pod(pod: meta.Obj) -> Usage:
 
 
 def _usage_of_requests(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Return the usage of requests and limits under the names that quotas use for them."""
+    """Return a pod's requests and limits under the resource names of quotas, such as `requests.cpu`."""
     used: dict[str, int] = {}
     for name, amount in requests.items():
-        if name in _COMPUTE or name.startswith(_HUGE_PAGES):
+        if name in _COMPUTE_RESOURCES or name.startswith(_HUGE_PAGES):
             used[name] = used[_REQUESTS + name] = amount
         elif is_extended(name):
             used[_REQUESTS + name] = amount
-    return used | {_LIMITS + name: amount for name, amount in limits.items() if name in _COMPUTE}
+    return used | {_LIMITS + name: amount for name, amount in limits.items() if name in _COMPUTE_RESOURCES}
 
 
 def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
@@ -113,12 +118,12 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     has_ports = kind == "NodePort" or (is_balanced and spec.get("allocateLoadBalancerNodePorts") is not False)
     node_ports = len(ports) if has_ports else sum(1 for port in ports if is_balanced and port.get("nodePort"))
     usage_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
-    balancers = meta.NANO if is_balanced else 0
-    return usage_counts | {"services.loadbalancers": balancers, "services.nodeports": node_ports * meta.NANO}
+    balancer_amount = meta.NANO if is_balanced else 0
+    return usage_counts | {"services.loadbalancers": balancer_amount, "services.nodeports": node_ports * meta.NANO}
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
-    """Return the quantity format in which an object's spec states its amount of a resource."""
+    """Return the format (decimal or binary suffix) in which an object's spec writes its amount of a resource."""
     resource = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
     fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
@@ -131,7 +136,7 @@ def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
 
 
 def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
-    """Return Kubernetes's message part about limited resources that a pod's containers do not specify; '' if none."""
+    """Return the part of Kubernetes's message that lists limited resources a pod's containers omit; '' if none."""
     spec = pod["spec"]
     required_names = [name for name in _MUST_BE_SPECIFIED if name in set(limited_resources)]
     if not required_names or spec.get("resources"):
@@ -145,7 +150,7 @@ def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> st
 
 
 def scopes_of(spec: Mapping[str, Any]) -> tuple[meta.Requirement, ...]:
-    """Return the scopes of a quota as requirements, all of which must match."""
+    """Return the scopes of a ResourceQuota as selector requirements, all of which must match."""
     simple_scopes = [meta.Requirement(name, "Exists", ()) for name in spec.get("scopes") or ()]
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     scopes = [meta.Requirement(e["scopeName"], e["operator"], tuple(e.get("values") or ())) for e in expressions]
@@ -211,7 +216,7 @@ _DELETED = EventType.DELETED
 
 
 class QuotaTally:
-    """The usage of one ResourceQuota, stored for each counted object."""
+    """What objects use of one ResourceQuota, recorded for each counted object."""
 
     __slots__ = (
         "_formats",
@@ -247,30 +252,30 @@ class QuotaTally:
         """Report whether the quota limits the usage of an object: its kind is limited and the scopes match."""
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
-    def charge(self, obj: meta.Obj, kind: str) -> Usage:
-        """Return the usage of an object, restricted to the resources that the quota limits."""
+    def charged_usage(self, obj: meta.Obj, kind: str) -> Usage:
+        """Return what an object uses of the resources that this quota limits."""
         if not self.applies_to(obj, kind):
             return {}
         return {name: amount for name, amount in object_usage(obj, kind, self.kinds[kind]).items() if name in self.used}
 
     def count(self, key: meta.Key, obj: meta.Obj | None) -> bool:
-        """Count a changed or deleted (None) object; return whether the usage changes, now or later."""
+        """Count an object (None: deleted); return whether the usage changes, now or at the end of a grace period."""
         previous_grace_end = self._grace_period_ends.pop(key, None)
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
             grace_seconds = obj["metadata"].get("deletionGracePeriodSeconds") or 0
             self._grace_period_ends[key] = parse_time(obj["metadata"]["deletionTimestamp"]) + grace_seconds * SECOND
-        is_changed = self._replace(key, {} if obj is None else self.charge(obj, key.kind), obj)
+        is_changed = self._replace_usage(key, {} if obj is None else self.charged_usage(obj, key.kind), obj)
         return is_changed or self._grace_period_ends.get(key) != previous_grace_end
 
     def release_expired_pods(self, now: Instant) -> Instant | None:
-        """Release the usage of pods past their grace period; return the end of the next grace period, if any."""
+        """Release the usage of pods past their grace period; return when the next grace period ends, or None."""
         for key, grace_end in list(self._grace_period_ends.items()):
             if grace_end < now:
                 del self._grace_period_ends[key]
-                self._replace(key, remaining_usage_after_grace(self._usage_by_object.get(key, {})), None)
+                self._replace_usage(key, remaining_usage_after_grace(self._usage_by_object.get(key, {})), None)
         return min(self._grace_period_ends.values(), default=None)
 
-    def _replace(self, key: meta.Key, new: Usage, obj: meta.Obj | None) -> bool:
+    def _replace_usage(self, key: meta.Key, new: Usage, obj: meta.Obj | None) -> bool:
         old = self._usage_by_object.pop(key, {})
         if new:
             self._usage_by_object[key] = new
@@ -285,13 +290,13 @@ class QuotaTally:
         return True
 
     def _register_resource(self, name: str, reader: Reader) -> None:
-        """Register a limited resource, and the kind whose objects use it."""
+        """Register a resource that the quota limits, and the kind whose objects use it."""
         kind = kind_of_resource(name)
         info = scheme.kind_info(kind) if kind else None
         if kind is None:
             info = next((each for each in _custom_kinds(reader) if name in count_names(each)), None)
             if info is None:
-                self.is_complete = self.is_complete and not name.startswith(COUNT)
+                self.is_complete = self.is_complete and not name.startswith(COUNT_PREFIX)
                 return
         self.used[name] = 0
         if info is not None:
@@ -303,13 +308,13 @@ def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
 
 
 class QuotaLedger:
-    """The tallies of all ResourceQuotas that were used so far, by Namespace."""
+    """The usage of all ResourceQuotas that were read so far, by Namespace."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, dict[meta.Key, QuotaTally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[meta.Key]:
-        """Update the tallies from a watch event; return the quotas whose usage changed."""
+        """Update the quotas' usage from a watch event; return the keys of the quotas whose usage changed."""
         key = event.key
         if key.kind == DEFINITION:
             return self._delete_incomplete_tallies()
@@ -322,7 +327,7 @@ class QuotaLedger:
         return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
 
     def tally(self, quota: meta.Obj, reader: Reader) -> QuotaTally:
-        """Return the tally of a quota; on first use or after a spec change, count all objects."""
+        """Return the usage of a quota; on first use or after a spec change, count all objects."""
         key, spec = meta.key_of(quota), quota.get("spec") or {}
         tallies = self._tallies.setdefault(key.namespace, {})
         existing_tally = tallies.get(key)
@@ -335,7 +340,7 @@ class QuotaLedger:
         return tally
 
     def _delete_incomplete_tallies(self) -> Sequence[meta.Key]:
-        """Delete tallies with unknown kinds after a CustomResourceDefinition changed; return their quotas."""
+        """Forget the usage of quotas that limit unknown kinds, once a CRD changed; return the keys of these quotas."""
         keys = [key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete]
         for key in keys:
             del self._tallies[key.namespace][key]
@@ -350,7 +355,7 @@ class QuotaLedger:
 
 
 class _QuotaCharge(NamedTuple):
-    """The additional usage that a request would charge to one quota."""
+    """The additional usage of one quota that an API request would cause."""
 
     quota: meta.Obj
     tally: QuotaTally
@@ -358,7 +363,7 @@ class _QuotaCharge(NamedTuple):
 
 
 class QuotaAdmission:
-    """Admission plugin that checks new and changed objects against quotas; it must observe every change at once."""
+    """Admission plugin that checks created and changed objects against quotas; it must see all watch events at once."""
 
     def __init__(self) -> None:
         self._ledger = QuotaLedger()
@@ -371,15 +376,15 @@ class QuotaAdmission:
         """Check a new object against the quotas of its Namespace; raise RefusedForNow if it exceeds one."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
-            self._check(obj, None, quotas, reader)
+            self._check_usage(obj, None, quotas, reader)
 
     def check_changed(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
-        """Check the additional usage of a changed object; raise RefusedForNow if it exceeds a quota."""
+        """Check what a changed object uses additionally; raise RefusedForNow if it exceeds a quota of its Namespace."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
-            self._check(new, old, quotas, reader)
+            self._check_usage(new, old, quotas, reader)
 
-    def _check(self, obj: meta.Obj, old: meta.Obj | None, quotas: Sequence[meta.Obj], reader: Reader) -> None:
+    def _check_usage(self, obj: meta.Obj, old: meta.Obj | None, quotas: Sequence[meta.Obj], reader: Reader) -> None:
         kind = meta.group_kind(obj)
         charges: list[_QuotaCharge] = []
         for quota in quotas:
@@ -389,8 +394,8 @@ class QuotaAdmission:
                 continue
             if kind == scheme.POD and (unspecified := unspecified_resources(obj, tally.used)):
                 raise _forbidden_error(obj, f"failed quota: {_name(quota)}: must specify {unspecified}")
-            charge = tally.charge(obj, kind)
-            old_charge = {} if old is None else tally.charge(old, kind)
+            charge = tally.charged_usage(obj, kind)
+            old_charge = {} if old is None else tally.charged_usage(old, kind)
             additional_usage = {name: amount - old_charge.get(name, 0) for name, amount in charge.items()}
             increase = {name: amount for name, amount in additional_usage.items() if amount > 0}
             charges.append(_QuotaCharge(quota, tally, increase))
@@ -399,11 +404,11 @@ class QuotaAdmission:
 
 
 def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
-    hard, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
+    hard_limits, tally = quota_charge.quota["spec"].get("hard") or {}, quota_charge.tally
     names = sorted(
         name
         for name, amount in quota_charge.additional_usage.items()
-        if tally.used[name] + amount > meta.parse_quantity(hard[name])
+        if tally.used[name] + amount > meta.parse_quantity(hard_limits[name])
     )
     if names:
         requested_text = _format_amounts(
@@ -413,10 +418,10 @@ def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
                 for name in names
             },
         )
-        used = _format_amounts(names, {name: tally.format_used(name) for name in names})
-        limited_text = _format_amounts(names, {name: meta.canonical_quantity(hard[name]) for name in names})
-        amounts = f"requested: {requested_text}, used: {used}, limited: {limited_text}"
-        raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts}")
+        used_text = _format_amounts(names, {name: tally.format_used(name) for name in names})
+        limited_text = _format_amounts(names, {name: meta.canonical_quantity(hard_limits[name]) for name in names})
+        amounts_text = f"requested: {requested_text}, used: {used_text}, limited: {limited_text}"
+        raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts_text}")
 
 
 def _name(quota: meta.Obj) -> str:
@@ -428,8 +433,8 @@ def _forbidden_error(obj: meta.Obj, why: str) -> TemporarilyForbidden:
     return TemporarilyForbidden(f"{forbidden(obj)}: {why}")
 
 
-def _format_amounts(names: Iterable[str], amounts: Mapping[str, str]) -> str:
-    return ",".join(f"{name}={amounts[name]}" for name in names)
+def _format_amounts(names: Iterable[str], amount_texts: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={amount_texts[name]}" for name in names)
 
 
 # ResourceQuota controller: writes the limits and the usage of each quota to its status.

@@ -1,1 +1,1 @@
-"""Simulation: virtual time, scenarios, event log, invariants."""
+"""Simulation of batchyard in virtual time: scenarios, event log, and checks of invariants."""

@@ -1,4 +1,4 @@
-"""Event log of a run: changes of Workloads, nodes and pods as JSON records and as typed events, from watch events only.
+"""Event log of a simulation: changes of Workloads, nodes and pods as JSON records and as typed events.
 
 Times are seconds from the start. Events of one instant are in the order in which they happened.
 """
@@ -34,9 +34,9 @@ _DELETED: Final = EventType.DELETED  # a local name, because an enum member is s
 
 
 def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Return the log records of a watch event about a node, pod, machine, pool or ProvisioningRequest."""
-    convert = _CONVERTERS.get(event.key.kind)
-    return iter(()) if convert is None else convert(event)
+    """Return the log records for a watch event of a node, pod, machine, node pool or ProvisioningRequest."""
+    converter = _CONVERTERS.get(event.key.kind)
+    return iter(()) if converter is None else converter(event)
 
 
 def _node_records(event: WatchEvent) -> Iterator[EventFields]:
@@ -79,13 +79,13 @@ def _unschedulable_message(pod: Obj) -> str:
 
 
 def _is_being_preempted(pod: Obj) -> bool:
-    """Report whether the scheduler preempts a pod for a pod of higher priority."""
+    """Report whether the scheduler is evicting a pod in favor of a pod of higher priority."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     return condition is not None and condition["status"] == "True" and condition.get("reason") == _PREEMPTED_REASON
 
 
 def _instance_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record if a machine could not be provided, or crashed."""
+    """Yield a log record if the cloud could not provide a machine, or a machine crashed."""
     if event.type is _DELETED or (event.old is not None and phase_of(event.old) == phase_of(event.obj)):
         return
     spec = event.obj["spec"]
@@ -98,7 +98,7 @@ def _instance_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record if a node pool was created or removed."""
+    """Yield a log record if a node pool was created or removed."""
     if event.type is _DELETED:
         yield "NodePoolRemoved", {"pool": event.key.name}
     elif event.old is None:
@@ -106,7 +106,7 @@ def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _request_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record for each stage that a ProvisioningRequest reached."""
+    """Yield a log record for each new stage (condition) of a ProvisioningRequest, such as Accepted or Provisioned."""
     for stage in STAGES:
         if is_true(event.obj, stage) and not (event.old is not None and is_true(event.old, stage)):
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}
@@ -125,7 +125,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 class EventLog:
-    """Converts watch events to log records, and passes the records to a sink."""
+    """Converts watch events to log records, and passes each record to the function `sink`."""
 
     def __init__(self, start: Instant, now: Callable[[], Instant], sink: Callable[[Record], None]) -> None:
         self._start = start
@@ -136,54 +136,54 @@ class EventLog:
         self.last = start
 
     def recall(self, workloads: Iterable[Obj]) -> None:
-        """Register Workloads that existed before the start, without log records."""
+        """Make Workloads known that existed before the simulation began, without log records for them."""
         for obj in workloads:
             view = workload_view(obj)
             self._key_by_uid[view.uid] = view.key
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Emit the log records of a batch of watch events."""
+        """Emit the log records for a batch of watch events."""
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
                 self._observe_workload(event)
             else:
                 for name, fields in cluster_records(event):
-                    self._emit(name, fields)
+                    self._emit_record(name, fields)
 
-    def loop(self, loop: PreemptionLoop) -> None:
-        """Emit the log record of a preemption loop."""
+    def record_loop(self, loop: PreemptionLoop) -> None:
+        """Emit the log record of a preemption loop: Workloads that preempt each other endlessly."""
         steps = [s._asdict() for s in loop.steps]
-        self._emit("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
+        self._emit_record("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
 
-    def fault(self, fields: Mapping[str, Any]) -> None:
-        """Emit the log record of an injected fault."""
-        self._emit("Fault", fields)
+    def record_fault(self, fields: Mapping[str, Any]) -> None:
+        """Emit the log record of a fault that the scenario injects."""
+        self._emit_record("Fault", fields)
 
-    def final(self, reader: Reader, at: Instant | None = None) -> None:
+    def record_end(self, reader: Reader, at: Instant | None = None) -> None:
         """Emit the last log record: the Workloads that are pending and that have quota at the end of the run."""
         unfinished_workloads = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]
         pending_names = [str(key_of(obj)) for obj in unfinished_workloads if not has_quota_reservation(obj)]
         admitted_names = [str(key_of(obj)) for obj in unfinished_workloads if has_quota_reservation(obj)]
-        self._emit("Final", {"pending": pending_names, "admitted": admitted_names}, at)
+        self._emit_record("Final", {"pending": pending_names, "admitted": admitted_names}, at)
 
     def _observe_workload(self, event: WatchEvent) -> None:
         view = workload_view(event.obj)
         if event.type is EventType.DELETED:
             self._key_by_uid.pop(view.uid, None)
-            self._emit("Deleted", {"workload": view.key})
+            self._emit_record("Deleted", {"workload": view.key})
             return
         if event.old is None:
             self._key_by_uid[view.uid] = view.key
-            self._emit("Created", {"workload": view.key})
+            self._emit_record("Created", {"workload": view.key})
         old_view = workload_view(event.old) if event.old is not None else None
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
-            self._emit("QuotaReserved", _reservation_fields(view))
+            self._emit_record("QuotaReserved", _reservation_fields(view))
         if view.admitted and not (old_view and old_view.admitted):
-            self._emit("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
+            self._emit_record("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
         if view.evicted and view.quota_reserved and not (old_view and old_view.evicted):
             self._emit_eviction(event.obj, view)
         if view.finished and not (old_view and old_view.finished):
-            self._emit("Finished", {"workload": view.key})
+            self._emit_record("Finished", {"workload": view.key})
 
     def _emit_eviction(self, obj: Obj, view: WorkloadView) -> None:
         status = obj["status"]
@@ -191,13 +191,13 @@ class EventLog:
         assert eviction is not None
         preemption = find_condition(status, "Preempted")
         if eviction["reason"] != "Preempted" or preemption is None:
-            self._emit("Evicted", {"workload": view.key, "reason": eviction["reason"]})
+            self._emit_record("Evicted", {"workload": view.key, "reason": eviction["reason"]})
             return
         uid = parse_preemptor_uid(preemption["message"])
         preemptor = self._key_by_uid.get(uid, uid)
-        self._emit("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
+        self._emit_record("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
 
-    def _emit(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
+    def _emit_record(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
         self.last = self._now() if at is None else at
         self._sink({"time": duration_seconds(self.last - self._start), "event": event, **fields})
 
@@ -215,14 +215,14 @@ def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a run, with its time in seconds from the start."""
+    """Base class of the typed events of a simulation, with the event's time in seconds from the start."""
 
     time: float
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEvent(Event):
-    """An event of a Workload, named `namespace/name`."""
+    """Base class of the events of one Workload, named `namespace/name`."""
 
     workload: str
 
@@ -239,7 +239,7 @@ class Deleted(WorkloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class PodSetFlavors:
-    """The quota reserved for a pod set: the number of pods, and the flavor of each resource."""
+    """The quota reserved for a pod set of a Workload: the number of pods, and the flavor of each resource."""
 
     name: str
     count: int
@@ -291,7 +291,7 @@ class PreemptionLoopFound(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunEnded(Event):
-    """The end of a run (`Final` in the log): the pending Workloads, and the Workloads with quota."""
+    """The end of a simulation (`Final` in the log): the Workloads that are pending and those with quota."""
 
     pending: tuple[str, ...]
     admitted: tuple[str, ...]
@@ -299,7 +299,7 @@ class RunEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent(Event):
-    """An event whose name has no class of its own."""
+    """An event of the log that has no class of its own, such as an event of a pod or a machine."""
 
     record: Record = field(default_factory=dict)
 

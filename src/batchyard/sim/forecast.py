@@ -56,7 +56,7 @@ from batchyard.sim.state import State
 from batchyard.sim.whatif import subject_document, workload_of
 from batchyard.sim.world import World
 
-FORKS: Final = 40
+FORKS_DEFAULT: Final = 40
 #: The minimum number of forks of a forecast.
 FORKS_MIN: Final = 3
 #: The limit of kernel steps in all forks of a forecast: about 15 seconds by default, a few seconds in a server.
@@ -82,7 +82,7 @@ class ForecastOptions:
     """The options of a forecast."""
 
     seed: int = 0
-    forks: int = FORKS
+    forks: int = FORKS_DEFAULT
     #: Whether fair sharing is on even if the state has it disabled.
     fair_sharing: bool = False
     horizon: Duration = HORIZON
@@ -96,7 +96,7 @@ class ForecastOptions:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The forecast of a Workload's start, as a distribution of its wait."""
+    """The forecast of when a Workload starts: a distribution of waits, from many random simulations (forks)."""
 
     workload: str
     at: Instant
@@ -112,12 +112,12 @@ class Forecast:
     moved: Waits = ()
 
     @property
-    def within(self) -> float:
-        """Return the fraction of the forks in which the Workload started."""
+    def started_fraction(self) -> float:
+        """Return the fraction of the forks (random simulations) in which the Workload started."""
         return 1.0 if self.has_started else len(self.waits) / self.forks if self.forks else 0.0
 
     def quantile(self, probability: float) -> Duration | None:
-        """Return the wait within which the Workload starts with a probability; None if unknown."""
+        """Return the wait within which the Workload starts with this probability; None if unknown."""
         if self.has_started:
             return 0
         if not self.moved:
@@ -132,7 +132,7 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in a fraction of the forks; None if it starts in fewer."""
+        """Return the wait within which the Workload starts in this fraction of the random simulations, or None."""
         position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
         lower = int(position)
         upper = lower + (position > lower)
@@ -141,24 +141,24 @@ class Forecast:
         return round(self.waits[lower] + (self.waits[upper] - self.waits[lower]) * (position - lower))
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
-        """Return the forecast, corrected by the outcomes of earlier forecasts."""
+        """Return the forecast, corrected by how earlier forecasts turned out."""
         fork_waits = self.waits_by_level
         corrected_waits = correct_waits(calibration, tracker_names_for(self.basis, fork_waits, self.forks), fork_waits)
         return self if corrected_waits == fork_waits else replace(self, moved=corrected_waits)
 
     @property
     def waits_by_level(self) -> Waits:
-        """Return the waits in the forks at the calibration levels, before corrections."""
+        """Return the wait at each probability level of the calibration, before corrections."""
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
-        """Return the record of the forecast that calibration keeps; `uid` is the uid of the Workload."""
+        """Return what the calibration keeps of the forecast until the Workload, with uid `uid`, starts."""
         fork_waits = self.waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.moved or fork_waits)
 
     def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
-        """Return the forecast as a JSON document."""
+        """Return the forecast of `subject` (the fields kind, namespace, name) as a JSON document."""
         wait_by_name = {name: self.quantile(probability) for name, probability in QUANTILES}
         known_waits = {name: wait for name, wait in wait_by_name.items() if wait is not None}
         return {
@@ -168,7 +168,7 @@ class Forecast:
             "time": format_time(self.at),
             "startsAt": {n: format_time((self.at + wait) // SECOND * SECOND) for n, wait in known_waits.items()},
             "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known_waits.items()},
-            "within": round(self.within, 3),
+            "within": round(self.started_fraction, 3),
             "basis": str(self.basis),
             "isCorrected": bool(self.moved),
             "dependsOn": list(self.depends_on),
@@ -180,13 +180,14 @@ class Forecast:
 def forecasts(
     state: State, names: Collection[str], options: ForecastOptions = ForecastOptions()
 ) -> dict[str, Forecast]:
-    """Return the forecasts of Workloads, by namespace and name; finished Workloads have none."""
+    """Return the forecast of each Workload by `namespace/name`; finished Workloads have none."""
     return ForecastRunner(state, options).forecasts_by_name(names)
 
 
 def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE_SIZE) -> list[ForecastRecord]:
-    """Return the forecasts of a sample of pending Workloads, chosen by hashes of the instant and their names."""
-    pending_keys = [view.key for views in pending_order_of(state, queues_of(state)).waiting.values() for view in views]
+    """Return the forecasts of `count` pending Workloads, picked at random but reproducibly."""
+    pending_by_queue = pending_order_of(state, queues_of(state)).waiting_by_queue
+    pending_keys = [view.key for views in pending_by_queue.values() for view in views]
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
     forecast_by_name = forecasts(state, sampled_names, options)
     return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()]
@@ -194,20 +195,20 @@ def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE
 
 @dataclass(slots=True)
 class _ForkRun:
-    """The simulated admissions of one fork, and the work that they took."""
+    """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of kernel steps."""
 
     #: The time of each Workload's admission, from the start of the fork.
-    starts: dict[str, Duration] = field(default_factory=dict)
+    start_by_workload: dict[str, Duration] = field(default_factory=dict)
     #: The admissions in order: ClusterQueue, Workload, time.
     admissions: list[tuple[str, str, Duration]] = field(default_factory=list)
     #: The work done, in kernel steps.
-    work: int = 0
+    kernel_steps: int = 0
     #: Whether the fork stopped at the limit of steps.
     is_cut_short: bool = False
 
 
 class _ForkRunTimes:
-    """The random run times of the Workloads in one fork."""
+    """The random run times of the Workloads in one fork (a random simulation for a forecast)."""
 
     def __init__(self, estimate: Callable[[str, Obj], Estimate], now: Instant, seed: int) -> None:
         self._estimate = estimate
@@ -216,25 +217,25 @@ class _ForkRunTimes:
         self._draws_by_history: dict[int, HistoryDraws] = {}
 
     def run_time(self, name: str, obj: Obj) -> Duration | None:
-        """Return a random total run time of an existing Workload; None if it is unknown."""
+        """Return a random total run time for an existing Workload; None if it is unknown."""
         return self._next_run_time(self._estimate(name, obj), age_of(obj, self._now) or 0)
 
     def new_run_time(self, template: Obj) -> Duration | None:
-        """Return a random run time of a new Workload that resembles an existing one; None if it is unknown."""
+        """Return a random run time for a new Workload that resembles `template`; None if it is unknown."""
         return self._next_run_time(self._estimate(workload_view(template).key, template), 0)
 
     def _next_run_time(self, estimate: Estimate, age: Duration) -> Duration | None:
         history = estimate.history
         if history is None:
             return estimate.draw(0.5, age)
-        draws = self._draws_by_history.get(id(history))
-        if draws is None:
-            draws = self._draws_by_history[id(history)] = history.draws_for_fork(self._seed)
-        return estimate.limit_run_time(draws.next_run_time(age), age)
+        history_draws = self._draws_by_history.get(id(history))
+        if history_draws is None:
+            history_draws = self._draws_by_history[id(history)] = history.draws_for_fork(self._seed)
+        return estimate.limit_run_time(history_draws.next_run_time(age), age)
 
 
 class ForecastRunner:
-    """Runs the forks of one state, and computes forecasts from them."""
+    """Simulates a state several times with random arrivals and run times, and computes forecasts from that."""
 
     def __init__(self, state: State, options: ForecastOptions) -> None:
         self._state = state
@@ -245,7 +246,7 @@ class ForecastRunner:
         self._estimates: dict[str, Estimate] = {}
 
     def forecasts_by_name(self, names: Collection[str]) -> dict[str, Forecast]:
-        """Return the forecasts of Workloads, by namespace and name."""
+        """Return the forecast of each unfinished Workload in `names`, by `namespace/name`."""
         views = {name: view for name in names if (view := self._workload_view(name)) is not None and not view.finished}
         pending_names = [name for name, view in views.items() if not view.admitted]
         forecasts_by_name = {name: self._started_forecast(name) for name, view in views.items() if view.admitted}
@@ -269,20 +270,20 @@ class ForecastRunner:
         return arrivals if self._options.expects_arrivals and arrivals.are_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
-        """Run as many forks as the limit of kernel steps allows, or a single fork if nothing is random."""
+        """Run as many random simulations as the limit of kernel steps allows, or just one if nothing is random."""
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks
         runs: list[_ForkRun] = []
-        work = 0
-        while len(runs) < forks and (len(runs) < FORKS_MIN or work < self._options.work_max):
+        step_count = 0
+        while len(runs) < forks and (len(runs) < FORKS_MIN or step_count < self._options.work_max):
             runs.append(self._run_fork(len(runs), state, names, arrivals))
-            work += runs[-1].work
+            step_count += runs[-1].kernel_steps
         return runs
 
     def _run_fork(
         self, number: int, quota_state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
     ) -> _ForkRun:
-        """Run one fork until all requested Workloads are admitted, or until the horizon or the step limit."""
+        """Run one random simulation until all Workloads in `names` are admitted, or a limit of time or steps."""
         run, seed, options = _ForkRun(), self._options.seed * 1000 + number, self._options
         run_times = _ForkRunTimes(self._estimate, self._state.at, seed)
         workloads = quota_state.workloads
@@ -295,7 +296,7 @@ class ForecastRunner:
         def record_event(record: Record) -> None:
             if record["event"] == "Admitted":
                 name, at = record["workload"], round(record["time"] * SECOND)
-                run.starts.setdefault(name, at)
+                run.start_by_workload.setdefault(name, at)
                 run.admissions.append((record["clusterQueue"], name, at))
                 not_started.pop(name, None)
 
@@ -305,16 +306,16 @@ class ForecastRunner:
         horizon = self._state.at + options.horizon
         while not_started and not run.is_cut_short:
             steps_done = world.kernel.run(horizon, steps_max=_STEPS_PER_SLICE)
-            run.work = world.kernel.steps + _HEAD_COST * len(quota_state.last) * _cycles(world)
+            run.kernel_steps = world.kernel.steps + _HEAD_COST * len(quota_state.last_by_queue) * _cycle_count(world)
             if steps_done < _STEPS_PER_SLICE:
                 break
-            run.is_cut_short = run.work >= work_limit
+            run.is_cut_short = run.kernel_steps >= work_limit
         return run
 
     def _last_simulated(self, name: str, quota_state: QuotaOnlyState) -> str:
-        """Return the Workload whose start ends a fork: the requested one, or the last simulated one of its queue."""
+        """Return the Workload whose start may end the simulation: `name`, or the last simulated one of its queue."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
-        return name if name in quota_state.workloads else quota_state.last.get(queue, name)
+        return name if name in quota_state.workloads else quota_state.last_by_queue.get(queue, name)
 
     def _estimate(self, name: str, obj: Obj) -> Estimate:
         estimate = self._estimates.get(name)
@@ -325,11 +326,11 @@ class ForecastRunner:
     # --- results ---
 
     def _forecast(self, name: str, quota_state: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
-        starts = [run.starts.get(name) for run in runs]
+        starts = [run.start_by_workload.get(name) for run in runs]
         queue, position = self._pending_order.positions.get(name, ("", 0))
         is_beyond = name not in quota_state.workloads
-        pairs = zip(starts, runs, strict=True)
-        is_extrapolated = [is_beyond or (start is None and run.is_cut_short) for start, run in pairs]
+        starts_and_runs = zip(starts, runs, strict=True)
+        is_extrapolated = [is_beyond or (start is None and run.is_cut_short) for start, run in starts_and_runs]
         if any(is_extrapolated):
             extrapolated_starts = [_extrapolate_start(run, queue, position) for run in runs]
             candidates = zip(extrapolated_starts, is_extrapolated, starts, strict=True)
@@ -344,15 +345,15 @@ class ForecastRunner:
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
     def _basis(self, quota_state: QuotaOnlyState) -> Basis:
-        """Return the least reliable basis among the run times in the forks."""
+        """Return the least reliable source of the simulated run times: manifest, history or unknown."""
         bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
         return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in bases), Basis.MANIFEST)
 
     def _depends_on(self, name: str, quota_state: QuotaOnlyState, *, is_certain: bool) -> list[str]:
-        """Return texts about the unknown run times and conditions that the forecast depends on."""
+        """Return texts about what the forecast depends on: unknown run times, and why the Workload waits."""
         unknown_views = [
             view
-            for view in self._pending_order.holding
+            for view in self._pending_order.workloads_with_quota
             if view.key in quota_state.workloads
             and self._estimate(view.key, quota_state.workloads[view.key]).basis is Basis.UNKNOWN
         ]
@@ -375,23 +376,23 @@ class ForecastRunner:
 
 
 def _key(name: str) -> Key:
-    """Return the key of a Workload by namespace and name."""
+    """Return the object key of a Workload given as `namespace/name`."""
     return Key(scheme.WORKLOAD, *name.split("/", 1))
 
 
-def _cycles(world: World) -> int:
-    """Return the number of scheduling cycles that were requested in a world so far."""
+def _cycle_count(world: World) -> int:
+    """Return how many scheduling cycles were requested in a simulated world so far."""
     return next(load.adds for load in world.platform.runner.loads() if load.name == Scheduler.name)
 
 
 def _extrapolate_start(run: _ForkRun, queue: str, position: int) -> Duration | None:
-    """Extrapolate the time at which a queue position is admitted; None if the queue does not advance."""
-    times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL_NAME}-" not in name]
-    half = len(times) // 2
-    if not half or times[-1] <= times[half - 1]:
+    """Extrapolate when the Workload at a queue position is admitted; None if the queue does not advance."""
+    admission_times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL_NAME}-" not in name]
+    half_count = len(admission_times) // 2
+    if not half_count or admission_times[-1] <= admission_times[half_count - 1]:
         return None
-    time_per_start = (times[-1] - times[half - 1]) / (len(times) - half)
-    return round(times[-1] + (position + 1 - len(times)) * time_per_start)
+    time_per_start = (admission_times[-1] - admission_times[half_count - 1]) / (len(admission_times) - half_count)
+    return round(admission_times[-1] + (position + 1 - len(admission_times)) * time_per_start)
 
 
 def _describe_held_quota(view: WorkloadView) -> str:
@@ -417,20 +418,20 @@ _LOST_ADMISSION: Final = "would be admitted at once without the change, and not 
 
 @dataclass(slots=True)
 class _ImmediateEffects:
-    """The Workloads admitted, preempted and evicted in one instant, and the exceeded quota after it."""
+    """What happens within one instant: admitted, preempted and evicted Workloads, and the quota exceeded afterwards."""
 
     admitted: dict[str, None] = field(default_factory=dict)
     preempted: dict[str, None] = field(default_factory=dict)
     evicted: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, flavor and resource: the usage above the quota, and the Workloads that no longer fit.
-    over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
+    excess_by_quota: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
 
 
 def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str], bool]) -> list[str]:
-    """Return warnings about the effects of storing a changed object; only visible namespaces' Workloads are named."""
-    stored = with_metadata(new_object, resourceVersion=str(old_state.revision + 1))
+    """Return warnings about the effects of storing `new_object`; Workload names that `may_see` forbids are hidden."""
+    stored_object = with_metadata(new_object, resourceVersion=str(old_state.revision + 1))
     old_effects = _simulate_instant(old_state)
-    objects = {**old_state.objects, key_of(new_object): stored}
+    objects = {**old_state.objects, key_of(new_object): stored_object}
     new_state = replace(old_state, revision=old_state.revision + 1, objects=objects)
     new_effects = _simulate_instant(new_state)
     warnings = [
@@ -439,8 +440,8 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
         *_new_names_text("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
         *_new_names_text(_LOST_ADMISSION, new_effects.admitted, old_effects.admitted, may_see),
     ]
-    for quota_key, (amount, names) in new_effects.over.items():
-        if amount > old_effects.over.get(quota_key, (0, ()))[0]:
+    for quota_key, (amount, names) in new_effects.excess_by_quota.items():
+        if amount > old_effects.excess_by_quota.get(quota_key, (0, ()))[0]:
             queue, flavor, resource = quota_key
             shown_names = _shorten_names(names, may_see)
             excess_text = f"{format_amount(resource, amount)} {resource} of flavor {flavor} more than its quota allows"
@@ -452,14 +453,14 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
 
 
 def _simulate_instant(state: State) -> _ImmediateEffects:
-    """Simulate a state for one instant; return the immediate effects."""
+    """Simulate a state for one instant; return which Workloads are admitted, preempted and evicted."""
     queues = queues_of(state)
     quota_state = reduce_to_quota(state, queues, pending_order_of(state, queues), None)
     effects = _ImmediateEffects()
-    tables = {"Admitted": effects.admitted, "Preempted": effects.preempted, "Evicted": effects.evicted}
+    names_by_event = {"Admitted": effects.admitted, "Preempted": effects.preempted, "Evicted": effects.evicted}
 
     def record_event(record: Record) -> None:
-        table = tables.get(record["event"])
+        table = names_by_event.get(record["event"])
         if table is not None:
             table[record["workload"]] = None
 
@@ -470,12 +471,12 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
     snapshot = world.platform.index.snapshot
     snapshot.settle()
     for queue in snapshot.queues.values():
-        effects.over |= _exceeded_quota(queue, snapshot)
+        effects.excess_by_quota |= _exceeded_quota(queue, snapshot)
     return effects
 
 
 def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
-    """Return the usage of a ClusterQueue above its quota, with the Workloads that would be preempted first."""
+    """Return by how much a ClusterQueue exceeds its quota, with the Workloads that would be preempted first for it."""
     excess_by_resource: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
     for fr, used in enumerate(queue.node.usage):
         excess = min(used, -available(queue.node, fr)) if used > 0 else 0
@@ -500,7 +501,7 @@ def _new_names_text(
 
 
 def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
-    """Return the first visible Workload names and the number of all others, as a text."""
+    """Return the first Workload names that `may_see` allows, and the number of all others, as a text."""
     visible_names = [name for name in names if may_see(name.partition("/")[0])][:_SHOWN_NAMES_MAX]
     hidden_count = len(names) - len(visible_names)
     if not visible_names:
@@ -509,7 +510,7 @@ def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
 
 
 def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
-    """Yield a warning for each flavor and resource whose total quota exceeds the capacity of the nodes, if any."""
+    """Yield a warning for each flavor and resource whose total quota exceeds the capacity of the existing nodes."""
     if key_of(new_object).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
         return
     nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]
@@ -543,7 +544,7 @@ MaySee = Callable[[str], bool]
 
 
 class ForecastAnswers:
-    """Computes forecasts and dry-run warnings for the API server, with its scheduler settings."""
+    """Computes forecasts and dry-run warnings for the API server, with the scheduler settings of this platform."""
 
     def __init__(self, kueue: KueueSettings = SIMULATION_SETTINGS) -> None:
         self._kueue = kueue
@@ -567,12 +568,12 @@ class ForecastAnswers:
         return forecast.document(subject_document(subject))
 
     def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:
-        """Return forecasts of a random sample of pending Workloads, to compare them with their outcomes."""
+        """Return forecasts of some random pending Workloads, to compare the forecasts with the actual starts later."""
         options = ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration)
         return sample_forecasts(self._state(list_kind, at, FORECAST_KINDS), options)
 
     def warnings_for(self, list_kind: KindLister, at: Instant, new_object: Obj, may_see: MaySee) -> Sequence[str]:
-        """Return the dry-run warnings about a changed object."""
+        """Return the dry-run warnings about storing `new_object`."""
         return dry_run_warnings(self._state(list_kind, at, (*FORECAST_KINDS, scheme.NODE)), new_object, may_see)
 
     def _state(self, list_kind: KindLister, at: Instant, kinds: Sequence[str]) -> State:

@@ -1,4 +1,4 @@
-"""Google's guide to its GKE batch reference architecture, simulated step by step, with the guide's published figures.
+"""Simulates Google's guide to its GKE batch reference architecture step by step, with the guide's published figures.
 
 The times and figures of `guide.json` are the guide's. In a step, the Job files are applied in rounds: one file of each
 team, half a second apart, and another second after each round. The guide's authors read the queues when a step had
@@ -31,12 +31,12 @@ from batchyard.sim.world import EPOCH, World
 #: The name for the files of the platform, which are applied before the first step.
 PLATFORM_FILES: Final = "platform"
 #: The folders of the platform's files, in the order in which they are applied at the start.
-PLATFORM: Final = ("teams", "priorityclass", "kueue")
+PLATFORM_FOLDERS: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
 #: The file with Kueue's Configuration in a rendered platform.
 CONFIGURATION_FILE: Final = "configuration.yaml"
 #: The folder to which `batchyard platform render` writes manifests, and its subfolders that are not simulated.
-RENDERED: Final = "manifests"
+RENDERED_FOLDER: Final = "manifests"
 NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
 #: The time of the first step. The autoscaler, which runs every ten seconds, then runs between two rounds of Jobs.
 FIRST_STEP_AT: Final = MINUTE + 2 * SECOND
@@ -54,28 +54,28 @@ _JOB_KINDS: Final = ("Job", "JobSet")
 
 
 class GuideRow(NamedTuple):
-    """A table row of the guide: the numbers of pending and admitted Workloads of a ClusterQueue."""
+    """A row of a table in the guide: the numbers of pending and admitted Workloads of a ClusterQueue."""
 
     pending: int = 0
     admitted: int = 0
 
 
 class AppliedFile(NamedTuple):
-    """A manifest file, and the time at which it is applied, from the start of the world."""
+    """A manifest file of the guide, and when it is applied, counted from the start of the simulation."""
 
     path: Path
     at: Duration
 
 
 class ObservationTimes(msgspec.Struct, frozen=True):
-    """The times, after a step's last application, at which the authors read the queues and the nodes."""
+    """How long after a step's last file the guide's authors looked at the queues and at the nodes."""
 
     queues: str
     nodes: str
 
 
 class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A step of the guide: its folder (None: no files), its time, and the published figures."""
+    """A step of the guide: its folder of manifests (None: no files), its times, and the published figures."""
 
     name: str
     folder: str | None
@@ -91,15 +91,15 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def starts_at(self) -> Duration:
-        """The time at which the first file of the step is applied, from the start of the world."""
+        """When the first file of the step is applied, counted from the start of the simulation."""
         return FIRST_STEP_AT + parse_duration(self.starts_after)
 
-    def saw(self, queue: str) -> GuideRow:
-        """Return the published row of a ClusterQueue; a ClusterQueue without a row was empty."""
+    def published_row(self, queue: str) -> GuideRow:
+        """Return the figures that the guide shows for a ClusterQueue; zeros if the guide does not list it."""
         return GuideRow(**self.cluster_queues.get(queue, {}))
 
     def is_exact(self, queue: str) -> bool:
-        """Report whether the published row of a ClusterQueue follows from quota arithmetic alone."""
+        """Report whether the guide's figures for a ClusterQueue follow from quota alone, regardless of timing."""
         return self.every_row_is_exact or queue in self.exact_rows
 
 
@@ -109,7 +109,7 @@ class _GuideFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class GuideObservation:
-    """The observed state after a step: the ClusterQueues at one instant, and the nodes at a later instant."""
+    """What the simulation shows after a step: the ClusterQueues at one instant, and the nodes at a later one."""
 
     step: GuideStep
     now: Instant
@@ -124,19 +124,19 @@ class GuideObservation:
 
     @property
     def rows(self) -> Mapping[str, GuideRow]:
-        """The observed rows of all ClusterQueues by name."""
+        """The simulated figures of all ClusterQueues, by name."""
         return {obj["metadata"]["name"]: _row_of(obj) for obj in self.cluster_queues}
 
     @property
-    def exact(self) -> Sequence[str]:
-        """The ClusterQueues whose published row is exact, including queues that were not observed."""
+    def exact_queues(self) -> Sequence[str]:
+        """The ClusterQueues whose figures in the guide follow from quota alone, even if the simulation lacks them."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
         return [name for name in names if self.step.is_exact(name)]
 
     @property
-    def wrong(self) -> Sequence[str]:
-        """The ClusterQueues whose published row is exact but differs from the observed row."""
-        return [name for name in self.exact if self.rows.get(name, GuideRow()) != self.step.saw(name)]
+    def wrong_queues(self) -> Sequence[str]:
+        """The ClusterQueues whose figures must equal the guide's, but differ in the simulation."""
+        return [name for name in self.exact_queues if self.rows.get(name, GuideRow()) != self.step.published_row(name)]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:
@@ -145,7 +145,7 @@ def guide_steps() -> tuple[GuideStep, ...]:
 
 
 def played_steps(last_name: str | None = None) -> tuple[GuideStep, ...]:
-    """Return the steps of the guide up to and including a step name; None: all steps."""
+    """Return the steps of the guide up to and including the step `last_name`; None: all steps."""
     steps = guide_steps()
     names = [step.name for step in steps]
     return tuple(steps if last_name is None else steps[: names.index(last_name) + 1])
@@ -157,7 +157,7 @@ def examples_folder() -> Path | None:
 
 
 def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
-    """Return the number of ready nodes by node pool; pools created for placement groups count as one."""
+    """Return the number of ready nodes by node pool; all pools created for placement groups count as one."""
     counts: dict[str, int] = {}
     for node in nodes:
         pool = pool_of(node)
@@ -167,21 +167,21 @@ def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
 
 
 def pool_of(node: Obj) -> str | None:
-    """Return the name that the guide's tables use for a node's pool; None without a pool."""
+    """Return the node pool of a node as the guide's tables name it; None if it belongs to no pool."""
     return AUTO_PROVISIONED if label(node, well_known.PLACEMENT_GROUP) else label(node, well_known.NODE_POOL)
 
 
 class Guide:
-    """A simulation of the guide, run step by step."""
+    """A simulation of the guide that is run step by step."""
 
     def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
-        """Read the folder of the guide's manifests; a rendered `platform` replaces its platform files."""
+        """Read the guide's manifests in `folder`; those in `platform`, if given, replace the guide's platform files."""
         self._steps = steps
         plan = _GuidePlan(folder, platform)
         for step in steps:
             if step.folder is not None:
                 plan.add(step)
-        #: The files of the platform (BEFORE) and of each step, in order.
+        #: The files of the platform (PLATFORM_FILES) and of each step, in order.
         self.files: Mapping[str, Sequence[AppliedFile]] = plan.files
         scenario, self.warnings = plan.scenario()
         #: The Cluster object of the simulated world.
@@ -191,7 +191,7 @@ class Guide:
         self.initial: Mapping[str, int] = {}
 
     def play(self) -> Iterator[GuideObservation]:
-        """Run each step of the guide, and yield the observed state."""
+        """Run each step of the guide, and yield what the simulation shows after it."""
         world = self.world
         world.run_until(FIRST_STEP_AT - SECOND)
         self.initial = ready_by_pool(world.objects(scheme.NODE))
@@ -208,7 +208,7 @@ class Guide:
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Run until all Jobs have ended and the additional nodes are removed, or until the time limits."""
+        """Run the simulation until all Jobs have ended and added nodes are removed, or a time limit is reached."""
         world = self.world
         world.run_until(step.starts_at)
         while self.unfinished_jobs() and world.now() < RUN_LENGTH_MAX:
@@ -236,7 +236,7 @@ class Guide:
 
 
 def is_timed(obj: Obj, cluster: Obj | None) -> bool:
-    """Report whether a Job or JobSet has a run time by annotation or in the Cluster."""
+    """Report whether a Job or JobSet has a run time, by an annotation or in the Cluster object."""
     metadata = obj["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata['name']}"
     return annotation(obj, well_known.RUNTIME) is not None or named_runtime(cluster, [name]) is not None
@@ -248,7 +248,7 @@ def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
 
 
 class _GuidePlan:
-    """The files of the guide with the times at which they are applied, and the scenario read from them."""
+    """The manifest files of the guide with the times at which they are applied, and the scenario made of them."""
 
     def __init__(self, folder: Path, platform: Path | None) -> None:
         self._folder = folder
@@ -257,7 +257,7 @@ class _GuidePlan:
         self._read_file(cluster_file(platform or folder), 0)
         if platform and (platform / CONFIGURATION_FILE).is_file():
             self._read_file(platform / CONFIGURATION_FILE, 0)
-        #: The files of the platform (BEFORE) and of each step, in order.
+        #: The files of the platform (PLATFORM_FILES) and of each step, in order.
         self.files: dict[str, list[AppliedFile]] = {
             PLATFORM_FILES: [
                 AppliedFile(path, 0)
@@ -270,7 +270,7 @@ class _GuidePlan:
             self._manifests.odd.clear()  #  no warnings: a rendered platform contains kinds that are not simulated
 
     def add(self, step: GuideStep) -> None:
-        """Read the files of a step, and schedule them."""
+        """Read the manifest files of a step, and plan when each is applied."""
         assert step.folder is not None
         at = step.starts_at
         folder = self._folder / step.folder
@@ -297,11 +297,11 @@ class _GuidePlan:
         return make_scenario(self._manifests, self._unread), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:
-        """Return the manifest files of a platform that is not rendered."""
-        return [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
+        """Return the manifest files of the guide's own platform folder."""
+        return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
 
     def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
-        """Yield the rounds of Job files: the first file of each team, then the second, and so on."""
+        """Yield the Job files in rounds: the first file of each team, then the second of each, and so on."""
         files = self._files(folder)
         teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]
         for number in range(max(map(len, teams), default=0)):
@@ -315,11 +315,11 @@ class _GuidePlan:
         return paths
 
     def _read_file(self, path: Path, at: Duration, runtime: str | None = None) -> None:
-        """Read a file that is applied at a time; `runtime` is the run time of Jobs and JobSets without one."""
-        manifests, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
+        """Read a file to apply at the time `at`; `runtime` is for its Jobs and JobSets that have no run time."""
+        manifests, submit_time = read_manifests(read_sources([path], self._unread)), f"{at}us"
         for manifest in manifests.objects:
             obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
-            obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
+            obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), submit_time)
             if runtime is not None and obj["kind"] in _JOB_KINDS and not is_timed(obj, self._cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
@@ -336,13 +336,13 @@ def _load_guide_file() -> _GuideFile:
 
 def _rendered_files(platform: Path) -> list[Path]:
     """Return the manifest files of a rendered platform in order, without batchyard itself and monitoring."""
-    folder = platform / RENDERED
+    folder = platform / RENDERED_FOLDER
     paths = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
     return [path for path in paths if path.relative_to(folder).parts[0] not in NOT_APPLIED]
 
 
 def cluster_file(folder: Path) -> Path:
-    """Return the path of the cluster file in a folder, else in the installed example."""
+    """Return the file with the Cluster object in a folder, else the one in the installed example."""
     path, examples = folder / CLUSTER_FILE, examples_folder()
     return path if path.is_file() or examples is None else examples / CLUSTER_FILE
 

@@ -1,4 +1,4 @@
-"""Random scenarios for tests: queues, Cohorts, flavors, and the actions of users, without nodes."""
+"""Random scenarios for tests: queues, Cohorts, flavors, and users who change them, without nodes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from batchyard.sim.scenario import Scenario, make_scenario
 T = TypeVar("T")
 ObjectDict = dict[str, Any]
 
-KUEUE: Final = "kueue.x-k8s.io/v1beta2"
+KUEUE_API: Final = "kueue.x-k8s.io/v1beta2"
 NAMESPACES: Final = ("team", "other")
 #: The time in seconds within which users act.
 ACTIVE_SECONDS: Final = 90
 _WITHIN_QUEUE: Final = ("Never", "LowerPriority", "LowerOrNewerEqualPriority")
-_RECLAIM: Final = ("Never", "LowerPriority", "Any")
+_RECLAIM_POLICIES: Final = ("Never", "LowerPriority", "Any")
 _FUNGIBILITY_POLICIES: Final = ("MayStopSearch", "TryNextFlavor")
 
 
@@ -30,25 +30,25 @@ class RandomSource(Protocol):
     """A source of random numbers."""
 
     def draw_below(self, stop: int) -> int:
-        """Return a random integer from 0 up to, not including, the bound."""
+        """Return a random integer from 0 to `stop` - 1."""
 
 
 class SeededDraws:
-    """A source of random numbers that depend on the seed alone."""
+    """A source of reproducible random numbers, which depend on a seed alone."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._drawn = 0
 
     def draw_below(self, stop: int) -> int:
-        """Return a random integer from 0 up to, not including, the bound."""
+        """Return a random integer from 0 to `stop` - 1."""
         self._drawn += 1
         digest = hashlib.blake2b(f"{self._seed}/{self._drawn}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) % stop
 
 
 class RandomChoices:
-    """Random choices from a source of random numbers; a zero gives the first choice or the smallest number."""
+    """Makes random choices; if the source draws 0, the choice is the first item or the smallest number."""
 
     def __init__(self, draws: RandomSource) -> None:
         self._draws = draws
@@ -72,7 +72,7 @@ class RandomChoices:
 
 @dataclass(frozen=True, slots=True)
 class WorldBounds:
-    """The maximum numbers of queues, Workloads and edits in a random world."""
+    """The maximum numbers of queues, Workloads and later changes in a random scenario."""
 
     queues_max: int = 5
     workloads_max: int = 24
@@ -83,21 +83,21 @@ class WorldBounds:
 
 @dataclass(slots=True)
 class QueueWorldPlan:
-    """The objects of a random world while it is built."""
+    """The objects of a random scenario while they are generated."""
 
-    dice: RandomChoices
+    rng: RandomChoices
     fair_sharing: bool = False
     #: Resource groups: the resources, and the flavors that may provide them.
     groups: list[tuple[list[str], list[str]]] = field(default_factory=list)
     cohorts: list[str] = field(default_factory=list)
     queues: list[ObjectDict] = field(default_factory=list)
     local_queues: list[ObjectDict] = field(default_factory=list)
-    work: list[ObjectDict] = field(default_factory=list)
+    work_objects: list[ObjectDict] = field(default_factory=list)
     objects: list[ObjectDict] = field(default_factory=list)
 
 
 def random_scenario(draws: RandomSource, bounds: WorldBounds | None = None) -> Scenario:
-    """Return a random scenario with queues and the actions of users."""
+    """Return a random scenario with queues, Workloads, and later changes by users."""
     fair_sharing, objects = random_objects(draws, bounds or WorldBounds())
     return scenario_of(objects, fair_sharing=fair_sharing)
 
@@ -115,76 +115,76 @@ def scenario_of(objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = Fa
 
 
 def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list[ObjectDict]]:
-    """Return whether fair sharing is on, and the random objects in the order of a manifest file."""
+    """Return whether fair sharing is on, and random manifests in the order of a manifest file."""
     plan = QueueWorldPlan(RandomChoices(draws))
-    plan.fair_sharing = plan.dice.draw_bool(35) if bounds.fair_sharing is None else bounds.fair_sharing
+    plan.fair_sharing = plan.rng.draw_bool(35) if bounds.fair_sharing is None else bounds.fair_sharing
     _make_flavors(plan)
     _make_cohorts(plan)
-    for number in range(plan.dice.draw_count(bounds.queues_max)):
+    for number in range(plan.rng.draw_count(bounds.queues_max)):
         _make_queue(plan, number)
     for index, name in enumerate(("low", "middle", "high")):
-        plan.objects.append(make_object(KUEUE, "WorkloadPriorityClass", name, value=index * 100))
-    for number in range(plan.dice.draw_count(bounds.workloads_max)):
+        plan.objects.append(make_object(KUEUE_API, "WorkloadPriorityClass", name, value=index * 100))
+    for number in range(plan.rng.draw_count(bounds.workloads_max)):
         _make_work(plan, number)
-    for _ in range(plan.dice.draw_integer(0, bounds.edits_max)):
+    for _ in range(plan.rng.draw_integer(0, bounds.edits_max)):
         _make_edit(plan)
     return plan.fair_sharing, plan.objects
 
 
 def make_object(api_version: str, kind: str, name: str, **fields: Any) -> ObjectDict:
-    """Return a manifest of a kind with a name and further top-level fields."""
+    """Return a manifest with this kind and name, and the given further top-level fields."""
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
 
 
 def _make_flavors(plan: QueueWorldPlan) -> None:
-    """Add random ResourceFlavors with labels and taints, and choose the resource groups."""
-    dice = plan.dice
-    names = [f"f{n}" for n in range(dice.draw_integer(1, 3))]
+    """Add random ResourceFlavors with labels and taints, and group the resources for the ClusterQueues."""
+    rng = plan.rng
+    names = [f"f{n}" for n in range(rng.draw_integer(1, 3))]
     for number, name in enumerate(names):
         spec: ObjectDict = {}
-        if dice.draw_bool(30):
+        if rng.draw_bool(30):
             spec["nodeLabels"] = {"zone": "ab"[number % 2]}
-        if dice.draw_bool(15):
+        if rng.draw_bool(15):
             spec["nodeTaints"] = [{"key": "spot", "value": "true", "effect": "NoSchedule"}]
-        plan.objects.append(make_object(KUEUE, "ResourceFlavor", name, spec=spec))
-    resources = dice.choose([["cpu"], ["cpu", "memory"], ["cpu", "pods"]])
+        plan.objects.append(make_object(KUEUE_API, "ResourceFlavor", name, spec=spec))
+    resources = rng.choose([["cpu"], ["cpu", "memory"], ["cpu", "pods"]])
     plan.groups = [(resources, names)]
-    if dice.draw_bool(25):
-        plan.objects.append(make_object(KUEUE, "ResourceFlavor", "g0", spec={}))
+    if rng.draw_bool(25):
+        plan.objects.append(make_object(KUEUE_API, "ResourceFlavor", "g0", spec={}))
         plan.groups.append((["example.com/gpu"], ["g0"]))
 
 
 def _make_cohorts(plan: QueueWorldPlan) -> None:
-    """Add random trees of Cohorts, some of them without an object."""
-    dice = plan.dice
-    for number in range(dice.choose([0, 1, 1, 1, 2, 3, 4])):
+    """Add random trees of Cohorts; some Cohorts exist only by name, without an object."""
+    rng = plan.rng
+    for number in range(rng.choose([0, 1, 1, 1, 2, 3, 4])):
         name, spec = f"c{number}", dict[str, Any]()
-        parent = dice.choose([*plan.cohorts, ""]) if plan.cohorts else ""
+        parent = rng.choose([*plan.cohorts, ""]) if plan.cohorts else ""
         if parent:
             spec["parentName"] = parent
-        if dice.draw_bool(40):
+        if rng.draw_bool(40):
             spec["resourceGroups"] = _resource_groups(plan, limits=bool(parent), quota_max=6)
-        if dice.draw_bool(25):
-            spec["fairSharing"] = {"weight": dice.choose(["1", "2", "0.5", "0"])}
+        if rng.draw_bool(25):
+            spec["fairSharing"] = {"weight": rng.choose(["1", "2", "0.5", "0"])}
         plan.cohorts.append(name)
-        if spec or dice.draw_bool(50):
-            plan.objects.append(make_object(KUEUE, "Cohort", name, spec=spec))
+        if spec or rng.draw_bool(50):
+            plan.objects.append(make_object(KUEUE_API, "Cohort", name, spec=spec))
 
 
 def _resource_groups(
     plan: QueueWorldPlan, *, limits: bool, quota_max: int, limits_lending: bool = True
 ) -> list[ObjectDict]:
     """Return random resource groups; with `limits_lending`, no lending limit exceeds the nominal quota."""
-    dice, groups = plan.dice, []
+    rng, groups = plan.rng, []
     for resources, names in plan.groups:
-        chosen_names = [name for name in names if not dice.draw_bool(25)] or names[:1]
-        if dice.draw_bool(20):
+        chosen_names = [name for name in names if not rng.draw_bool(25)] or names[:1]
+        if rng.draw_bool(20):
             chosen_names.reverse()
         flavors = [
             {
                 "name": name,
                 "resources": [
-                    _resource_quota(dice, r, limits=limits, quota_max=quota_max, limits_lending=limits_lending)
+                    _resource_quota(rng, r, limits=limits, quota_max=quota_max, limits_lending=limits_lending)
                     for r in resources
                 ],
             }
@@ -195,194 +195,194 @@ def _resource_groups(
 
 
 def _resource_quota(
-    dice: RandomChoices, resource: str, *, limits: bool, quota_max: int, limits_lending: bool
+    rng: RandomChoices, resource: str, *, limits: bool, quota_max: int, limits_lending: bool
 ) -> ObjectDict:
-    nominal = dice.choose([quota_max, dice.draw_integer(0, quota_max)])
-    quota: ObjectDict = {"name": resource, "nominalQuota": _quantity(resource, nominal)}
-    if limits and dice.draw_bool(20):
-        quota["borrowingLimit"] = _quantity(resource, dice.draw_integer(0, 6))
-    if limits and dice.draw_bool(25):
-        quota["lendingLimit"] = _quantity(resource, dice.draw_integer(0, nominal if limits_lending else 8))
+    nominal = rng.choose([quota_max, rng.draw_integer(0, quota_max)])
+    quota: ObjectDict = {"name": resource, "nominalQuota": _format_quantity(resource, nominal)}
+    if limits and rng.draw_bool(20):
+        quota["borrowingLimit"] = _format_quantity(resource, rng.draw_integer(0, 6))
+    if limits and rng.draw_bool(25):
+        quota["lendingLimit"] = _format_quantity(resource, rng.draw_integer(0, nominal if limits_lending else 8))
     return quota
 
 
-def _quantity(resource: str, units: int) -> str | int:
-    return f"{units}Gi" if resource == "memory" else units
+def _format_quantity(resource: str, unit_count: int) -> str | int:
+    return f"{unit_count}Gi" if resource == "memory" else unit_count
 
 
 def _make_queue(plan: QueueWorldPlan, number: int) -> None:
-    dice, name = plan.dice, f"q{number}"
+    rng, name = plan.rng, f"q{number}"
     spec: ObjectDict = {"namespaceSelector": {}}
-    cohort = dice.choose([*plan.cohorts, *plan.cohorts, *plan.cohorts, ""])
+    cohort = rng.choose([*plan.cohorts, *plan.cohorts, *plan.cohorts, ""])
     if cohort:
         spec["cohortName"] = cohort
     spec["resourceGroups"] = _resource_groups(plan, limits=bool(cohort), quota_max=10)
-    if dice.draw_bool(30):
+    if rng.draw_bool(30):
         spec["queueingStrategy"] = "StrictFIFO"
-    spec["preemption"] = _preemption(dice, fair_sharing=plan.fair_sharing)
-    if dice.draw_bool(50):
-        spec["flavorFungibility"] = _fungibility(dice)
-    if dice.draw_bool(30):
-        spec["fairSharing"] = {"weight": dice.choose(["2", "0.5", "3", "0"])}
-    if dice.draw_bool(5):
+    spec["preemption"] = _random_preemption(rng, fair_sharing=plan.fair_sharing)
+    if rng.draw_bool(50):
+        spec["flavorFungibility"] = _random_fungibility(rng)
+    if rng.draw_bool(30):
+        spec["fairSharing"] = {"weight": rng.choose(["2", "0.5", "3", "0"])}
+    if rng.draw_bool(5):
         spec["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACES[0]}}
-    queue = make_object(KUEUE, "ClusterQueue", name, spec=spec)
+    queue = make_object(KUEUE_API, "ClusterQueue", name, spec=spec)
     plan.queues.append(queue)
     plan.objects.append(queue)
-    for number_of_local in range(dice.draw_integer(1, 2)):
-        local_queue = make_object(KUEUE, "LocalQueue", f"lq{number}-{number_of_local}", spec={"clusterQueue": name})
-        local_queue["metadata"]["namespace"] = dice.choose([NAMESPACES[0], *NAMESPACES])
+    for number_of_local in range(rng.draw_integer(1, 2)):
+        local_queue = make_object(KUEUE_API, "LocalQueue", f"lq{number}-{number_of_local}", spec={"clusterQueue": name})
+        local_queue["metadata"]["namespace"] = rng.choose([NAMESPACES[0], *NAMESPACES])
         plan.local_queues.append(local_queue)
         plan.objects.append(local_queue)
 
 
-def _preemption(dice: RandomChoices, *, fair_sharing: bool) -> ObjectDict:
-    reclaim_policy = dice.choose(_RECLAIM)
-    policies: ObjectDict = {"withinClusterQueue": dice.choose(_WITHIN_QUEUE), "reclaimWithinCohort": reclaim_policy}
-    if reclaim_policy != "Never" and not fair_sharing and dice.draw_bool(60):
+def _random_preemption(rng: RandomChoices, *, fair_sharing: bool) -> ObjectDict:
+    reclaim_policy = rng.choose(_RECLAIM_POLICIES)
+    policies: ObjectDict = {"withinClusterQueue": rng.choose(_WITHIN_QUEUE), "reclaimWithinCohort": reclaim_policy}
+    if reclaim_policy != "Never" and not fair_sharing and rng.draw_bool(60):
         borrow_within_cohort: ObjectDict = {"policy": "LowerPriority"}
-        if dice.draw_bool(50):
-            borrow_within_cohort["maxPriorityThreshold"] = dice.choose([0, 100])
+        if rng.draw_bool(50):
+            borrow_within_cohort["maxPriorityThreshold"] = rng.choose([0, 100])
         policies["borrowWithinCohort"] = borrow_within_cohort
     return policies
 
 
-def _fungibility(dice: RandomChoices) -> ObjectDict:
-    borrow, preempt = dice.choose(_FUNGIBILITY_POLICIES), dice.choose(_FUNGIBILITY_POLICIES)
+def _random_fungibility(rng: RandomChoices) -> ObjectDict:
+    borrow, preempt = rng.choose(_FUNGIBILITY_POLICIES), rng.choose(_FUNGIBILITY_POLICIES)
     rules: ObjectDict = {"whenCanBorrow": borrow, "whenCanPreempt": preempt}
-    if (rules["whenCanBorrow"], rules["whenCanPreempt"]) == ("TryNextFlavor", "TryNextFlavor") and dice.draw_bool(50):
-        rules["preference"] = dice.choose(["BorrowingOverPreemption", "PreemptionOverBorrowing"])
+    if (rules["whenCanBorrow"], rules["whenCanPreempt"]) == ("TryNextFlavor", "TryNextFlavor") and rng.draw_bool(50):
+        rules["preference"] = rng.choose(["BorrowingOverPreemption", "PreemptionOverBorrowing"])
     return rules
 
 
 def _make_work(plan: QueueWorldPlan, number: int) -> None:
-    dice = plan.dice
-    kind = dice.choose(["Workload"] * 7 + ["Job"] * 2 + ["JobSet"])
-    local_queue = dice.choose(plan.local_queues)
-    make_manifest = {"Workload": _workload, "Job": _job, "JobSet": _job_set}[kind]
+    rng = plan.rng
+    kind = rng.choose(["Workload"] * 7 + ["Job"] * 2 + ["JobSet"])
+    local_queue = rng.choose(plan.local_queues)
+    make_manifest = {"Workload": _random_workload, "Job": _random_job, "JobSet": _random_job_set}[kind]
     obj = make_manifest(plan, f"w{number:02}", local_queue["metadata"]["name"])
     annotations = obj["metadata"].setdefault("annotations", {})
-    annotations[well_known.SUBMIT_AT] = f"{dice.draw_integer(1, ACTIVE_SECONDS * 10) * 100}ms"
-    if kind != "Workload" or dice.draw_bool(85):
-        annotations[well_known.RUNTIME] = f"{dice.draw_integer(1, 60)}s"
-    if dice.draw_bool(8):
-        annotations[well_known.DELETE_AT] = f"{dice.draw_integer(1, ACTIVE_SECONDS)}.05s"
+    annotations[well_known.SUBMIT_AT] = f"{rng.draw_integer(1, ACTIVE_SECONDS * 10) * 100}ms"
+    if kind != "Workload" or rng.draw_bool(85):
+        annotations[well_known.RUNTIME] = f"{rng.draw_integer(1, 60)}s"
+    if rng.draw_bool(8):
+        annotations[well_known.DELETE_AT] = f"{rng.draw_integer(1, ACTIVE_SECONDS)}.05s"
     obj["metadata"]["namespace"] = local_queue["metadata"]["namespace"]
-    plan.work.append(obj)
+    plan.work_objects.append(obj)
     plan.objects.append(obj)
 
 
-def _workload(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
-    dice = plan.dice
+def _random_workload(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
+    rng = plan.rng
     pod_sets = []
-    for number in range(dice.choose([1, 1, 1, 1, 2])):
-        pod_set: ObjectDict = {"name": f"p{number}", "count": dice.choose([1, 1, 2, 3, 4]), "template": _template(plan)}
-        if number == 0 and pod_set["count"] > 1 and dice.draw_bool(25):
-            pod_set["minCount"] = dice.draw_integer(1, pod_set["count"] - 1)
+    for number in range(rng.choose([1, 1, 1, 1, 2])):
+        pod_set: ObjectDict = {"name": f"p{number}", "count": rng.choose([1, 1, 2, 3, 4]), "template": _template(plan)}
+        if number == 0 and pod_set["count"] > 1 and rng.draw_bool(25):
+            pod_set["minCount"] = rng.draw_integer(1, pod_set["count"] - 1)
         pod_sets.append(pod_set)
-    spec: ObjectDict = {"queueName": queue, "priority": dice.choose([0, 0, 100, 200]), "podSets": pod_sets}
-    return make_object(KUEUE, "Workload", name, spec=spec)
+    spec: ObjectDict = {"queueName": queue, "priority": rng.choose([0, 0, 100, 200]), "podSets": pod_sets}
+    return make_object(KUEUE_API, "Workload", name, spec=spec)
 
 
 def _template(plan: QueueWorldPlan) -> ObjectDict:
-    dice = plan.dice
+    rng = plan.rng
     requests: ObjectDict = {}
     for resources, _ in plan.groups:
         for resource in resources:
-            if resource != "pods" and not (requests and dice.draw_bool(40)):
-                requests[resource] = _quantity(resource, dice.choose([1, 1, 2, 3, 5]))
+            if resource != "pods" and not (requests and rng.draw_bool(40)):
+                requests[resource] = _format_quantity(resource, rng.choose([1, 1, 2, 3, 5]))
     limits = {resource: amount for resource, amount in requests.items() if "/" in resource}
     container = {"name": "main", "image": "pause", "resources": {"requests": requests, "limits": limits}}
     spec: ObjectDict = {"restartPolicy": "Never", "containers": [container]}
-    if dice.draw_bool(15):
-        spec["nodeSelector"] = {"zone": dice.choose(["a", "b"])}
-    if dice.draw_bool(30):
+    if rng.draw_bool(15):
+        spec["nodeSelector"] = {"zone": rng.choose(["a", "b"])}
+    if rng.draw_bool(30):
         spec["tolerations"] = [{"key": "spot", "operator": "Exists"}]
     return {"spec": spec}
 
 
-def _job_spec(plan: QueueWorldPlan) -> ObjectDict:
-    parallelism = plan.dice.draw_integer(1, 3)
+def _random_job_spec(plan: QueueWorldPlan) -> ObjectDict:
+    parallelism = plan.rng.draw_integer(1, 3)
     return {"parallelism": parallelism, "completions": parallelism, "template": _template(plan)}
 
 
-def _job(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
-    job = make_object("batch/v1", "Job", name, spec=_job_spec(plan))
-    job["metadata"]["labels"] = _labels(plan.dice, queue)
-    if job["spec"]["parallelism"] > 1 and plan.dice.draw_bool(30):
+def _random_job(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
+    job = make_object("batch/v1", "Job", name, spec=_random_job_spec(plan))
+    job["metadata"]["labels"] = _labels(plan.rng, queue)
+    if job["spec"]["parallelism"] > 1 and plan.rng.draw_bool(30):
         job["metadata"]["annotations"] = {well_known.MIN_PARALLELISM: "1"}
     return job
 
 
-def _job_set(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
-    dice = plan.dice
+def _random_job_set(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
+    rng = plan.rng
     replicated_jobs = [
-        {"name": f"r{n}", "replicas": dice.draw_integer(1, 2), "template": {"spec": _job_spec(plan)}}
-        for n in range(dice.draw_integer(1, 2))
+        {"name": f"r{n}", "replicas": rng.draw_integer(1, 2), "template": {"spec": _random_job_spec(plan)}}
+        for n in range(rng.draw_integer(1, 2))
     ]
     job_set = make_object("jobset.x-k8s.io/v1alpha2", "JobSet", name, spec={"replicatedJobs": replicated_jobs})
-    job_set["metadata"]["labels"] = _labels(dice, queue)
+    job_set["metadata"]["labels"] = _labels(rng, queue)
     return job_set
 
 
-def _labels(dice: RandomChoices, queue: str) -> dict[str, str]:
-    return {well_known.QUEUE_NAME: queue, well_known.PRIORITY_CLASS: dice.choose(["low", "middle", "high"])}
+def _labels(rng: RandomChoices, queue: str) -> dict[str, str]:
+    return {well_known.QUEUE_NAME: queue, well_known.PRIORITY_CLASS: rng.choose(["low", "middle", "high"])}
 
 
 def _make_edit(plan: QueueWorldPlan) -> None:
-    """Add a random later version of an object, or its deletion."""
-    dice = plan.dice
-    make_edit = dice.choose([_edit_quota, _edit_quota, _stop_queue, _stop_local_queue, _deactivate, _edit_cohort])
+    """Add a manifest that changes or deletes a random object later in the scenario."""
+    rng = plan.rng
+    make_edit = rng.choose([_edit_quota, _edit_quota, _stop_queue, _stop_local_queue, _stop_workload, _edit_cohort])
     later_version = make_edit(plan)
     if later_version is not None:
         plan.objects.append(later_version)
 
 
-def _later_version(dice: RandomChoices, obj: ObjectDict, at: str = "", **spec: Any) -> ObjectDict:
-    """Return a version of an object that users submit later, with changed spec fields."""
+def _later_version(rng: RandomChoices, obj: ObjectDict, at: str = "", **spec: Any) -> ObjectDict:
+    """Return a manifest that users apply later to change an object's spec fields."""
     metadata = obj["metadata"]
-    submit_at = at or f"{dice.draw_integer(1, ACTIVE_SECONDS)}.07s"
+    submit_at = at or f"{rng.draw_integer(1, ACTIVE_SECONDS)}.07s"
     annotations = {**metadata.get("annotations", {}), well_known.SUBMIT_AT: submit_at}
     return {**obj, "metadata": {**metadata, "annotations": annotations}, "spec": {**obj["spec"], **spec}}
 
 
 def _edit_quota(plan: QueueWorldPlan) -> ObjectDict:
-    queue = plan.dice.choose(plan.queues)
+    queue = plan.rng.choose(plan.queues)
     limits = "cohortName" in queue["spec"]
-    return _later_version(plan.dice, queue, resourceGroups=_resource_groups(plan, limits=limits, quota_max=10))
+    return _later_version(plan.rng, queue, resourceGroups=_resource_groups(plan, limits=limits, quota_max=10))
 
 
 def _stop_queue(plan: QueueWorldPlan) -> ObjectDict:
-    dice, queue = plan.dice, plan.dice.choose(plan.queues)
-    if dice.draw_bool(70):
-        plan.objects.append(_later_version(dice, queue, f"{ACTIVE_SECONDS}.09s", stopPolicy="None"))
-    return _later_version(dice, queue, stopPolicy=dice.choose(["Hold", "HoldAndDrain"]))
+    rng, queue = plan.rng, plan.rng.choose(plan.queues)
+    if rng.draw_bool(70):
+        plan.objects.append(_later_version(rng, queue, f"{ACTIVE_SECONDS}.09s", stopPolicy="None"))
+    return _later_version(rng, queue, stopPolicy=rng.choose(["Hold", "HoldAndDrain"]))
 
 
 def _stop_local_queue(plan: QueueWorldPlan) -> ObjectDict:
-    dice, local_queue = plan.dice, plan.dice.choose(plan.local_queues)
-    if dice.draw_bool(30):
-        local_queue["metadata"]["annotations"] = {well_known.DELETE_AT: f"{dice.draw_integer(1, ACTIVE_SECONDS)}.03s"}
-    elif dice.draw_bool(60):
-        plan.objects.append(_later_version(dice, local_queue, f"{ACTIVE_SECONDS}.08s", stopPolicy="None"))
-    return _later_version(dice, local_queue, stopPolicy=dice.choose(["Hold", "HoldAndDrain"]))
+    rng, local_queue = plan.rng, plan.rng.choose(plan.local_queues)
+    if rng.draw_bool(30):
+        local_queue["metadata"]["annotations"] = {well_known.DELETE_AT: f"{rng.draw_integer(1, ACTIVE_SECONDS)}.03s"}
+    elif rng.draw_bool(60):
+        plan.objects.append(_later_version(rng, local_queue, f"{ACTIVE_SECONDS}.08s", stopPolicy="None"))
+    return _later_version(rng, local_queue, stopPolicy=rng.choose(["Hold", "HoldAndDrain"]))
 
 
-def _deactivate(plan: QueueWorldPlan) -> ObjectDict | None:
-    workloads = [work for work in plan.work if work["kind"] == "Workload"]
+def _stop_workload(plan: QueueWorldPlan) -> ObjectDict | None:
+    workloads = [work for work in plan.work_objects if work["kind"] == "Workload"]
     if not workloads:
         return None
-    return _later_version(plan.dice, plan.dice.choose(workloads), f"{ACTIVE_SECONDS}.1s", active=False)
+    return _later_version(plan.rng, plan.rng.choose(workloads), f"{ACTIVE_SECONDS}.1s", active=False)
 
 
 def _edit_cohort(plan: QueueWorldPlan) -> ObjectDict | None:
-    """Return a Cohort with new quotas and a new parent, which may close a cycle; None without Cohorts."""
+    """Return a later manifest of a Cohort with new quotas and a new parent, which may close a cycle; or None."""
     if not plan.cohorts:
         return None
-    dice, name = plan.dice, plan.dice.choose(plan.cohorts)
-    parent = dice.choose([*plan.cohorts, ""])
+    rng, name = plan.rng, plan.rng.choose(plan.cohorts)
+    parent = rng.choose([*plan.cohorts, ""])
     groups = _resource_groups(plan, limits=bool(parent), quota_max=6, limits_lending=False)
     spec: ObjectDict = {"resourceGroups": groups}
     if parent:
         spec["parentName"] = parent
-    return _later_version(dice, make_object(KUEUE, "Cohort", name, spec={}), **spec)
+    return _later_version(rng, make_object(KUEUE_API, "Cohort", name, spec={}), **spec)

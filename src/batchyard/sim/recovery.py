@@ -1,4 +1,4 @@
-"""Recovery of gangs from lost machines: the time until a gang runs in full again, and the lost work; also run costs.
+"""Recovery of gangs from lost machines: the time until all pods of a gang run again, the lost work, and run costs.
 
 A gang is the pods of a Workload, or of a JobSet without a queue. A loss begins when the first machine with a pod of the
 gang crashes or is reclaimed. It ends when as many pods run as the Workload has quota for, or for a JobSet without a
@@ -36,7 +36,7 @@ from batchyard.scheduling.messages import parse_preemptor_uid
 
 @dataclass(slots=True)
 class GangLoss:
-    """A loss of machines by a gang of pods, with the time until the gang runs in full again."""
+    """The loss of machines by a gang of pods, with the time until all its pods run again."""
 
     #: `namespace/name` of the Workload, of the JobSet without a queue, or of the single pod.
     gang: str
@@ -49,7 +49,7 @@ class GangLoss:
     victims: list["GangLoss"] = field(default_factory=list)
 
     def document(self, start: Instant) -> dict[str, Any]:
-        """Return the loss as a JSON document, with times in seconds from the start of the world."""
+        """Return the loss as a JSON document, with times in seconds from the start of the simulation."""
         recovered_at = self.recovered_at
         return {
             "gang": self.gang,
@@ -63,10 +63,10 @@ class GangLoss:
 
 @dataclass(slots=True)
 class _RunningPod:
-    """A running pod: its node, its start and its checkpoint interval."""
+    """When and on which node a pod started to run, and its checkpoint interval."""
 
     node: str
-    since: Instant
+    started_at: Instant
     interval: Duration | None
     #: Whether the machine is lost; the status of the pod may not show it yet.
     is_lost: bool = False
@@ -74,7 +74,7 @@ class _RunningPod:
 
 @dataclass(slots=True)
 class _OpenLoss:
-    """A loss whose gang does not run in full yet, with the work at risk by pod uid."""
+    """A loss from which the gang has not recovered yet, with the work that each pod (by uid) may lose."""
 
     loss: GangLoss
     full_count: int
@@ -101,7 +101,7 @@ class RecoveryTracker:
         self._nominated_gangs: dict[str, str] = {}
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
-        """Apply a batch of watch events."""
+        """Update the losses and recoveries after a batch of watch events."""
         for event in batch:
             match event.key.kind:
                 case scheme.POD:
@@ -164,24 +164,24 @@ class RecoveryTracker:
         return _RunningPod(bound_node(pod), start_time, interval)
 
     def _record_run(self, gang: str, uid: str, run: _RunningPod | None, now: Instant, *, is_done: bool) -> None:
-        """Record that a pod runs, or that it stopped (`run` is None); a restarted pod counts as stopped first."""
-        runs = self._running_pods.setdefault(gang, {})
-        known_run = runs.get(uid)
-        if known_run is not None and (run is None or run.since != known_run.since):
-            del runs[uid]
+        """Record that a pod runs, or that it stopped (`run` is None); a restart first counts as a stop."""
+        run_by_uid = self._running_pods.setdefault(gang, {})
+        known_run = run_by_uid.get(uid)
+        if known_run is not None and (run is None or run.started_at != known_run.started_at):
+            del run_by_uid[uid]
             open_loss = self._open_losses.get(gang)
             work_at_risk = 0 if open_loss is None else open_loss.at_risk.pop(uid, 0)
             if open_loss is not None and not is_done:
                 open_loss.loss.lost_work += min(work_at_risk, _work_lost_at_end(known_run, now))
         if run is not None:
-            runs.setdefault(uid, run)
-        if not runs:
+            run_by_uid.setdefault(uid, run)
+        if not run_by_uid:
             del self._running_pods[gang]
 
     # --- losses ---
 
     def _record_machine_loss(self, node: str, now: Instant) -> None:
-        """Record the loss of a machine for all gangs that have pods on it."""
+        """Record the loss of a node's machine for each gang that has pods on the node."""
         for gang, runs in self._running_pods.items():
             runs_on_node = [run for run in runs.values() if run.node == node and not run.is_lost]
             if not runs_on_node:
@@ -194,35 +194,35 @@ class RecoveryTracker:
             self._close_if_recovered(gang, now)
 
     def _record_pod_preemption(self, event: WatchEvent, gang: str, now: Instant) -> None:
-        """Record that a scheduler preempts a pod for the gang that is nominated to its node."""
+        """Record that a pod is preempted for the gang whose pod is nominated to the same node."""
         preemptor_gang = self._nominated_gangs.get(bound_node(event.obj), "")
         if gang:
             self._record_preemption(gang, preemptor_gang, now)
         elif preemptor_gang in self._open_losses:
             run = self._run_of(event.obj)
-            lost_pod_work = 0 if run is None else lost_work(run.since, run.interval, now)
+            lost_pod_work = 0 if run is None else lost_work(run.started_at, run.interval, now)
             self._open_losses[preemptor_gang].loss.victims.append(
                 GangLoss(str(event.key), now, lost_work=lost_pod_work)
             )
 
     def _record_preemption(self, gang: str, preemptor_gang: str, now: Instant) -> None:
-        """Record that a gang is preempted for another gang, if that one is recovering from a loss."""
+        """Record that a gang is preempted for another gang, if the other one is recovering from lost machines."""
         causing_loss = self._open_losses.get(preemptor_gang)
         victim = None if causing_loss is None else self._open_loss(gang, now)
         if causing_loss is not None and victim is not None:
             causing_loss.loss.victims.append(victim)
 
     def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
-        """Open a loss of a gang, with the work at risk; return the loss if none was open."""
-        runs, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
-        open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(runs)))
+        """Record that a gang loses pods, with the work at risk; return the loss, None if one is open already."""
+        run_by_uid, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
+        open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(run_by_uid)))
         self._open_losses[gang] = open_loss
-        for uid, run in runs.items():
-            open_loss.at_risk.setdefault(uid, lost_work(run.since, run.interval, now))
+        for uid, run in run_by_uid.items():
+            open_loss.at_risk.setdefault(uid, lost_work(run.started_at, run.interval, now))
         return open_loss.loss if known_loss is None else None
 
     def _close_if_recovered(self, gang: str, now: Instant) -> None:
-        """Close the loss of a gang if the gang runs in full again."""
+        """Record the end of a gang's loss if all its pods run again."""
         open_loss = self._open_losses.get(gang)
         if open_loss is None:
             return
@@ -235,8 +235,8 @@ class RecoveryTracker:
 
 
 def _work_lost_at_end(run: _RunningPod, now: Instant) -> Duration:
-    """Return the work lost when a pod ends: all work on a lost machine, else the work since the last checkpoint."""
-    return max(0, now - run.since) if run.is_lost else lost_work(run.since, run.interval, now)
+    """Return the work lost when a pod stops: all of it on a lost machine, else what followed its last checkpoint."""
+    return max(0, now - run.started_at) if run.is_lost else lost_work(run.started_at, run.interval, now)
 
 
 def _gang_name(event: WatchEvent) -> str:
@@ -245,12 +245,12 @@ def _gang_name(event: WatchEvent) -> str:
 
 
 def _has_ended(event: WatchEvent) -> bool:
-    """Report whether a watch event deletes a JobSet or shows it in a terminal state."""
+    """Report whether a watch event deletes a JobSet or shows its terminal state."""
     return event.type is EventType.DELETED or bool((event.obj.get("status") or {}).get("terminalState"))
 
 
 def _full_pod_count(workload: WorkloadView) -> int:
-    """Return the number of pods of a Workload that runs in full."""
+    """Return how many pods a Workload has when all of them run."""
     if workload.quota_reserved:
         return sum(holding.pods for holding in workload.holdings)
     return sum(workload.counts)
@@ -279,7 +279,7 @@ _RECALLED_KINDS: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.IN
 
 
 class RunAccounting:
-    """The cost ledger and the recoveries of a simulated world, maintained from its start."""
+    """The cost ledger and the recoveries from lost machines of a simulation, maintained from its start."""
 
     def __init__(self, client: LocalClient, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -288,12 +288,12 @@ class RunAccounting:
         client.subscribe(self._observe)
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Add the objects of an initial state, given as ADDED events; their costs count from now on."""
+        """Add the objects that a simulation starts with, as ADDED events; their costs count from its start."""
         for kind in _RECALLED_KINDS:
             self._observe([event for event in events if event.key.kind == kind])
 
-    def statement(self, now: Instant) -> Statement:
-        """Return the statement of the costs until now."""
+    def cost_statement(self, now: Instant) -> Statement:
+        """Return the costs from the start of the simulation until now."""
         return statement_of(self.ledger.accounts(now))
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:

@@ -1,4 +1,4 @@
-"""Redaction of objects in a snapshot: removes possible secrets, and replaces names by hashes on request.
+"""Redaction of the objects in a state file: removes possible secrets, and replaces names by hashes on request.
 
 `without_secrets` removes fields that no decision depends on: the environment of containers, and managedFields.
 `Redaction` removes free texts, and replaces each name by its hash, so that references by name still match. Decisions
@@ -77,13 +77,13 @@ _KEPT_ANNOTATION_PREFIXES: Final = (
 
 
 def without_secrets(obj: Obj) -> Obj:
-    """Return an object without managedFields and without the environment of its containers."""
+    """Return an object without managedFields and without the environment variables of its containers."""
     metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
     annotations = metadata.get("annotations") or {}
     if LAST_APPLIED in annotations:
         metadata["annotations"] = {**annotations, LAST_APPLIED: _redact_applied_manifest(annotations[LAST_APPLIED])}
-    secretless: Obj = _remove_environment({**obj, "metadata": metadata})
-    return secretless
+    redacted_object: Obj = _remove_environment({**obj, "metadata": metadata})
+    return redacted_object
 
 
 def _redact_applied_manifest(text: str) -> str:
@@ -106,7 +106,7 @@ def _remove_environment(value: Any, *, is_container: bool = False) -> Any:
 
 
 class Redaction:
-    """Replaces names by keyed hashes; without the key, names cannot be found by trying candidates."""
+    """Replaces the names in objects by keyed hashes, which nobody can reverse by guessing without the key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -121,7 +121,7 @@ class Redaction:
         return "n" + blake2s(name.encode(), key=self._key, digest_size=6).hexdigest()
 
     def redact_object(self, obj: Obj) -> Obj:
-        """Return a redacted object: names are hashed, free texts are removed, and the run time is kept."""
+        """Return an object with hashed names and without free texts; a run time is kept as an annotation."""
         redacted_object: Obj = self._redact_value("", _annotate_sleeping_time(obj))
         return redacted_object
 
@@ -145,7 +145,7 @@ class Redaction:
         return self._hash_text(value) if field in _NAME_FIELDS else value
 
     def _redact_field(self, key: str, value: Any, siblings: Mapping[str, Any]) -> Any:
-        """Return a redacted field of a mapping; whether a value is a name may depend on the other fields."""
+        """Return a field's redacted value; whether the value is a name may depend on the `siblings` of the field."""
         if key in _VALUE_FIELDS and siblings.get("key") not in _PUBLIC_LABELS:
             return [self._hash_text(each) for each in value] if isinstance(value, list) else self._hash_text(value)
         if key == "name" and _describes_resource(siblings):
@@ -169,17 +169,17 @@ def _describes_resource(siblings: Mapping[str, Any]) -> bool:
 
 
 def _is_removed(field: str, value: Any) -> bool:
-    """Report whether a field is removed; the address of a Service is kept if it is the text `None`."""
+    """Report whether redaction removes a field; a Service's address is kept if it is the text `None`."""
     return field in _REMOVED_FIELDS or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
 
 
-def _full_domain_names(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the domains of a topology level, with their common prefix and suffix added."""
-    return [f"{values.get('prefix') or ''}{root}{values.get('suffix') or ''}" for root in values["roots"]]
+def _full_domain_names(level: Mapping[str, Any]) -> list[str]:
+    """Return the names of a topology level's domains, with their common prefix and suffix added."""
+    return [f"{level.get('prefix') or ''}{root}{level.get('suffix') or ''}" for root in level["roots"]]
 
 
 def _annotate_sleeping_time(obj: Obj) -> Obj:
-    """Return the object with an annotation for the sleeping time of its container, whose command is removed."""
+    """Return the object with its container's sleep time as run time annotation, because the command is removed."""
     pod_spec = _pod_spec(obj)
     if pod_spec is None or annotation(obj, well_known.RUNTIME) is not None:
         return obj

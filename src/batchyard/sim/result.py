@@ -1,4 +1,4 @@
-"""The result of a simulation: rows for display with the objects behind them, and the HTML report of a run.
+"""The result of a simulation: rows to display, the objects that they describe, and the HTML report.
 
 The rows are computed on first access, because a large run has many of them.
 """
@@ -28,7 +28,7 @@ from batchyard.sim.world import WaitTracker, World
 
 
 class RunEnding(StrEnum):
-    """The reason why a simulation ended."""
+    """Why a simulation ended."""
 
     IDLE = "idle"  #  no more events were scheduled
     HORIZON = "horizon"
@@ -38,7 +38,7 @@ class RunEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RejectedWrite:
-    """A write of the scenario's users that the API server rejected."""
+    """A user's write in a scenario that the API server rejected."""
 
     verb: str
     key: Key
@@ -52,7 +52,7 @@ class RejectedWrite:
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueueRow:
-    """A ClusterQueue at the end of a run, with the numbers of its pending and admitted Workloads."""
+    """A ClusterQueue at the end of a simulation, with the numbers of its pending and admitted Workloads."""
 
     name: str
     cohort: str
@@ -64,7 +64,7 @@ class ClusterQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueueRow:
-    """A LocalQueue at the end of a run, with the numbers of its pending and admitted Workloads."""
+    """A LocalQueue at the end of a simulation, with the numbers of its pending and admitted Workloads."""
 
     namespace: str
     name: str
@@ -76,7 +76,7 @@ class LocalQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResult:
-    """A Workload at the end of a run; `waited` is its total wait in seconds, over all requeues."""
+    """A Workload at the end of a simulation; `waited` is its total time without quota in seconds."""
 
     namespace: str
     name: str
@@ -95,7 +95,7 @@ class WorkloadResult:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A Job at the end of a run, as kubectl prints it; the duration is in seconds, None if it never started."""
+    """A Job at the end of a simulation, as kubectl prints it; the duration in seconds is None if it never started."""
 
     namespace: str
     name: str
@@ -107,7 +107,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadCounts:
-    """The numbers of Workloads by state at the end of a run, and of the preemptions and evictions during it."""
+    """The numbers of Workloads by state at the end of a simulation, and of all preemptions and evictions."""
 
     finished: int
     admitted: int
@@ -118,7 +118,7 @@ class WorkloadCounts:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a simulation."""
+    """The result of a simulation: the final objects, its ending, waits, costs and events."""
 
     scenario: str
     #: The length of the run in seconds of virtual time: to the horizon, or to the last event.
@@ -144,27 +144,27 @@ class Result:
 
     @cached_property
     def cluster_queues(self) -> Sequence[ClusterQueueRow]:
-        """Return a row for each ClusterQueue."""
+        """Return a table row for each ClusterQueue at the end of the simulation."""
         return tuple(map(_cluster_queue_row, self.objects[scheme.CLUSTER_QUEUE]))
 
     @cached_property
     def local_queues(self) -> Sequence[LocalQueueRow]:
-        """Return a row for each LocalQueue."""
+        """Return a table row for each LocalQueue at the end of the simulation."""
         return tuple(map(_local_queue_row, self.objects[scheme.LOCAL_QUEUE]))
 
     @cached_property
     def workloads(self) -> Sequence[WorkloadResult]:
-        """Return a row for each Workload."""
+        """Return a table row for each Workload at the end of the simulation."""
         return tuple(_workload_row(obj, self.waits, self.now) for obj in self.objects[scheme.WORKLOAD])
 
     @cached_property
     def jobs(self) -> Sequence[JobRow]:
-        """Return a row for each Job, including the Jobs of JobSets."""
+        """Return a table row for each Job at the end of the simulation, including the Jobs of JobSets."""
         return tuple(_job_row(obj, self.now) for obj in self.objects[scheme.JOB])
 
 
 def rejected_write(write: Write, error: ApiError) -> RejectedWrite:
-    """Return the record of a rejected write, with the reason and message of the API server."""
+    """Return a rejected write with the reason and message of the API server."""
     key = write.key if isinstance(write, Delete) else _key(write.obj)
     return RejectedWrite(type(write).__name__.lower(), key, error.reason, str(error))
 
@@ -250,7 +250,7 @@ def _job_seconds(obj: Obj, now: Instant) -> float | None:
 
 
 class Reporter:
-    """Records the history of a run for its HTML report; create it before the run begins."""
+    """Records the history of a simulation for its HTML report; create it before the simulation begins."""
 
     def __init__(self, world: World, initial_events: Sequence[WatchEvent] = ()) -> None:
         """Start to record; `initial_events` are the initial objects as ADDED events."""
@@ -260,7 +260,7 @@ class Reporter:
         world.client.subscribe(self._history.observe)
 
     def html(self, now: Instant, costs: Statement | None) -> str:
-        """Return the HTML report of the current state; ages are counted to `now`."""
+        """Return the HTML report of the simulation so far; ages of objects are counted to `now`."""
         world = self._world
         time = PlatformTime(lambda: now, 0)
         return render_static_report(
@@ -268,5 +268,5 @@ class Reporter:
         )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue, from the platform that runs after any crash."""
+        """Return the ClusterQueue of a LocalQueue, as the platform knows it that runs now (after any crash)."""
         return self._world.platform.index.cluster_queue_of(namespace, local_queue)

@@ -1,4 +1,4 @@
-"""Scenarios: manifests with annotations for the times at which they are applied and deleted, and their reading.
+"""Scenarios: manifests with annotations that say when each object is applied and deleted; reading of their files.
 
 An optional document of kind Scenario configures the run. The annotations `batchyard.dev/submit-at` and
 `batchyard.dev/delete-at` of any object give times, counted from the start. A second document of an object is an update.
@@ -53,7 +53,7 @@ _EXIT_CODE_MAX: Final = 255
 
 
 def annotation_faults(obj: Obj) -> Iterator[FieldError]:
-    """Yield the errors in the simulation annotations of an object and its templates."""
+    """Yield the errors in batchyard's simulation annotations of an object and of its pod templates."""
     for path, metadata in _metadata_with_paths(obj, ""):
         for name, text in (metadata.get("annotations") or {}).items():
             field_path = f"{path}metadata.annotations[{name}]"
@@ -95,7 +95,7 @@ def _parse_number(text: str) -> int:
 
 
 class PossibleFaultTargets(NamedTuple):
-    """The possible targets of faults at any time of the scenario: the Clusters with their pools."""
+    """What faults may target at any time of a scenario: the Cluster objects and their node pools."""
 
     #: All versions of the Cluster: the initial version, and later changes.
     clusters: Sequence[Obj]
@@ -107,13 +107,13 @@ class PossibleFaultTargets(NamedTuple):
         return {row["name"]: row for row in sorted(rows, key=lambda row: row.get("provisioning") == "spot")}
 
     def makes_pools(self) -> bool:
-        """Report whether auto-provisioning can create node pools, whose names are unknown before the run."""
+        """Report whether auto-provisioning may create node pools, whose names are unknown before the simulation."""
         settings = [cluster["spec"].get("autoscaling") or {} for cluster in self.clusters]
         return any("autoProvisioning" in each for each in settings)
 
 
 def missing_targets(faults: Sequence[ScheduledFault], targets: PossibleFaultTargets) -> Iterator[FieldError]:
-    """Report each fault whose target does not exist."""
+    """Yield an error for each fault whose target cannot exist."""
     for fault in faults:
         path, action = fault.path, fault.action
         if isinstance(action, Conflicts | Restart):
@@ -178,14 +178,14 @@ PODS_READY_PATH: Final = "spec.waitForPodsReady"
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
-    """Return the policy of a Scenario for pods that are not ready in time; None without a time limit."""
+    """Return the policy for pods that are not ready in time, from `waitForPodsReady`; None without a time limit."""
     if wait_for_pods_ready is None or not wait_for_pods_ready["enable"]:
         return None
     return kueue_configuration.pods_ready_policy(wait_for_pods_ready)
 
 
 def pods_ready_faults(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """Report a timeout of 0 in waitForPodsReady, because it would evict every Workload."""
+    """Yield an error if the timeout in `waitForPodsReady` is 0, because it would evict every Workload."""
     if wait_for_pods_ready is not None and not parse_duration(wait_for_pods_ready["timeout"]):
         remedy = "give a time such as 5m, or set enable to false"
         timeout = wait_for_pods_ready["timeout"]
@@ -197,7 +197,7 @@ VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
 
 class ScenarioStep(NamedTuple):
-    """The actions of a scenario at one time: objects to apply in order, then objects to delete."""
+    """What a scenario does at one time: objects to apply in order, then objects to delete."""
 
     at: Duration
     apply: Sequence[Obj]
@@ -206,7 +206,7 @@ class ScenarioStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The steps, the faults and the configuration of a run."""
+    """What a simulation does: the steps, the faults, and the configuration of the platform."""
 
     steps: Sequence[ScenarioStep]
     name: str = ""
@@ -237,7 +237,7 @@ class Scenario:
 
 
 class FileFault(NamedTuple):
-    """An error that concerns a file as a whole."""
+    """An error in a manifest file as a whole, such as a missing file."""
 
     source: str
     error: FieldError
@@ -258,17 +258,17 @@ class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
 def make_scenario(
     manifests: Manifests, unread: Sequence[FileFault] = (), existing_cluster: Obj | None = None
 ) -> Scenario:
-    """Build the scenario that a set of manifests describes.
+    """Build the scenario that the given manifests describe.
 
-    Raise InvalidScenario with all errors, including those of unreadable files. `existing_cluster` exists at the
-    start; a document with the same name changes it.
+    Raise InvalidScenario with all errors, including those of unreadable files. `existing_cluster` exists at the start;
+    a document with the same name changes it.
     """
     faults = [*manifests.faults, *_platform_faults(manifests.objects)]
     config: dict[str, Any] = {}
     settings: Manifest | None = None
-    applied: dict[Duration, list[Obj]] = {}
-    deleted: dict[Duration, list[Key]] = {}
-    counts: dict[str, int] = {}
+    to_apply: dict[Duration, list[Obj]] = {}
+    deletes: dict[Duration, list[Key]] = {}
+    count_by_kind: dict[str, int] = {}
     cluster = existing_cluster
     later_clusters: list[Manifest] = []
     pools: list[Manifest] = []
@@ -285,57 +285,57 @@ def make_scenario(
             at = _time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0
             if at or existing_cluster is not None:
                 later_clusters.append(manifest)
-                applied.setdefault(at, []).extend(initial_objects(obj))
+                to_apply.setdefault(at, []).extend(initial_objects(obj))
                 continue
             if cluster is not None:
                 faults.append(manifest.fault(_duplicate_error("Cluster")))
             cluster = obj
             continue
-        counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
-        applied.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
+        count_by_kind[obj["kind"]] = count_by_kind.get(obj["kind"], 0) + 1
+        to_apply.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
         faults += map(manifest.fault, annotation_faults(obj))
         end = _time_annotation(manifest, well_known.DELETE_AT, faults)
         if end is not None and _check_name(manifest, faults):
-            deleted.setdefault(end, []).append(key_of(obj))
+            deletes.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
     config |= _configuration_settings(manifests.objects, settings, faults)
     faults += _unknown_cluster_faults(later_clusters, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
-    for at, names in _removed_pools(cluster, applied):
-        deleted.setdefault(at, []).extend(names)
+    for at, names in _removed_pools(cluster, to_apply):
+        deletes.setdefault(at, []).extend(names)
     if settings is not None:
         clusters = [*([] if cluster is None else [cluster]), *(manifest.obj for manifest in later_clusters)]
-        possible_targets = PossibleFaultTargets(clusters, "Node" in counts)
+        possible_targets = PossibleFaultTargets(clusters, "Node" in count_by_kind)
         faults += map(settings.fault, missing_targets(config["faults"], possible_targets))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
-    applied[0] = [*machines, *applied.get(0, [])]
-    times = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
-    steps = [ScenarioStep(at, sorted(applied.get(at, ()), key=_is_not_namespace), deleted.get(at, ())) for at in times]
-    return Scenario(steps, counts=counts, cluster=cluster, **config)
+    to_apply[0] = [*machines, *to_apply.get(0, [])]
+    times = sorted({**dict.fromkeys(to_apply), **dict.fromkeys(deletes)})
+    steps = [ScenarioStep(at, sorted(to_apply.get(at, ()), key=_is_not_namespace), deletes.get(at, ())) for at in times]
+    return Scenario(steps, counts=count_by_kind, cluster=cluster, **config)
 
 
 def _duplicate_error(kind: str) -> FieldError:
-    """Return the error of a second document of a kind that a scenario has once."""
+    """Return the error for a second document of a kind that a scenario may contain only once."""
     return FieldError("", f"there is already a document of kind {kind}", "keep one of them")
 
 
 def _is_not_namespace(obj: Obj) -> bool:
-    """Report whether an object is not a Namespace; Namespaces are applied first."""
+    """Report whether an object is not a Namespace; as a sort key, this puts Namespaces first."""
     return group_kind(obj) != scheme.NAMESPACE
 
 
 def _platform_faults(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:
-    """Report each Platform object, which has to be rendered to manifests first."""
+    """Yield an error for each Platform object, which must be rendered to manifests before the simulation."""
     remedy = "render the Platform with `batchyard platform render`, and simulate the rendered folder"
     error = FieldError("", "an object of kind Platform cannot be simulated", remedy)
     return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
 
 def _unknown_cluster_faults(later_clusters: Iterable[Manifest], cluster: Obj | None) -> Iterator[ManifestFault]:
-    """Report each later Cluster document whose name is not the name of the initial Cluster."""
+    """Yield an error for each later Cluster document whose name differs from that of the first Cluster."""
     name = None if cluster is None else cluster["metadata"]["name"]
     for manifest in later_clusters:
         if manifest.obj["metadata"]["name"] != name:
@@ -354,7 +354,7 @@ def _cluster_deletion_faults(cluster: Obj) -> Iterator[FieldError]:
 def _removed_pools(
     cluster: Obj | None, objects_by_time: Mapping[Duration, Sequence[Obj]]
 ) -> Iterator[tuple[Duration, list[Key]]]:
-    """Yield the node pools that a changed Cluster no longer lists, with the time of their deletion.
+    """Yield the node pools that a later version of the Cluster no longer lists, with the time of their deletion.
 
     A Cluster without a list of pools keeps all pools.
     """
@@ -373,7 +373,7 @@ def _pool_keys(cluster: Obj | None) -> list[Key]:
 
 
 def run_length(value: str | float) -> Duration:
-    """Parse the maximum length of a run, given as a text or in seconds; raise ValueError if it is invalid."""
+    """Parse how long a simulation may last, as a text or in seconds; raise ValueError if the value is invalid."""
     duration = parse_duration(value) if isinstance(value, str) else value * SECOND
     if duration > VIRTUAL_TIME_MAX:
         raise ValueError(f"the run length {value} is more than ten years; give a shorter one")
@@ -401,7 +401,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
 
 
 def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]) -> Obj:
-    """Return the settings of Kueue's Configuration, if any; the Scenario can also turn fair sharing on."""
+    """Return the settings of Kueue's Configuration document, if any; the Scenario may turn fair sharing on, too."""
     configurations = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     duplicate_error = FieldError("", "there is already a Kueue Configuration", "keep one of them")
     faults += [manifest.fault(duplicate_error) for manifest in configurations[1:]]
@@ -411,8 +411,8 @@ def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | No
     if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
         problem = "waitForPodsReady must not be set if there is a Kueue Configuration"
         faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "set it only in the Configuration")))
-    configured = parse_kueue_settings(configurations[0].obj)
-    return {"kueue": configured.with_fair_sharing() if _has_fair_sharing(settings) else configured}
+    kueue_settings = parse_kueue_settings(configurations[0].obj)
+    return {"kueue": kueue_settings.with_fair_sharing() if _has_fair_sharing(settings) else kueue_settings}
 
 
 def _has_fair_sharing(settings: Manifest | None) -> bool:
@@ -425,7 +425,7 @@ def _time_annotation(manifest: Manifest, name: str, faults: list[ManifestFault])
 
 
 def _check_name(manifest: Manifest, faults: list[ManifestFault]) -> bool:
-    """Report whether an object to delete has a name; generateName gives no name before the run."""
+    """Report whether an object to delete has a name; if not, add an error, because generateName is random."""
     if manifest.obj["metadata"].get("name"):
         return True
     path = f"metadata.annotations[{well_known.DELETE_AT}]"
@@ -465,7 +465,7 @@ Source: TypeAlias = str | Path | Mapping[str, Any]
 
 
 def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Yield the text of each manifest source with its display name; add an error for each unreadable source."""
+    """Yield the display name and the text of each manifest source; add an error for each unreadable source."""
     for number, source in enumerate(sources, 1):
         if isinstance(source, Mapping):
             yield f"<object {number}>", msgspec.json.encode(source).decode()
@@ -479,7 +479,7 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
 
 
 def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
-    """Return the names and texts of all files in a folder with a suffix, sorted by name."""
+    """Return name and text of all files with this suffix in a folder, sorted by name."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
     except (OSError, ValueError) as error:
@@ -506,7 +506,7 @@ def ends_of(path: Path) -> Sequence[str]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the paths of the manifests in a folder and its subfolders, without hidden files, sorted."""
+    """Return the paths of the manifest files in a folder and its subfolders, sorted, without hidden files."""
     paths = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
@@ -530,8 +530,8 @@ def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
 def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
     """Yield the name and text of a file, or of standard input."""
     try:
-        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
-        yield name, content.decode()
+        raw_content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+        yield name, raw_content.decode()
     except UnicodeDecodeError as error:
         problem = f"the file is not text: byte {error.start} is not UTF-8"
         faults.append(FileFault(name, FieldError("", problem, _SAVE_AS_UTF8)))

@@ -44,7 +44,7 @@ KINDS_SHOWN: Final = (
 
 
 class OnLoop(StrEnum):
-    """What a run does when Workloads preempt each other endlessly: continue, or stop."""
+    """What a simulation does when Workloads preempt each other endlessly: continue, or stop."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -100,14 +100,14 @@ def simulate(
 
 
 def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
-    """Return the scenario of files, folders, texts and objects, with the warnings about them."""
+    """Return the scenario in files, folders, texts and objects, with the warnings about it."""
     unread: list[FileFault] = []
     manifests = read_manifests(read_sources(sources, unread))
     return make_scenario(manifests, unread), manifests.warnings
 
 
 class Simulation:
-    """A simulation of a scenario, run in any number of slices; the result does not depend on the slices."""
+    """A simulation of a scenario that is run in any number of slices, without effect on the result."""
 
     def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario
@@ -124,7 +124,7 @@ class Simulation:
             self.world.kernel.call_at(self._end, do_nothing)
 
     def advance(self, steps_max: int | None = None) -> bool:
-        """Run at most `steps_max` kernel steps; return whether the run has to continue."""
+        """Run at most `steps_max` kernel steps (None: to the end); return whether the simulation has to continue."""
         if self._ending is not None:
             return False
         kernel = self.world.kernel
@@ -139,14 +139,14 @@ class Simulation:
         return False
 
     def result(self) -> Result:
-        """Return the result of an ended run. The first call flushes pending writes and ends the event log."""
+        """Return the result of the ended simulation. The first call flushes pending writes and ends the event log."""
         assert self._ending is not None, "the run has not ended: call advance() until it returns False"
         if self._result is None:
             self._result = self._make_result(self._ending)
         return self._result
 
     def _open_accounting(self, state: State | None) -> RunAccounting | None:
-        """Return the accounting of costs and recoveries for a world with machines; None without machines."""
+        """Return the tracker of costs and recoveries for a simulation with machines; None without machines."""
         clusters = () if state is None else state.of_kind(scheme.CLUSTER)
         if self.scenario.cluster is None and not clusters:
             return None
@@ -160,7 +160,7 @@ class Simulation:
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
         now = self._end_of_log(workloads)
-        world.log.final(world.client, now)
+        world.log.record_end(world.client, now)
         return Result(
             scenario=self.scenario.name,
             duration=duration_seconds(now - self._start),
@@ -170,11 +170,11 @@ class Simulation:
             refused=tuple(rejected_write(*refused) for refused in world.refused),
             missed=tuple(world.missed),
             warnings=(),
-            counts=_counts(workloads, world.waits),
+            counts=_count_workloads(workloads, world.waits),
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
             now=now,
             waits=world.waits,
-            costs=None if accounting is None else accounting.statement(now),
+            costs=None if accounting is None else accounting.cost_statement(now),
             losses=() if accounting is None else tuple(accounting.recoveries.losses),
         )
 
@@ -184,7 +184,8 @@ class Simulation:
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
     def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
-        """Return the instant of the log's end: the horizon, a preemption loop that ended the run, or the last event.
+        """Return when the event log ends: at the horizon, at the preemption loop that ended the run, or at the last
+        event.
 
         Reports that some controllers write a moment later do not count as events.
         """
@@ -197,28 +198,28 @@ class Simulation:
 
 
 def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
-    def emit(record: Record) -> None:
+    def emit_event(record: Record) -> None:
         event = event_of(record)
         for sink in sinks:
             sink(event)
 
-    return emit
+    return emit_event
 
 
 def _pods_shown(world: World) -> list[Obj]:
-    """Return the pods without a controller, and the pods that fit no node."""
+    """Return the pods to show in the result: those without a controller, and those that fit no node."""
     return [pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unplaced]
 
 
 def _last_change(obj: Obj) -> Instant:
-    """Return the instant of the creation of a Workload or Job, or of its last condition that became True."""
+    """Return when a Workload or Job last changed: the latest time of its creation and of its true conditions."""
     status = obj.get("status") or {}
-    times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
-    return max(map(parse_time, [*times, obj["metadata"]["creationTimestamp"]]))
+    change_times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
+    return max(map(parse_time, [*change_times, obj["metadata"]["creationTimestamp"]]))
 
 
-def _counts(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
-    finished = sum(map(is_finished, workloads))
-    admitted = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
-    pending = len(workloads) - finished - admitted
-    return WorkloadCounts(finished, admitted, pending, tracker.preemptions, tracker.evictions)
+def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
+    finished_count = sum(map(is_finished, workloads))
+    admitted_count = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
+    pending_count = len(workloads) - finished_count - admitted_count
+    return WorkloadCounts(finished_count, admitted_count, pending_count, tracker.preemptions, tracker.evictions)

@@ -1,4 +1,4 @@
-"""State: all objects of a platform at an instant, from which a simulated world can start.
+"""State: all objects of a platform at an instant, from which a simulation can start.
 
 Running pods and Workloads continue for their remaining time, because the objects record their start. A state read from
 a file or a cluster holds no Leases, Events and Secrets: no decision depends on them.
@@ -51,11 +51,11 @@ class State:
         return [obj for key, obj in self.objects.items() if key.kind == kind]
 
     def recovered_store(self) -> RecoveredStore:
-        """Return the objects and the revision from which a store starts."""
+        """Return the objects and the revision with which a store starts."""
         return RecoveredStore(self.revision, self.objects, ())
 
     def added_events(self) -> list[WatchEvent]:
-        """Return the objects as ADDED events in order of revision, as a controller receives them after a restart."""
+        """Return the objects as ADDED events by revision, as a controller receives existing objects after a restart."""
         return as_added(sorted(self.objects.values(), key=lambda obj: int(obj["metadata"]["resourceVersion"])))
 
 

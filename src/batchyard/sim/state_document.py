@@ -1,4 +1,4 @@
-"""Reading and writing of states as lists of objects, like `kubectl get -o yaml`, and conversion to manifests.
+"""Reads and writes states as lists of objects, like `kubectl get -o yaml`, and converts them to manifests.
 
 A list written by batchyard has the time of the snapshot in an annotation. For other lists, the time is the latest
 timestamp in the objects. Objects without a uid, a revision or a creation time get one, so that plain manifests can be
@@ -44,10 +44,10 @@ def read_state(source: Source) -> State:
     for name, text in read_sources([source], faults):
         for document in read_documents(text):
             faults += [FileFault(f"{name}:{document.number}", fault) for fault in document.faults]
-            items, recorded_at = _objects_of(document.value)
+            document_objects, recorded_at = _objects_of(document.value)
             at = recorded_at if at is None else at
             unread.update(dict.fromkeys(_unread_kinds(document.value)))
-            for obj in items:
+            for obj in document_objects:
                 objects += _known_object(obj, f"{name}:{document.number}", faults)
     if not objects and not faults:
         remedy = "give the output of `kubectl get --output yaml`, or a list of manifests"
@@ -58,7 +58,7 @@ def read_state(source: Source) -> State:
 
 
 def is_state(source: Source) -> bool:
-    """Report whether a file is a snapshot: the annotation with its time is near its beginning or its end."""
+    """Report whether a file contains a state: the annotation with its time is near the file's beginning or end."""
     if isinstance(source, Mapping) or is_text(str(source)):
         return False
     return any(TAKEN_AT_ANNOTATION in end for end in ends_of(Path(source)))
@@ -72,8 +72,8 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     """
     objects_by_key = {key_of(obj): obj for obj in objects if key_of(obj).kind not in OMITTED_KINDS}
     configurations = [objects_by_key.pop(key) for key in list(objects_by_key) if key.kind == CONFIGURATION]
-    instants = _creation_instants if at else _all_instants
-    time = max((instant for obj in objects_by_key.values() for instant in instants(obj)), default=0)
+    instants_of = _creation_instants if at else _all_instants
+    time = max((instant for obj in objects_by_key.values() for instant in instants_of(obj)), default=0)
     time = max(time, at or 0)
     revisions = {key: _revision_of(obj) for key, obj in objects_by_key.items()}
     if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
@@ -109,7 +109,7 @@ def _unread_kinds(value: Any) -> Sequence[str]:
 
 
 def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
-    """Return the objects of a document, and the time of the snapshot if the document records it."""
+    """Return the objects of a parsed document, and the time of the state if the document records it."""
     if not isinstance(value, Mapping):
         return (), None
     items = value.get("items")
@@ -120,7 +120,7 @@ def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
 
 
 def _known_object(obj: Obj, location: str, faults: list[FileFault]) -> Sequence[Obj]:
-    """Return an object of a known kind in its storage version; validate it as a manifest if it was never stored."""
+    """Return an object in its storage version, if its kind is known; validate it if no API server stored it before."""
     kind_info = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
     if kind_info is None:
         return ()  #  clusters contain many kinds that the simulator ignores
@@ -143,13 +143,13 @@ def _revision_of(obj: Obj) -> int:
 
 def _complete_metadata(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
     metadata = obj["metadata"]
-    defaults = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at)}
-    new_metadata = {**defaults, **metadata, "resourceVersion": str(revision)}
+    default_metadata = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at)}
+    new_metadata = {**default_metadata, **metadata, "resourceVersion": str(revision)}
     return {**obj, "metadata": new_metadata}
 
 
 def _applied_manifests(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
-    """Return the manifests that kubectl recorded as last applied, if they can still be decoded."""
+    """Return the manifests that kubectl recorded as last applied, by object; undecodable ones are omitted."""
     manifests: dict[Key, Obj] = {}
     for key, obj in objects.items():
         text = annotation(obj, LAST_APPLIED)
@@ -167,14 +167,14 @@ def _creation_instants(obj: Obj) -> Iterator[Instant]:
 
 
 def _all_instants(obj: Obj) -> Iterator[Instant]:
-    """Yield all timestamps in the metadata and status of an object."""
+    """Yield all timestamps in an object's metadata and status."""
     metadata, status = obj["metadata"], obj.get("status") or {}
-    texts = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
-    texts += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
+    timestamps = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
+    timestamps += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
     for container in status.get("containerStatuses") or ():
         state = container.get("state") or {}
-        texts += [(state.get("running") or {}).get("startedAt"), (state.get("terminated") or {}).get("finishedAt")]
-    for text in texts:
+        timestamps += [(state.get("running") or {}).get("startedAt"), (state.get("terminated") or {}).get("finishedAt")]
+    for text in timestamps:
         if text:
             yield parse_time(text)
 
@@ -201,7 +201,7 @@ _CONTROLLER_LABELS: Final = frozenset(
 
 
 class StatePart(Enum):
-    """The part of a state to convert to manifests: everything, the work, or the configuration."""
+    """Which objects of a state to convert to manifests: all, the work (jobs, pods, Workloads), or the configuration."""
 
     ALL = "all"
     WORK = "work"
@@ -209,14 +209,14 @@ class StatePart(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
-    """Yield texts with their names; the text of a state is converted to manifests, each object on its old line."""
+    """Yield named texts with each state converted to manifests; each object stays on the line where it was."""
     for name, text in texts:
         is_state = TAKEN_AT_ANNOTATION in text and text.lstrip().startswith("{")
         yield name, _manifest_text(text, part) if is_state else text
 
 
 def as_manifests(state: State) -> list[Obj | None]:
-    """Return the manifest of each object of a state, in order; None for objects created by controllers."""
+    """Return the manifest of each object of a state, in order; None for objects that controllers created."""
     timed_state, _ = with_runtimes(state)
     has_cluster = bool(state.of_kind(scheme.CLUSTER))
     kept_objects = [obj for obj in timed_state.objects.values() if _is_kept(obj, has_cluster=has_cluster)]

@@ -1,4 +1,4 @@
-"""Numbers that change over time: mean, peak, and averages over intervals."""
+"""Numbers that change over simulated time: their mean, their peak, and averages over intervals."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ from batchyard.base.instant import Instant
 
 
 class Gauge:
-    """A number that changes over time, its time-weighted mean and its peak."""
+    """A number that changes over time; keeps its time-weighted mean and its peak."""
 
     __slots__ = ("_changed_at", "_integral", "_start_time", "_value", "peak", "peak_at")
 
@@ -27,7 +27,7 @@ class Gauge:
         return self._value
 
     def set(self, value: float, now: Instant) -> None:
-        """Set a new value from an instant on."""
+        """Change the value to `value` from the instant `now` on."""
         duration = now - self._changed_at
         if duration:
             self._integral += self._value * duration
@@ -37,17 +37,17 @@ class Gauge:
         self._value = value
 
     def add(self, amount: float, now: Instant) -> None:
-        """Add an amount to the value from an instant on."""
+        """Change the value by `amount` from the instant `now` on."""
         self.set(self._value + amount, now)
 
     def mean(self, now: Instant) -> float:
-        """Return the time-weighted mean from the begin to an instant."""
+        """Return the time-weighted mean from the beginning to the instant `now`."""
         self.set(self._value, now)
         return self._integral / (now - self._start_time) if now > self._start_time else self._value
 
 
 class Curve:
-    """A number that changes over time, with all its changes. A value replaced within the same instant is not kept."""
+    """A number that changes over time; keeps the value at each change, only the last one of each instant."""
 
     __slots__ = ("_points", "_start_time")
 
@@ -61,7 +61,7 @@ class Curve:
         return self._points[-1][1]
 
     def add(self, amount: int, now: Instant) -> None:
-        """Add an amount to the value from an instant on."""
+        """Change the value by `amount` from the instant `now` on."""
         if not amount:
             return
         at, value = self._points[-1]
@@ -72,27 +72,27 @@ class Curve:
 
     @classmethod
     def sum_of(cls, curves: "Iterable[Curve]", start_time: Instant) -> "Curve":
-        """Return the sum of several curves that begin at the same instant."""
-        changes: dict[Instant, int] = {}
+        """Return the sum of several curves that all begin at `start_time`."""
+        change_by_instant: dict[Instant, int] = {}
         for curve in curves:
             previous_value = 0
             for at, value in curve._points:
-                changes[at] = changes.get(at, 0) + value - previous_value
+                change_by_instant[at] = change_by_instant.get(at, 0) + value - previous_value
                 previous_value = value
         total = cls(start_time)
-        for at in sorted(changes):
-            total.add(changes[at], at)
+        for at in sorted(change_by_instant):
+            total.add(change_by_instant[at], at)
         return total
 
     def mean_and_peak(self, end: Instant) -> tuple[float, float]:
-        """Return the mean and the peak from the begin to an end; a change at the end itself counts for neither."""
+        """Return the time-weighted mean and the peak from the beginning to `end`, without changes at `end` itself."""
         gauge = Gauge(self._start_time)
         for at, value in self._points:
             gauge.set(value, min(at, end))
         return gauge.mean(end), gauge.peak
 
     def means(self, end: Instant, count: int) -> Sequence[float]:
-        """Return the mean of each of `count` equal intervals from the begin to an end."""
+        """Return the means over `count` equal intervals from the beginning to `end`."""
         boundaries = [self._start_time + (end - self._start_time) * number // count for number in range(count + 1)]
         means_by_part, index = [], 0
         for interval_begin, interval_end in pairwise(boundaries):

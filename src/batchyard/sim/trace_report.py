@@ -1,4 +1,4 @@
-"""Simulation of a trace, and its report: waits, utilisation and fragmentation, compared with the recorded times.
+"""Simulates a recorded trace of pods, and reports waits, utilisation and fragmentation, compared with the recording.
 
     trace = read_trace(Path("traces"))
     run = TraceRun(trace, SimulationOptions())
@@ -35,7 +35,7 @@ ALL_NODES: Final = ""
 
 
 class FleetPoint(NamedTuple):
-    """The usage of all nodes at an instant, with the fragmentation and the number of waiting pods."""
+    """The usage of all nodes, the fragmentation and the number of waiting pods at one instant."""
 
     at: Instant
     #: Used amounts by resource.
@@ -45,7 +45,7 @@ class FleetPoint(NamedTuple):
 
 
 class FleetUsage:
-    """The capacity and usage over time of the nodes with one GPU model, or of all nodes, by resource."""
+    """Capacity and usage over time, by resource, of the nodes with one GPU model or of all nodes."""
 
     def __init__(self, now: Instant) -> None:
         self.nodes = 0
@@ -54,7 +54,7 @@ class FleetUsage:
 
 
 class TraceWatch:
-    """Observes the waits, utilisation and fragmentation of a run; `interval` is the time between recorded points."""
+    """Observes waits, utilisation and fragmentation during a simulation; `interval` is between two recorded points."""
 
     def __init__(self, mix: PodMix, now: Callable[[], Instant], interval: Duration) -> None:
         self._mix = mix
@@ -80,7 +80,7 @@ class TraceWatch:
         self.unplaced: dict[str, str] = {}
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Apply a batch of watch events."""
+        """Update the observed numbers after a batch of watch events."""
         self.advance(self._now())
         for event in events:
             if event.key.kind == scheme.POD:
@@ -89,7 +89,7 @@ class TraceWatch:
                 self._on_node(event)
 
     def advance(self, now: Instant) -> None:
-        """Advance the observations to an instant; nothing has changed since the last event."""
+        """Record the points that are due up to `now`; nothing has changed since the last event."""
         if now == self._advanced_to:
             return
         self._update_fragmentation()
@@ -100,7 +100,7 @@ class TraceWatch:
         self._advanced_to = now
 
     def end(self, now: Instant) -> None:
-        """End the observations at the end of the run."""
+        """Complete the observed numbers at the end of the simulation."""
         self.advance(now)
         gauges = [gauge for fleet in self.fleets.values() for gauge in (*fleet.total.values(), *fleet.used.values())]
         for gauge in (self.fragmentation, *gauges):
@@ -186,7 +186,7 @@ class TraceWatch:
     # --- fragmentation ---
 
     def _update_fragmentation(self) -> None:
-        """Update the fragmentation for the nodes that changed."""
+        """Update the fragmentation for the nodes that changed since the last update."""
         if not self._changed:
             return
         for name in self._changed:
@@ -211,9 +211,9 @@ def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
 
 
 #: The minimum number of points in a report.
-POINTS: Final = 100
-#: The differences in seconds within which two waits are counted as equal.
-AGREEMENTS: Final = (1, 10, 60)
+POINTS_MIN: Final = 100
+#: The deltas in seconds within which two waits are counted as equal.
+WAIT_LIMITS: Final = (1, 10, 60)
 _DELETED_EARLY: Final = "deleted before the scheduler tried to place it"
 _PREEMPTION_TEXT: Final = " preemption: "
 _AVAILABLE_TEXT: Final = " nodes are available: "
@@ -221,7 +221,7 @@ _AVAILABLE_TEXT: Final = " nodes are available: "
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """The numbers of pods that were placed here (in the run) and there (in the recorded trace)."""
+    """The numbers of pods that were placed here (in the simulation) and there (in the recorded trace)."""
 
     total: int
     placed_here: int
@@ -235,7 +235,7 @@ class PodCounts:
 
 @dataclass(frozen=True, slots=True)
 class DurationStatistics:
-    """The distribution of durations in seconds; percentiles by the nearest rank."""
+    """Mean, percentiles (nearest rank) and maximum of durations, in seconds."""
 
     mean: float
     p50: float
@@ -246,7 +246,7 @@ class DurationStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TraceWaits:
-    """The waits in seconds of the pods that were placed both here (in the run) and there (in the recorded trace)."""
+    """Waits in seconds of the pods placed both here (in the simulation) and there (in the recorded trace)."""
 
     here: DurationStatistics
     there: DurationStatistics
@@ -260,7 +260,7 @@ class TraceWaits:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The number of pods whose two waits differ by at most `within` seconds."""
+    """How many pods have a simulated and a recorded wait that differ by at most `within` seconds."""
 
     within: int
     pods: int
@@ -268,7 +268,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A reason why pods were never placed, with the number of these pods."""
+    """A reason why pods were never placed on a node, with the number of these pods."""
 
     reason: str
     pods: int
@@ -276,7 +276,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The utilisation of a resource over the run, as fractions of the capacity."""
+    """The utilisation of a resource over the simulation, as fractions of the capacity."""
 
     #: The GPU model of the nodes; '' stands for all nodes.
     model: str
@@ -294,7 +294,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The fraction of the free GPUs that the expected pods cannot use: mean, peak and lower bound."""
+    """The fraction of free GPUs that pods like the trace's cannot use: mean, peak and lower bound."""
 
     mean: float
     peak: float
@@ -305,7 +305,7 @@ class Fragmentation:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """The utilisation and fragmentation at an instant, as fractions, and the number of waiting pods."""
+    """Utilisation and fragmentation as fractions, and the number of waiting pods, at one instant."""
 
     at: float
     cpu: float
@@ -338,7 +338,7 @@ class TraceReport:
 
 
 class TraceRun:
-    """A simulation of a trace with its observations; a scenario may add nodes and other work."""
+    """A simulation of a recorded trace, with observations; a scenario may add nodes and other work."""
 
     def __init__(self, trace: Trace, options: SimulationOptions, scenario: Scenario | None = None) -> None:
         self._trace = trace
@@ -346,11 +346,11 @@ class TraceRun:
         self.simulation = Simulation(scenario or trace.scenario, options)
         kernel = self.simulation.world.kernel
         end = max((pod.deleted for pod in trace.pods), default=0)
-        self._watch = TraceWatch(self._mix, kernel.now, max(SECOND, end // POINTS))
+        self._watch = TraceWatch(self._mix, kernel.now, max(SECOND, end // POINTS_MIN))
         self.simulation.world.client.subscribe(self._watch.observe)
 
     def report(self) -> TraceReport:
-        """Return the report of the run, which must have ended."""
+        """Return the report of the simulation, which must have ended."""
         watch, length = self._watch, self.simulation.world.now()
         watch.end(EPOCH + length)
         usage = [row for name in sorted(watch.fleets) for row in _usage_rows(name, watch.fleets[name], length)]
@@ -398,22 +398,22 @@ def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) 
 
 def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
     wait_pairs = _waits_in_both(pods, watch)
-    excess = [excess_here_values - excess_there_values for excess_here_values, excess_there_values in wait_pairs]
-    minimum = min(AGREEMENTS) * SECOND
-    excess_here_values, excess_there_values = (
-        [difference for difference in excess if difference > minimum],
-        [-difference for difference in excess if -difference > minimum],
+    deltas = [simulated - recorded for simulated, recorded in wait_pairs]
+    smallest_limit = min(WAIT_LIMITS) * SECOND
+    excess_here, excess_there = (
+        [difference for difference in deltas if difference > smallest_limit],
+        [-difference for difference in deltas if -difference > smallest_limit],
     )
     return TraceWaits(
-        here=duration_statistics([excess_here_values for excess_here_values, _ in wait_pairs]),
-        there=duration_statistics([excess_there_values for _, excess_there_values in wait_pairs]),
+        here=duration_statistics([simulated for simulated, _ in wait_pairs]),
+        there=duration_statistics([recorded for _, recorded in wait_pairs]),
         agree=[
-            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in excess)) for limit in AGREEMENTS
+            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas)) for limit in WAIT_LIMITS
         ],
-        longer_here=len(excess_here_values),
-        longer_there=len(excess_there_values),
-        excess_here=duration_statistics(excess_here_values),
-        excess_there=duration_statistics(excess_there_values),
+        longer_here=len(excess_here),
+        longer_there=len(excess_there),
+        excess_here=duration_statistics(excess_here),
+        excess_there=duration_statistics(excess_there),
     )
 
 
@@ -426,9 +426,9 @@ def _waits_in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[D
     ]
 
 
-def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
+def duration_statistics(durations: Iterable[Duration]) -> DurationStatistics:
     """Return the statistics of durations in seconds; all values are 0 without durations."""
-    ranks = sorted(amounts)
+    ranks = sorted(durations)
     if not ranks:
         return DurationStatistics(0, 0, 0, 0, 0)
     at = [duration_seconds(ranks[-(-len(ranks) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
@@ -436,15 +436,15 @@ def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
 
 
 def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
-    """Return the reasons why pods of the trace were not placed, with the number of pods, most frequent first."""
+    """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
     message_by_pod = dict(watch.unplaced)
     message_by_pod |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
-    counts: dict[str, int] = {}
+    count_by_reason: dict[str, int] = {}
     for pod in pods:
         if pod.name in message_by_pod:
             reason = _short_reason(message_by_pod[pod.name])
-            counts[reason] = counts.get(reason, 0) + 1
-    return [Unplaced(*item) for item in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+            count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
+    return [Unplaced(*item) for item in sorted(count_by_reason.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def _short_reason(message: str) -> str:
@@ -473,19 +473,19 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
 
 
 def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
-    """Return a usage row with the mean and peak by the recorded times added."""
-    changes: dict[Duration, int] = {}
+    """Return a usage row with the mean and peak that follow from the recorded times of the pods."""
+    change_by_time: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:
             amount = _requested_amount(pod.shape, row.resource)
-            changes[pod.scheduled] = changes.get(pod.scheduled, 0) + amount
-            changes[pod.deleted] = changes.get(pod.deleted, 0) - amount
+            change_by_time[pod.scheduled] = change_by_time.get(pod.scheduled, 0) + amount
+            change_by_time[pod.deleted] = change_by_time.get(pod.deleted, 0) - amount
     gauge = Gauge(0)
-    for at in sorted(changes):
+    for at in sorted(change_by_time):
         if at < length:
-            gauge.add(changes[at], at)
-    mean = _fraction(gauge.mean(length), row.total)
-    return replace(row, mean_there=mean, peak_there=_fraction(gauge.peak, row.total))
+            gauge.add(change_by_time[at], at)
+    mean_fraction = _fraction(gauge.mean(length), row.total)
+    return replace(row, mean_there=mean_fraction, peak_there=_fraction(gauge.peak, row.total))
 
 
 def _requested_amount(shape: TracedPodShape, resource: str) -> int:

@@ -1,4 +1,4 @@
-"""Traces: the recorded load of a GPU cluster, read as a scenario, and the measure of GPU fragmentation.
+"""Traces: the recorded load of a GPU cluster, read as a scenario; and how the fragmentation of GPUs is measured.
 
 A trace is a folder with two CSV files, identified by their columns, as in Alibaba's cluster-trace-gpu-v2023:
 
@@ -37,7 +37,7 @@ from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Scenari
 
 
 class TracedPodShape(NamedTuple):
-    """The requests of a pod: cpu and GPUs in thousandths, memory in bytes."""
+    """The requests of a traced pod: cpu and GPUs in thousandths, memory in bytes."""
 
     cpu: int
     memory: int
@@ -57,7 +57,7 @@ class FreeNodeResources(NamedTuple):
 
 
 class PodMix:
-    """The expected pods of a trace, counted by their requests."""
+    """The typical pods of a trace, counted by their requests, for which free GPUs should be usable."""
 
     def __init__(self, shapes: Iterable[TracedPodShape]) -> None:
         self._counts: dict[TracedPodShape, int] = {}
@@ -68,11 +68,11 @@ class PodMix:
 
     @property
     def without_gpu(self) -> float:
-        """Return the fraction of pods that need no GPU, which is the lower bound of the fragmentation."""
+        """Return the fraction of the trace's pods that need no GPU, which is the lower bound of the fragmentation."""
         return sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pods if self.pods else 0.0
 
     def unusable_gpu_sum(self, free_resources: FreeNodeResources) -> int:
-        """Return the unusable thousandths of a node's free GPUs, summed over all expected pods."""
+        """Return the thousandths of a node's free GPUs that a pod cannot use, summed over all pods of the trace."""
         unusable_sum = self._unusable_by_room.get(free_resources)
         if unusable_sum is None:
             unusable_sum = self._unusable_by_room[free_resources] = sum(
@@ -128,7 +128,7 @@ class TracedPod:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The pods of a trace, and the scenario built from it."""
+    """The pods of a recorded trace, and the scenario built from it."""
 
     pods: Sequence[TracedPod]
     scenario: Scenario
@@ -137,14 +137,14 @@ class Trace:
 
 
 def parse_load(text: str) -> Fraction:
-    """Parse a load factor such as 100 or 2.5; raise ValueError if it is invalid."""
+    """Parse a load factor (how many times as fast pods arrive), such as 2.5; raise ValueError if it is invalid."""
     if _LOAD_PATTERN.fullmatch(text) is None or not Fraction(text):
         raise ValueError(f"{text!r} is not a valid load: give a number above 0, such as 100 or 2.5")
     return Fraction(text)
 
 
 def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
-    """Read the trace of a folder, with a load factor; raise InvalidScenario with all errors."""
+    """Read the trace in a folder; pods arrive `load` times as fast. Raise InvalidScenario with all errors."""
     faults: list[FileFault] = []
     nodes, pods = _read_trace_tables(folder, faults)
     _report_duplicates(nodes, "sn", faults)
@@ -155,42 +155,42 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
         raise InvalidScenario(faults)
     traced_pods = [converted[0] for converted in converted_pods if converted is not None]
     known_nodes = [converted for converted in node_objects if converted is not None]
-    applied: dict[Duration, list[Obj]] = {0: [_namespace(), *known_nodes]}
+    objects_by_time: dict[Duration, list[Obj]] = {0: [_namespace(), *known_nodes]}
     for converted in converted_pods:
         if converted is not None:
-            applied.setdefault(converted[0].created, []).append(converted[1])
-    counts = {"Node": len(known_nodes), "Pod": len(traced_pods)}
-    scenario = Scenario(_trace_steps(applied, traced_pods), name=folder.name, counts=counts)
+            objects_by_time.setdefault(converted[0].created, []).append(converted[1])
+    count_by_kind = {"Node": len(known_nodes), "Pod": len(traced_pods)}
+    scenario = Scenario(_trace_steps(objects_by_time, traced_pods), name=folder.name, counts=count_by_kind)
     return Trace(traced_pods, scenario, load)
 
 
 def add_manifests(trace: Trace, scenario: Scenario) -> Scenario:
-    """Return a scenario with the nodes and pods of a trace added."""
+    """Return a scenario with the nodes and pods of a trace added to it."""
     steps: dict[Duration, ScenarioStep] = {}
     for step in (*trace.scenario.steps, *scenario.steps):
         merged_step = steps.get(step.at, ScenarioStep(step.at, (), ()))
         steps[step.at] = ScenarioStep(step.at, (*merged_step.apply, *step.apply), (*merged_step.delete, *step.delete))
-    counts = dict(trace.scenario.counts)
+    count_by_kind = dict(trace.scenario.counts)
     for kind, count in scenario.counts.items():
-        counts[kind] = counts.get(kind, 0) + count
-    return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=counts)
+        count_by_kind[kind] = count_by_kind.get(kind, 0) + count
+    return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=count_by_kind)
 
 
 def _trace_steps(objects_by_time: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
     """Return the steps that create all objects, and delete the pods that were never scheduled."""
-    deleted: dict[Duration, list[Key]] = {}
+    deleted_keys_by_time: dict[Duration, list[Key]] = {}
     for pod in pods:
         if pod.scheduled is None:
-            deleted.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
-    moments = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted)})
-    return [ScenarioStep(at, objects_by_time.get(at, ()), deleted.get(at, ())) for at in moments]
+            deleted_keys_by_time.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
+    moments = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
+    return [ScenarioStep(at, objects_by_time.get(at, ()), deleted_keys_by_time.get(at, ())) for at in moments]
 
 
 _TraceRows: TypeAlias = list[tuple[str, TraceRow]]
 
 
 def _read_trace_tables(folder: Path, faults: list[FileFault]) -> tuple[_TraceRows, _TraceRows]:
-    """Return the rows of the nodes table and of the pods table, each with its file and line."""
+    """Return the rows of a trace's nodes file and of its pods file, each with its file name and line."""
     tables: dict[Sequence[str], _TraceRows] = {}
     for name, text in read_folder(folder, ".csv", faults):
         try:
@@ -233,7 +233,7 @@ def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], f
 
 
 def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults: list[FileFault]) -> None:
-    """Report each name that occurs more than once in a column."""
+    """Add an error for each name that occurs more than once in a column."""
     first_location: dict[str, str] = {}
     for location, row in rows:
         known_location = first_location.setdefault(row[column], location)
@@ -254,7 +254,7 @@ ConvertedT = TypeVar("ConvertedT")
 def _convert_row(
     convert: Callable[[TraceRow], ConvertedT], location: str, row: TraceRow, faults: list[FileFault]
 ) -> ConvertedT | None:
-    """Return the object of a row; report an invalid row with its file and line."""
+    """Return `convert(row)`; for an invalid row, add an error with its file and line."""
     try:
         return convert(row)
     except (ValueError, TypeError) as error:
@@ -268,7 +268,7 @@ def _namespace() -> Obj:
 
 
 def _node_object(row: TraceRow) -> dict[str, Any]:
-    """Return the Node object of a row: ready, with all its capacity allocatable."""
+    """Return the Node object for a row of the nodes file: ready, with all its capacity allocatable."""
     capacity = {
         "cpu": f"{_whole_number(row, 'cpu_milli')}m",
         "memory": f"{_whole_number(row, 'memory_mib')}Mi",
@@ -313,17 +313,17 @@ def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any
 
 
 def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
-    """Return the times of a pod's creation, scheduling (or None) and deletion, moved forward by the load factor."""
-    creation, deletion = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
-    scheduling = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
-    if not creation <= (creation if scheduling is None else scheduling) <= deletion:
+    """Return when a traced pod is created, scheduled (or None) and deleted, sped up by the load factor."""
+    created_at, deleted_at = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
+    scheduled_at = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+    if not created_at <= (created_at if scheduled_at is None else scheduled_at) <= deleted_at:
         raise ValueError("creation_time, scheduled_time and deletion_time are not in ascending order")
-    time_shift = creation - creation * load.denominator // load.numerator
-    return creation - time_shift, None if scheduling is None else scheduling - time_shift, deletion - time_shift
+    time_shift = created_at - created_at * load.denominator // load.numerator
+    return created_at - time_shift, None if scheduled_at is None else scheduled_at - time_shift, deleted_at - time_shift
 
 
 def _gpu_request(row: TraceRow) -> int:
-    """Return the GPU request of a pod in thousandths: a fraction of one GPU, or several GPUs."""
+    """Return a traced pod's GPU request in thousandths: a fraction of one GPU, or several whole GPUs."""
     count, gpu_milli = _whole_number(row, "num_gpu"), _whole_number(row, "gpu_milli")
     if count != 1:
         return count * WHOLE_GPU

@@ -28,7 +28,7 @@ from batchyard.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """The common start of the runs with and without a change: a state, or the time `at` of a scenario."""
+    """The common start of the simulations with and without a change: a state, or a scenario at the time `at`."""
 
     scenario: Scenario
     state: State | None = None
@@ -41,7 +41,7 @@ class RunStart:
 
 
 def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
-    """Return a state as the start of both runs; `fair_sharing` turns fair sharing on in both."""
+    """Return a state as the start of both simulations; `fair_sharing` turns fair sharing on in both."""
     clusters = state.of_kind(scheme.CLUSTER)
     kueue = state.kueue.with_fair_sharing() if fair_sharing else state.kueue
     return RunStart(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
@@ -49,7 +49,7 @@ def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """The change of a what-if analysis, as steps whose times count from the start of both runs."""
+    """The change of a what-if analysis: scenario steps, and Kueue settings if they change."""
 
     steps: Sequence[ScenarioStep]
     #: The changed settings of Kueue's Configuration; None: unchanged.
@@ -58,23 +58,23 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTimeline:
-    """The times and preemptions of a Workload in a run; times are in seconds from the start of both runs."""
+    """When a Workload was created, started and ended, in seconds from the common start, and its preemptions."""
 
     queue: str
     #: The time of creation; 0 if the Workload existed at the start.
-    since: float = 0.0
+    created_at: float = 0.0
     #: The time of the first admission; None: never; negative: before the start.
-    starts: float | None = None
-    ends: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
     preemptions: int = 0
     #: The Workload that preempted this one first; '' if none did.
-    by: str = ""
+    preempted_by: str = ""
     is_there: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The finished run with or without the change: its result, its event log, and the timelines of its Workloads."""
+    """A finished simulation, with or without the change: result, event log, and timelines of its Workloads."""
 
     result: Result
     #: The event log after the start of both runs, with times counted from that start.
@@ -84,14 +84,14 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The finished runs without and with the change."""
+    """The finished simulations without and with the change."""
 
     without: RunRecord
     changed: RunRecord
 
     @property
     def refused(self) -> Sequence[RejectedWrite]:
-        """Return the writes of the change that the API rejected."""
+        """Return the writes that the API server rejected only in the simulation with the change."""
         known_refusals = list(map(str, self.without.result.refused))
         return [refusal for refusal in self.changed.result.refused if str(refusal) not in known_refusals]
 
@@ -99,7 +99,7 @@ class Comparison:
 def read_change(
     sources: Iterable[Source], deleted_keys: Sequence[Key], run_start: RunStart
 ) -> tuple[PlannedChange, Sequence[str]]:
-    """Return the change that manifests and the keys of objects to delete describe, with the warnings.
+    """Return the change that manifests and the keys of deleted objects describe, and warnings about the manifests.
 
     Raise InvalidScenario with all errors.
     """
@@ -115,14 +115,14 @@ def read_change(
 
 
 def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = None, seed: int = 0) -> Comparison:
-    """Simulate a start with and without a change; `horizon` is the time after the change at which both runs end."""
+    """Simulate `start` with and without a change; both simulations end at `horizon`, counted from the change."""
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _start_at_moment(start, seed)
     return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
 
 
 def run_to_end(simulation: Simulation) -> None:
-    """Run a simulation until its end."""
+    """Run a simulation to its end."""
     simulation.advance()
 
 
@@ -133,7 +133,7 @@ def simulate_start(
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
-    """Simulate a start with a change or without one; `finish` runs the simulation, and may observe it."""
+    """Simulate `start`, with `change` unless it is None; `finish` runs the simulation, and may observe it."""
     scenario = start.scenario
     if change is not None:
         later_steps = [step._replace(at=start.at + step.at) for step in change.steps]
@@ -149,12 +149,12 @@ def simulate_start(
 
 
 def _shift_record(start_offset: Duration, record: Record) -> Record:
-    """Return a log record with its time counted from a later start."""
+    """Return a log record whose time counts from `start_offset` after the former start."""
     return {**record, "time": duration_seconds(round(record["time"] * SECOND) - start_offset)}
 
 
 def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
-    """Return the steps in order of time, with the steps of the same time merged."""
+    """Return scenario steps in order of time, with steps of the same time merged."""
     by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
         old = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
@@ -163,7 +163,7 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
 
 
 def _start_at_moment(start: RunStart, seed: int) -> RunStart:
-    """Return a start from the simulated state at the time `at` of a scenario, with the later steps."""
+    """Simulate a scenario until the time `at`, and return that state with the scenario's later steps as a start."""
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)
@@ -172,14 +172,14 @@ def _start_at_moment(start: RunStart, seed: int) -> RunStart:
 
 
 def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:
-    """Return the timeline of each Workload that was unfinished at or after the start, by namespace and name."""
+    """Return by `namespace/name` the timeline of each Workload that was not finished before the common start."""
     timelines: dict[str, _TimelineBuilder] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
             if not is_finished(obj):
                 age_at_start = age_of(obj, start.state.at)
                 timelines[_name_of(obj)] = _TimelineBuilder(
-                    _queue_of(obj), starts=None if age_at_start is None else -duration_seconds(age_at_start)
+                    _queue_of(obj), started_at=None if age_at_start is None else -duration_seconds(age_at_start)
                 )
     queues = {_name_of(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
@@ -190,48 +190,48 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
             timelines.setdefault(name, _TimelineBuilder("")).is_there = False
             continue
         timeline = timelines.setdefault(name, _TimelineBuilder(""))
-        timeline.note(record, _shift_record(start.at, record)["time"])
+        timeline.record_event(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
-            each.queue or queues.get(name, ""), *each.times, each.preemptions, each.by, each.is_there
+            each.queue or queues.get(name, ""), *each.moments, each.preemptions, each.preempted_by, each.is_there
         )
         for name, each in timelines.items()
-        if each.ends is None or each.ends > 0
+        if each.ended_at is None or each.ended_at > 0
     }
 
 
 @dataclass(slots=True)
 class _TimelineBuilder:
-    """The timeline of a Workload while the event log is read."""
+    """The timeline of a Workload while it is built from the event log."""
 
     queue: str
-    since: float = 0.0
-    starts: float | None = None
-    ends: float | None = None
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
     preemptions: int = 0
-    by: str = ""
+    preempted_by: str = ""
     is_there: bool = True
 
     @property
-    def times(self) -> tuple[float, float | None, float | None]:
-        """The times of creation, first admission and end."""
-        return self.since, self.starts, self.ends
+    def moments(self) -> tuple[float, float | None, float | None]:
+        """When the Workload was created, first admitted and finished, in seconds from the common start."""
+        return self.created_at, self.started_at, self.ended_at
 
-    def note(self, record: Record, at: float) -> None:
-        """Apply a log record of the Workload to its timeline."""
+    def record_event(self, record: Record, at: float) -> None:
+        """Update the timeline after a log record of the Workload."""
         match record["event"]:
             case "Created":
-                self.since, self.starts, self.ends, self.is_there = max(0.0, at), None, None, True
+                self.created_at, self.started_at, self.ended_at, self.is_there = max(0.0, at), None, None, True
             case "Admitted":
-                if self.starts is None:
-                    self.starts = at
+                if self.started_at is None:
+                    self.started_at = at
             case "Finished":
-                self.ends = at
+                self.ended_at = at
             case "Preempted" | "Evicted" if at < 0:
-                self.starts = None
+                self.started_at = None
             case "Preempted":
                 self.preemptions += 1
-                self.by = self.by or record["by"]
+                self.preempted_by = self.preempted_by or record["by"]
 
 
 def _name_of(obj: Obj) -> str:
@@ -270,14 +270,14 @@ _CONSEQUENCES: Final = {
 
 
 def consequence_of(kind: str) -> str:
-    """Return a text about the consequence for answers if a kind could not be read."""
+    """Return a text about what cannot be answered well because the objects of a kind could not be read."""
     info = kind_info(kind)
     name = f"{info.plural}.{info.group}" if info.group else info.plural
     return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
 
 
 def consequences_of(kinds: Iterable[str]) -> list[str]:
-    """Return texts about the consequences for answers if several kinds could not be read."""
+    """Return texts about what cannot be answered well because objects of these kinds could not be read."""
     unread_kinds = list(kinds)
     own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
     texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
@@ -295,23 +295,23 @@ SUBJECT_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 
 
 def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
-    """Return the `namespace/name` of a subject's Workload, preferably an unfinished or recent one; None without."""
+    """Return `namespace/name` of a job's latest Workload (unfinished ones first), or of a Workload itself; or None."""
     if subject.kind == scheme.WORKLOAD:
         return str(subject) if subject in objects else None
     kind = kind_info(subject.kind).kind
-    views = []
+    owned_workloads = []
     for key, obj in objects.items():
         if key.kind != scheme.WORKLOAD or key.namespace != subject.namespace:
             continue
         owner = controller_of(obj)
         if owner is not None and owner["kind"] == kind and owner["name"] == subject.name:
-            views.append(workload_view(obj))
-    views.sort(key=lambda view: (view.finished, -view.created, view.key))
-    return views[0].key if views else None
+            owned_workloads.append(workload_view(obj))
+    owned_workloads.sort(key=lambda view: (view.finished, -view.created, view.key))
+    return owned_workloads[0].key if owned_workloads else None
 
 
 def subject_document(subject: Key) -> dict[str, str]:
-    """Return the kind, namespace and name of a subject, as a part of a document."""
+    """Return the kind, namespace and name of an object as a part of a JSON document."""
     return {"kind": kind_info(subject.kind).kind, "namespace": subject.namespace, "name": subject.name}
 
 
@@ -325,7 +325,7 @@ _DECIMAL_PLACES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDifference:
-    """A Workload whose timeline differs between the runs; None for a run in which it does not exist."""
+    """A Workload with its timelines without and with the change, which differ; None where it does not exist."""
 
     name: str
     queue: str
@@ -334,9 +334,9 @@ class WorkloadDifference:
 
     @property
     def sooner(self) -> float | None:
-        """Return by how many seconds the Workload starts earlier with the change; None unless both runs start it."""
-        start_without = None if self.without is None else self.without.starts
-        start_with = None if self.changed is None else self.changed.starts
+        """Return how many seconds earlier the Workload starts with the change; None unless it starts in both runs."""
+        start_without = None if self.without is None else self.without.started_at
+        start_with = None if self.changed is None else self.changed.started_at
         return None if start_without is None or start_with is None else start_without - start_with
 
     @property
@@ -347,9 +347,9 @@ class WorkloadDifference:
             return "new"
         if with_change is None or (without_change.is_there and not with_change.is_there):
             return "gone"
-        if without_change.starts is None and with_change.starts is not None:
+        if without_change.started_at is None and with_change.started_at is not None:
             return "starts"
-        if without_change.starts is not None and with_change.starts is None:
+        if without_change.started_at is not None and with_change.started_at is None:
             return "does not start"
         if with_change.preemptions != without_change.preemptions:
             return "preempted" if with_change.preemptions > without_change.preemptions else "not preempted"
@@ -360,7 +360,7 @@ class WorkloadDifference:
 
 @dataclass(frozen=True, slots=True)
 class QueueDifference:
-    """The mean wait in seconds and the number of pending Workloads of a LocalQueue, in both runs."""
+    """The mean wait in seconds and the number of pending Workloads of a LocalQueue, without and with the change."""
 
     name: str
     waited_without: float
@@ -371,7 +371,7 @@ class QueueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The differences between two runs of Workloads, queues and costs; `began` and `seconds` give the time span."""
+    """What a change does to Workloads, queues and costs, over `seconds` seconds from the instant `began`."""
 
     began: Instant
     seconds: float
@@ -381,12 +381,12 @@ class Difference:
 
     @property
     def summary(self) -> str:
-        """Return the differences as a text of one line."""
-        effects: dict[str, int] = {}
+        """Return what the change does as a text of one line."""
+        counts: dict[str, int] = {}
         for row in self.workloads:
-            effects[row.effect] = effects.get(row.effect, 0) + 1
+            counts[row.effect] = counts.get(row.effect, 0) + 1
         preemptions = _more_preemptions(self.workloads)
-        texts = [f"{effects[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in effects]
+        texts = [f"{counts[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in counts]
         texts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
         cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
         if cents[0] != cents[1]:
@@ -408,7 +408,7 @@ _EFFECT_TEXTS: Final = (
 
 
 def difference_of(comparison: Comparison, began: Instant) -> Difference:
-    """Return the differences between both runs; `began` is the instant at which they began."""
+    """Return the differences between both simulations, which began at the instant `began`."""
     without, changed = comparison.without, comparison.changed
     rows = []
     for name in sorted({**without.timelines, **changed.timelines}):
@@ -421,7 +421,7 @@ def difference_of(comparison: Comparison, began: Instant) -> Difference:
 
 
 def document_of(difference: Difference) -> dict[str, Any]:
-    """Return the differences as a JSON document."""
+    """Return what a change does as a JSON document."""
     without_change, with_change = difference.comparison.without.result, difference.comparison.changed.result
     return {
         "apiVersion": API_VERSION,
@@ -442,7 +442,7 @@ def document_of(difference: Difference) -> dict[str, Any]:
 
 
 def machine_hours(result: Result) -> float:
-    """Return the total billed machine hours of a run; 0 without a cluster."""
+    """Return the total billed machine hours of a simulation; 0 without a cluster."""
     return 0.0 if result.costs is None else sum(line.machine_hours for line in result.costs.by_pool)
 
 
@@ -459,7 +459,7 @@ def _format_dollars(cents: int) -> str:
 
 
 def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
-    """Return by how many preemptions the change exceeds the run without it, for the given Workloads."""
+    """Return how many more preemptions the given Workloads suffer with the change than without it."""
     return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 
@@ -467,9 +467,9 @@ def _preemption_count(timeline: WorkloadTimeline | None) -> int:
     return 0 if timeline is None else timeline.preemptions
 
 
-def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
-    """Return a row for each LocalQueue whose waits differ between the runs."""
-    old, new = (dict(_waits_by_queue(run.timelines, length)) for run in (comparison.without, comparison.changed))
+def _queue_rows(comparison: Comparison, run_seconds: float) -> list[QueueDifference]:
+    """Return a row for each LocalQueue whose waits the change affects."""
+    old, new = (dict(_waits_by_queue(run.timelines, run_seconds)) for run in (comparison.without, comparison.changed))
     no_waits = (0.0, 0)
     rows = []
     for name in sorted({**old, **new}):
@@ -479,16 +479,21 @@ def _queue_rows(comparison: Comparison, length: float) -> list[QueueDifference]:
     return rows
 
 
-def _waits_by_queue(timelines: Mapping[str, WorkloadTimeline], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
-    """Yield the mean wait and the number of pending Workloads of each LocalQueue."""
+def _waits_by_queue(
+    timelines: Mapping[str, WorkloadTimeline], length: float
+) -> Iterator[tuple[str, tuple[float, int]]]:
+    """Yield each LocalQueue with its Workloads' mean wait in seconds and its number of pending Workloads."""
     by_queue: dict[str, list[WorkloadTimeline]] = {}
     for timeline in timelines.values():
         if timeline.queue and timeline.is_there:
             by_queue.setdefault(timeline.queue, []).append(timeline)
     for queue, queue_timelines in by_queue.items():
-        waits = [(lasts if each.starts is None else each.starts) - each.since for each in queue_timelines]
+        waits = [(length if each.started_at is None else each.started_at) - each.created_at for each in queue_timelines]
         positive_waits = [each for each in waits if each > 0]
-        yield queue, (sum(positive_waits) / len(queue_timelines), sum(each.starts is None for each in queue_timelines))
+        yield (
+            queue,
+            (sum(positive_waits) / len(queue_timelines), sum(each.started_at is None for each in queue_timelines)),
+        )
 
 
 def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
@@ -500,9 +505,9 @@ def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
 
 
 def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
-    times = {"startsAfter": timeline.starts, "endsAfter": timeline.ends}
+    times = {"startsAfter": timeline.started_at, "endsAfter": timeline.ended_at}
     document: dict[str, Any] = {name: round(time, _DECIMAL_PLACES) for name, time in times.items() if time is not None}
-    preemptor_fields = {"preemptedBy": timeline.by} if timeline.by else {}
+    preemptor_fields = {"preemptedBy": timeline.preempted_by} if timeline.preempted_by else {}
     return {**document, "preemptions": timeline.preemptions, **preemptor_fields}
 
 

@@ -1,4 +1,4 @@
-"""Simulated world: virtual time, an in-memory store, and the platform that runs on them.
+"""Simulated world: virtual time, an in-memory object store, and the platform's controllers that run on them.
 
 A run applies the scenario's steps, processes all events, and stops at the horizon or when no more events are scheduled.
 Batched writes of controllers are flushed before the end, so that the objects hold the final state.
@@ -41,16 +41,16 @@ from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, bui
 
 @dataclass(slots=True)
 class _WorkloadWaits:
-    """The waits of one Workload: the begin of the current wait (None: it has quota), and the sum of earlier waits."""
+    """The waits of one Workload for quota: when the current one began (None: it has quota), and the earlier total."""
 
-    created: Instant
-    since: Instant | None
-    waited: Duration = 0
+    created_at: Instant
+    waiting_since: Instant | None
+    total_wait: Duration = 0
     preemptions: int = 0
 
 
 class WaitTracker:
-    """The waits and preemptions of Workloads, and the totals of admissions, evictions and preemptions."""
+    """The waits for quota and the preemptions of each Workload, and total numbers of admissions and evictions."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -61,7 +61,7 @@ class WaitTracker:
         self.preemptions = 0
 
     def observe(self, at: Instant, record: EventRecord) -> None:
-        """Apply a Kubernetes Event of a Workload; Events of other objects are ignored."""
+        """Update the waits after a Kubernetes Event of a Workload; Events of other objects are ignored."""
         if record.regarding.kind != scheme.WORKLOAD:
             return
         reason = record.reason
@@ -69,7 +69,7 @@ class WaitTracker:
             self._record_admission(record.regarding, at)
         elif reason.startswith("EvictedDueTo"):
             self.evictions += 1
-            self._waits_after_eviction(record.regarding, at).since = at
+            self._waits_after_eviction(record.regarding, at).waiting_since = at
         elif reason == "Preempted":  #  in addition to the Event of the eviction
             self.preemptions += 1
             self._waits_after_eviction(record.regarding, at).preemptions += 1
@@ -77,12 +77,12 @@ class WaitTracker:
     def wait_time(self, workload: Obj, now: Instant) -> Duration:
         """Return the total time that a Workload has been without quota since its creation."""
         record = self._waits_of(_workload_key(workload), workload)
-        if record.since is None or _needs_no_quota(workload):
-            return record.waited
-        return record.waited + max(0, now - record.since)
+        if record.waiting_since is None or _needs_no_quota(workload):
+            return record.total_wait
+        return record.total_wait + max(0, now - record.waiting_since)
 
     def preemption_count(self, workload: Obj) -> int:
-        """Return the number of preemptions of a Workload."""
+        """Return how often a Workload was preempted."""
         return self._waits_of(_workload_key(workload), workload).preemptions
 
     def _record_admission(self, key: Key, at: Instant) -> None:
@@ -91,17 +91,17 @@ class WaitTracker:
         if workload is None:
             return
         record = self._waits[key] = self._waits_of(key, workload)
-        if record.since is not None:
-            record.waited += max(0, at - record.since)
-        record.since = None
+        if record.waiting_since is not None:
+            record.total_wait += max(0, at - record.waiting_since)
+        record.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
-        """Return the waits of a Workload; new ones if the record belongs to a deleted Workload of the same name."""
+        """Return the waits of a Workload; new ones if those on record are of a deleted Workload of this name."""
         created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
-        return record if record is not None and record.created >= created else _WorkloadWaits(created, created)
+        return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 
     def _waits_after_eviction(self, key: Key, at: Instant) -> _WorkloadWaits:
-        """Return the waits of a Workload that lost its quota; a Workload without a record waits from now on."""
+        """Return the waits of an evicted Workload; one without a record waits from the instant `at` on."""
         return self._waits.setdefault(key, _WorkloadWaits(at, at))
 
 
@@ -124,7 +124,7 @@ def _needs_no_quota(workload: Obj) -> bool:
 
 
 def merge_applied(stored_object: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
-    """Return the stored object with the changes from the last manifest to the new one.
+    """Return the stored object with the changes from the last applied manifest to the new one.
 
     Mappings are merged by key. Lists are replaced as a whole, even if kubectl merges them by the names of their items.
     Unlike with kubectl, a field that is equal in both manifests keeps its stored value, because these manifests contain
@@ -132,10 +132,10 @@ def merge_applied(stored_object: Obj, last_applied: Obj, new: Obj) -> dict[str, 
     """
     result = {field: value for field, value in stored_object.items() if field in new or field not in last_applied}
     for field, value in new.items():
-        last, old = last_applied.get(field), result.get(field)
+        last, stored = last_applied.get(field), result.get(field)
         if field in last_applied and last == value:
             continue
-        result[field] = merge_applied(_mapping(old), _mapping(last), value) if isinstance(value, Mapping) else value
+        result[field] = merge_applied(_mapping(stored), _mapping(last), value) if isinstance(value, Mapping) else value
     return result
 
 
@@ -149,7 +149,7 @@ EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 
 
 class StoppedByLoop(Exception):  # noqa: N818 - says what happened
-    """The run ended because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
+    """Raised to end a simulation because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
 
     def __init__(self, loop: PreemptionLoop) -> None:
         super().__init__(loop.message)
@@ -157,11 +157,11 @@ class StoppedByLoop(Exception):  # noqa: N818 - says what happened
 
 
 def ignore_record(record: Record) -> None:
-    """Ignore a record of the event log."""
+    """Ignore a log record: the default of `sink` if nobody wants the event log."""
 
 
 class World:
-    """A simulated world that runs a scenario: the store, its client, the platform, and the event log."""
+    """A simulated world that runs a scenario: object store, client, the platform's controllers, and event log."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class World:
         write_faults: WriteFaults | None = None,
         state: State | None = None,
     ) -> None:
-        """Start a world, either empty or with the objects of a state and at its instant; steps count from the start."""
+        """Start a world, empty or from a state at the state's instant; the scenario's steps count from the start."""
         self.scenario = scenario
         #: The start time of the world.
         self.start = EPOCH if state is None else state.at
@@ -214,12 +214,12 @@ class World:
             FaultInjector(self, scenario.faults, self._write_faults, last_step_at)
 
     def state(self) -> State:
-        """Return the current state of this world; all work of this instant must be done."""
+        """Return the current objects as a state; everything scheduled for this instant must be done."""
         objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
         return State(self.kernel.now(), self.store.revision, objects, dict(self._applied))
 
     def _load_state(self, state: State) -> None:
-        """Pass the initial objects as watch events to all components that depend on them."""
+        """Pass the objects of the initial state as watch events to all components that need them."""
         events = state.added_events()
         self.log.recall(state.of_kind(scheme.WORKLOAD))
         self.client.recall(events)
@@ -230,7 +230,7 @@ class World:
         return self.kernel.now() - self.start
 
     def run_until(self, end_time: Duration | None) -> None:
-        """Run up to and including a time, and set the clock to it; None: until no more events are scheduled."""
+        """Process all events up to and including a time, and set the clock to it; None: until no event is scheduled."""
         if end_time is None:
             self.kernel.run()
             return
@@ -263,11 +263,11 @@ class World:
         self.kernel.call_soon(self._restart)
 
     def record_missed_fault(self, fault: ScheduledFault) -> None:
-        """Record a fault of the scenario whose target did not exist at its time."""
+        """Record a fault of the scenario that had no effect because its target did not exist."""
         self.missed.append(fault)
 
     def _restart(self) -> None:
-        """Start a new platform once all earlier watch events are delivered, and pass it all stored objects."""
+        """Start the platform anew once all earlier watch events are delivered, and pass it all stored objects."""
         if not self.client.is_settled():
             self.kernel.call_soon(self._restart)
             return
@@ -288,7 +288,7 @@ class World:
         return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all stored objects of a kind, or those of one namespace."""
+        """Return all stored objects of a kind, in all namespaces or in one."""
         return self.client.list(kind, namespace)
 
     def apply(self, obj: Obj) -> None:
@@ -305,7 +305,7 @@ class World:
             self._update(stored_object, last_applied or {}, obj)
 
     def _update(self, stored_object: Obj, last_applied: Obj, obj: Obj) -> None:
-        """Update a stored object with the changes since the last applied manifest; an invalid update is rejected."""
+        """Change a stored object as a newly applied manifest demands; record a rejected update in `refused`."""
         new_object = merge_applied(stored_object, last_applied, obj)
         faults = validate_update(new_object, stored_object)
         if faults:
@@ -315,7 +315,7 @@ class World:
             self.submit(Update(new_object))
 
     def submit(self, write: Write) -> None:
-        """Submit a write as a user; a rejected write is recorded in `refused`."""
+        """Submit a write as a user; if the API server rejects it, record it in `refused`."""
 
         def on_result(result: WriteResult) -> None:
             if result.error is not None:
@@ -325,7 +325,7 @@ class World:
 
     def _on_loop(self, loop: PreemptionLoop) -> None:
         self.loops.append(loop)
-        self.log.loop(loop)
+        self.log.record_loop(loop)
         if self._stop_on_loop:
             self._stop_on_loop = False
             self.kernel.call_soon(
@@ -337,7 +337,7 @@ class World:
 
 
 def do_nothing() -> None:
-    """Do nothing, as the callback of a timer that only advances the clock."""
+    """Do nothing: the callback of a timer whose only purpose is to advance the clock."""
 
 
 def _raise_stopped(loop: PreemptionLoop) -> None:
@@ -345,12 +345,12 @@ def _raise_stopped(loop: PreemptionLoop) -> None:
 
 
 def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
-    """Return the write faults for a scenario with conflicts or restarts; None for other scenarios."""
+    """Return the object that disturbs writes if a scenario has conflicts or restarts; else None."""
     return WriteFaults() if any(fault.affects_writes for fault in scenario.faults) else None
 
 
 def _initial_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
-    """Return the names of the initial Namespaces: system Namespaces, and used ones without a manifest."""
+    """Return the Namespaces to create at the start: the system's, and used ones without a manifest."""
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
     created_names = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
     used_names = sorted({each["namespace"]: None for each in metadata if "namespace" in each})
@@ -358,7 +358,7 @@ def _initial_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
 
 
 def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
-    """Return the platform settings for a scenario; nodes come from a Cluster, from the steps or from the state."""
+    """Return the platform's settings for a scenario; nodes come from its Cluster, its steps or the state."""
     cluster = scenario.cluster
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     return PlatformSettings(
@@ -371,7 +371,7 @@ def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
 
 
 class _StepCallback:
-    """A callback of the event loop that applies one step of the scenario."""
+    """Callback for the event loop that applies one step of the scenario when it is due."""
 
     __slots__ = ("_step", "_world")
 

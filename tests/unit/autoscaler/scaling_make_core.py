@@ -63,7 +63,7 @@ def planner(
     settings = settings_of(whole)
     limits = ClusterLimits(settings.limits, {})
     tried = nodes or ClusterSnapshot()
-    tried.begin()
+    tried.begin_trial()
     return ScaleUp(tried, fleet(found), limits, LoopContext(whole, settings, make.NOW), new_pools)
 
 

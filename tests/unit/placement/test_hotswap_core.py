@@ -11,7 +11,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import MINUTE
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.gang import GangPlaced, PlacementClaim, place_claims
-from batchyard.placement.hotswap import EvictionUnit, HotswapPlan, find_hotswap, message
+from batchyard.placement.hotswap import EvictionUnit, HotswapPlan, eviction_message, find_hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.messages import parse_preemptor_uid
 from unit.placement.hotswap_make import HIGH, LOW, EvictionUnits, claim, names, running, slice_of
@@ -191,7 +191,7 @@ def test_hotswap_places_affinity_target_of_gang_first() -> None:
 
 def test_hotswap_message_names_preemptor_victim_and_lost_work() -> None:
     victim = EvictionUnit("team/low", [pod_view(each) for each in running("low", 0, "a")], 61 * MINUTE)
-    reported = message("team/high", "u1", "", victim)
+    reported = eviction_message("team/high", "u1", "", victim)
     assert reported == (
         "Preempted to accommodate a workload (UID: u1, JobUID: UNKNOWN) due to Hotswap: team/high needs the nodes of"
         " team/low, whose 4 pods lose 61m of work since their last checkpoints"

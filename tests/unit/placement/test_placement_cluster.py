@@ -136,8 +136,8 @@ def test_snapshot_update_pod_replaces_view() -> None:
 def test_node_generations_list_each_changed_name_once() -> None:
     changes = NodeGenerations()
     for name in ("a", "b", "a"):
-        changes.note(name)
+        changes.note_change(name)
     moment = changes.now
     assert changes.changed_since(0) == ["a", "b"]
-    changes.note("c")
+    changes.note_change("c")
     assert (changes.changed_since(moment), changes.changed_since(changes.now)) == (["c"], [])

@@ -5,7 +5,7 @@ from typing import Any
 import make
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, find_node
-from batchyard.placement.preemption import PodPreemption, PreemptionFailure, find_preemption, importance
+from batchyard.placement.preemption import PodPreemption, PreemptionFailure, find_preemption, importance_key
 from unit.placement.placement_make import HOST, cluster, node, pod, pod_term, required, view
 
 
@@ -65,7 +65,7 @@ def test_preemption_selects_fewest_pods_of_lowest_priority() -> None:
 def test_preemption_selects_latest_started_of_equal_pods() -> None:
     nodes = cluster(node(cpu="2"), on("old", status=started(1)), on("new", status=started(5)))
     assert victims(nodes, pod("p", priority=1)) == ("n", ["new"])
-    assert importance(view(on("x"))) > importance(view(on("new", status=started(5))))
+    assert importance_key(view(on("x"))) > importance_key(view(on("new", status=started(5))))
 
 
 def test_preemption_keeps_pod_that_frees_no_required_resource() -> None:

@@ -92,11 +92,15 @@ def test_node_preference_sums_weights_and_ignores_empty_terms() -> None:
         *preferred("nodeAffinity", 9, {})["nodeAffinity"][field],
     ]
     pending = view(pod(affinity={"nodeAffinity": {field: terms}})).shape.rules
-    assert [node_filters.preference(pending, node_view(node("n", zone))) for zone in ("z", "y", "x")] == [8, 3, 0]
+    assert [node_filters.preference_weight(pending, node_view(node("n", zone))) for zone in ("z", "y", "x")] == [
+        8,
+        3,
+        0,
+    ]
 
 
 def test_aversion_counts_untolerated_prefer_no_schedule_taints() -> None:
     soft = [{**TAINT, "effect": "PreferNoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}, TAINT]
     tolerant = pod("t", tolerations=[{"key": "b", "operator": "Exists"}])
-    assert node_filters.aversion(view(pod()).shape.rules, node_view(node(taints=soft))) == 2
-    assert node_filters.aversion(view(tolerant).shape.rules, node_view(node(taints=soft))) == 1
+    assert node_filters.untolerated_taint_count(view(pod()).shape.rules, node_view(node(taints=soft))) == 2
+    assert node_filters.untolerated_taint_count(view(tolerant).shape.rules, node_view(node(taints=soft))) == 1

@@ -28,7 +28,12 @@ def test_start_is_certain_when_manifests_give_all_run_times() -> None:
 
 def test_forecast_has_no_quantiles_when_run_time_is_unknown() -> None:
     reported = forecast_of(state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10), "b")
-    assert (reported.waits, reported.quantile(0.5), reported.within, reported.basis) == ([], None, 0, Basis.UNKNOWN)
+    assert (reported.waits, reported.quantile(0.5), reported.started_fraction, reported.basis) == (
+        [],
+        None,
+        0,
+        Basis.UNKNOWN,
+    )
     assert reported.depends_on[0] == "team/a holds 2 cpu and its run time is unknown"
     assert reported.depends_on[1].startswith("it waits because: couldn't assign flavors")
 
@@ -47,7 +52,7 @@ def test_forecast_from_history_gives_interval_and_is_deterministic() -> None:
     assert low is not None
     assert high is not None
     assert 0 < low < high
-    assert (reported.basis, reported.forks, reported) == (Basis.HISTORY, forecast.FORKS, again)
+    assert (reported.basis, reported.forks, reported) == (Basis.HISTORY, forecast.FORKS_DEFAULT, again)
     assert forecast_of(then, "w-10", ForecastOptions(seed=1, expects_arrivals=False)).waits != reported.waits
 
 
@@ -61,8 +66,8 @@ def test_expected_arrivals_of_higher_priority_delay_pending_workload() -> None:
     rows = [workload(f"w{n:02}", 10, n, priority=100) for n in range(40)]
     found = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)
     alone, among = forecast_of(found, "low"), forecast_of(found, "low", ForecastOptions(forks=5, horizon=200 * SECOND))
-    assert alone.within == 1
-    assert among.within < 1 or min(among.waits) > max(alone.waits)
+    assert alone.started_fraction == 1
+    assert among.started_fraction < 1 or min(among.waits) > max(alone.waits)
 
 
 def test_start_of_workload_far_back_is_extrapolated_from_queue_pace() -> None:

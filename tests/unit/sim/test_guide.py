@@ -60,7 +60,7 @@ def played(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
 @folders
 def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
     _, steps = played(folder)
-    assert [(name, seen.wrong) for name, seen in steps.items() if seen.wrong] == []
+    assert [(name, seen.wrong_queues) for name, seen in steps.items() if seen.wrong_queues] == []
     for team in "abcd":
         assert steps["low-priority"].rows[f"cq-team-{team}-lp"] == GuideRow(0, 4)
         assert steps["high-priority"].rows[f"cq-team-{team}-hp"] == GuideRow(2, 2)
@@ -113,7 +113,7 @@ def test_two_jobs_wait_when_reserved_nodes_are_fewer_than_quota() -> None:
 def test_example_runtimes_match_second_step_of_guide() -> None:
     _, steps = played(EXAMPLE)
     seen = steps["high-priority"]
-    assert all(row == seen.step.saw(queue) for queue, row in seen.rows.items())
+    assert all(row == seen.step.published_row(queue) for queue, row in seen.rows.items())
 
 
 def test_steps_start_at_spacing_of_guide() -> None:
@@ -197,4 +197,4 @@ def test_step_figures_match_guide() -> None:
 
 def test_exact_rows_include_absent_rows() -> None:
     for step in guide_steps():
-        assert list(GuideObservation(step, 0, [], 0, []).exact) == list(step.exact_rows)
+        assert list(GuideObservation(step, 0, [], 0, []).exact_queues) == list(step.exact_rows)

@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.placement.hotswap import EvictionUnit, message
+from batchyard.placement.hotswap import EvictionUnit, eviction_message
 from batchyard.sim.recovery import GangLoss, RecoveryTracker
 
 
@@ -204,7 +204,7 @@ def test_gang_that_finishes_before_recovery_is_never_whole() -> None:
 
 
 def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
-    document = message(f"team/{by}", f"uid-{by}", "", EvictionUnit(f"team/{victim}", [], 0))
+    document = eviction_message(f"team/{by}", f"uid-{by}", "", EvictionUnit(f"team/{victim}", [], 0))
     return [make.condition("Preempted", reason=reason, message=document)]
 
 

@@ -25,7 +25,7 @@ from batchyard.sim.compare.comparison import (
     document_of,
 )
 from batchyard.sim.compare.inputs import ComparedConfiguration, ConfigurationPair, read_pair
-from batchyard.sim.compare.page import page
+from batchyard.sim.compare.page import comparison_page
 from batchyard.sim.compare.runs import as_jobs, is_trace
 from batchyard.sim.compare.sections import Section, Unit, ValuePair, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario, Source
@@ -62,7 +62,7 @@ def run(request: CompareRequest) -> None:
         output.fail(f"batchyard: {error}")
     output.write(format_comparison(comparison, request.output_format))
     if request.html is not None:
-        write_report(request.html, page(comparison), "--html")
+        write_report(request.html, comparison_page(comparison), "--html")
     for line in _comparison_remarks(comparison):
         output.report_line(line)
 
@@ -77,7 +77,7 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
             section_texts.append(format_table(_overall_table(comparison.names, section)))
         elif output_format is Output.WIDE or section.name not in _WIDE_SECTIONS:
             section_texts.append(f"# {section.title}\n{format_table(_section_table(section))}")
-    for title, changes in (("wait less", comparison.changes.better), ("wait longer", comparison.changes.worse)):
+    for title, changes in (("wait less", comparison.changes.shorter), ("wait longer", comparison.changes.longer)):
         if changes:
             total_note = f", of {len(changes)}" if len(changes) > CHANGES_SHOWN_MAX else ""
             section_texts.append(
@@ -133,9 +133,9 @@ def _overall_table(names: tuple[str, str], section: Section) -> Table:
 
 
 def _section_table(section: Section) -> Table:
-    """Return one section of the comparison as a table; a CHANGE column follows its main metric, if it has one."""
-    main_figure = next((figure for figure in section.figures if figure.good and figure.unit is not Unit.COUNT), None)
-    rows = [[section.about.upper()]]
+    """Return a section as a table, with a change column after its first metric that has a better direction."""
+    main_figure = next((figure for figure in section.figures if figure.better and figure.unit is not Unit.COUNT), None)
+    rows = [[section.row_subject.upper()]]
     for figure in section.figures:
         rows[0] += [figure.title.upper(), *(["CHANGE"] if figure is main_figure else [])]
     for row in section.rows:
@@ -160,8 +160,8 @@ def _wait_changes_table(comparison: ConfigurationComparison, changes: Sequence[W
     rows = [
         [
             *(change.workload, change.queue),
-            *(format_figure(Unit.SECONDS, wait) for wait in change.waits),
-            f"{'+' if change.longer > 0 else '-'}{format_figure(Unit.SECONDS, abs(change.longer))}",
+            *(format_figure(Unit.SECONDS, wait) for wait in change.wait_pair),
+            f"{'+' if change.longer_by > 0 else '-'}{format_figure(Unit.SECONDS, abs(change.longer_by))}",
             change.effect,
         ]
         for change in changes
@@ -206,7 +206,7 @@ def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
     overall_section = next(section for section in comparison.sections if section.name == "overall")
     never_admitted = overall_section.rows[0].figures["neverAdmitted"]
     if any(never_admitted):
-        duration = format_figure(Unit.SECONDS, comparison.lasts)
+        duration = format_figure(Unit.SECONDS, comparison.run_seconds)
         lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {duration}")
     if comparison.settings.seeds > 1 and not any(repeat.margin for repeat in comparison.repeats):
         lines.append("batchyard: all seeds gave the same result: this load has no random values")

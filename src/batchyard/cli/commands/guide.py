@@ -105,7 +105,7 @@ def run(
     reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
     observations = _play_simulated(guide)
     if report is not None:
-        write_report(report, reporter.html(guide.now(), accounting.statement(guide.now())))
+        write_report(report, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
     if live_speed is None:
         _print_guide(observations, guide, step, output_format)
         return
@@ -212,7 +212,7 @@ def _queues_table(observation: GuideObservation) -> printing.Table:
 
 
 def _published_queue_cells(observation: GuideObservation, queue: str) -> list[str]:
-    guide_row, is_exact = observation.step.saw(queue), observation.step.is_exact(queue)
+    guide_row, is_exact = observation.step.published_row(queue), observation.step.is_exact(queue)
     agrees = observation.rows[queue] == guide_row
     message = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
     return [str(guide_row.pending), str(guide_row.admitted), message]
@@ -259,8 +259,8 @@ def _job_document(job: Obj, now: Instant) -> dict[str, str]:
 
 def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
     """Print how many rows agree with the guide; exit with 1 if an exact row differs or a Job did not end."""
-    exact = sum(len(observation.exact) for observation in observations)
-    wrong_rows = [f"{observation.step.name}: {queue}" for observation in observations for queue in observation.wrong]
+    exact = sum(len(observation.exact_queues) for observation in observations)
+    wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.wrong_queues]
     all_jobs = _jobs(guide)
     job_count, unfinished_jobs = len(all_jobs), len(unfinished_of(all_jobs))
     output.report_line(
@@ -270,7 +270,7 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
         f"step: {', '.join(str(sum(observation.pools.values())) for observation in observations)}"
     )
     other_differences = sum(
-        observation.rows[name] != observation.step.saw(name)
+        observation.rows[name] != observation.step.published_row(name)
         for observation in observations
         for name in observation.rows
     ) - len(wrong_rows)

@@ -129,7 +129,7 @@ def _workload_row(row: WorkloadDifference) -> list[str]:
         ""
         if timeline_with is None
         or (timeline_without is not None and timeline_without.preemptions == timeline_with.preemptions)
-        else timeline_with.by
+        else timeline_with.preempted_by
     )
     return [
         row.name,
@@ -144,13 +144,14 @@ def _workload_row(row: WorkloadDifference) -> list[str]:
 
 
 def _format_start(timeline: WorkloadTimeline | None) -> str:
-    if timeline is None or timeline.starts is None:
+    if timeline is None or timeline.started_at is None:
         return _NEVER_CELL
-    return "running" if timeline.starts < 0 else format_go_duration(timeline.starts) if timeline.starts else "at once"
+    start = timeline.started_at
+    return "running" if start < 0 else format_go_duration(start) if start else "at once"
 
 
 def _format_end(timeline: WorkloadTimeline | None) -> str:
-    return _NEVER_CELL if timeline is None or timeline.ends is None else format_go_duration(timeline.ends)
+    return _NEVER_CELL if timeline is None or timeline.ended_at is None else format_go_duration(timeline.ended_at)
 
 
 def _queue_row(row: QueueDifference) -> list[str]:

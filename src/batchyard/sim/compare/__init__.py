@@ -1,1 +1,1 @@
-"""Comparison of two platform configurations, simulated under the same load, as tables, a document and a page."""
+"""Comparison of two platform configurations, simulated under one load, as tables, a JSON document and an HTML page."""

@@ -1,4 +1,4 @@
-"""Comparison of two configurations under one load: simulates both, and summarizes changed waits and figures."""
+"""Comparison of two configurations under one load: simulates both, and shows how waits and other figures differ."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,36 +23,36 @@ CHANGES_SHOWN_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class WaitChange:
-    """A Workload with its waits under both configurations, in seconds."""
+    """A Workload whose time without quota differs between two configurations, with both waits in seconds."""
 
     workload: str
     queue: str
     #: The effect of the second configuration on the Workload, as named by `batchyard whatif`.
     effect: str
-    waits: tuple[float, float]
-    preemptions: tuple[int, int]
+    wait_pair: tuple[float, float]
+    preemption_counts: tuple[int, int]
 
     @property
-    def longer(self) -> float:
+    def longer_by(self) -> float:
         """Return how many seconds longer the Workload waits under the second configuration."""
-        return self.waits[1] - self.waits[0]
+        return self.wait_pair[1] - self.wait_pair[0]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitChanges:
-    """All Workloads whose wait changes, sorted by the largest change."""
+    """The Workloads that wait shorter or longer under the second configuration, those with the largest change first."""
 
-    better: Sequence[WaitChange]
-    worse: Sequence[WaitChange]
+    shorter: Sequence[WaitChange]
+    longer: Sequence[WaitChange]
     #: The number of Workloads with equal waits.
-    same: int
+    equal_count: int
     #: The number of Workloads in one run only, because the other configuration rejected them.
-    alone: int
+    unmatched_count: int
 
 
 def changes_of(runs: ComparedRuns) -> WaitChanges:
-    """Return the Workloads whose waits differ between both runs."""
-    effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
+    """Return the Workloads whose waits differ between the runs of both configurations."""
+    effect_by_workload = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
     a, b = [{record.view.key: (run, record) for record in run.workload_records} for run in (runs.a, runs.b)]
     changes = []
     for name in sorted(a):
@@ -61,16 +61,18 @@ def changes_of(runs: ComparedRuns) -> WaitChanges:
             wait_pair = runs.waited_seconds(*run_records[0]), runs.waited_seconds(*run_records[1])
             counts = [run.result.waits.preemption_count(record.obj) for run, record in run_records]
             view = run_records[0][1].view
-            changes.append(WaitChange(name, view.queue, effects.get(name, ""), wait_pair, (counts[0], counts[1])))
-    shorter = sorted((each for each in changes if each.longer < 0), key=lambda each: (each.longer, each.workload))
-    longer = sorted((each for each in changes if each.longer > 0), key=lambda each: (-each.longer, each.workload))
+            changes.append(
+                WaitChange(name, view.queue, effect_by_workload.get(name, ""), wait_pair, (counts[0], counts[1]))
+            )
+    shorter = sorted((each for each in changes if each.longer_by < 0), key=lambda each: (each.longer_by, each.workload))
+    longer = sorted((each for each in changes if each.longer_by > 0), key=lambda each: (-each.longer_by, each.workload))
     return WaitChanges(shorter, longer, len(changes) - len(shorter) - len(longer), len({**a, **b}) - len(changes))
 
 
 def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitChanges) -> str:
-    """Return the differences of the second configuration to the first in one or two sentences."""
+    """Return in one or two sentences how the second configuration differs from the first."""
     figures = next(section for section in sections if section.name == "overall").rows[0].figures
-    if not changes.better and not changes.worse and all(first == second for first, second in figures.values()):
+    if not changes.shorter and not changes.longer and all(first == second for first, second in figures.values()):
         return f"{names[0]} and {names[1]} make no difference to this load."
     texts = [
         *_wait_sentence(figures["meanWait"]),
@@ -81,7 +83,9 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
         *_cost_text(figures.get("cost", (None, None))),
     ]
     difference_text = "; ".join(texts) or "the totals are equal"
-    waits_text = f"{len(changes.better)} Workloads wait less, {len(changes.worse)} longer, {changes.same} as long."
+    waits_text = (
+        f"{len(changes.shorter)} Workloads wait less, {len(changes.longer)} longer, {changes.equal_count} as long."
+    )
     return f"{names[1]} against {names[0]}: {difference_text}. {waits_text}"
 
 
@@ -120,8 +124,8 @@ def _cost_text(value_pair: ValuePair) -> list[str]:
     return [f"it costs ${abs(change):,.2f} {'more' if change > 0 else 'less'}"] if change else []
 
 
-def _duration_text(amount: float) -> str:
-    return format_figure(Unit.SECONDS, amount)
+def _duration_text(seconds: float) -> str:
+    return format_figure(Unit.SECONDS, seconds)
 
 
 # Figures of comparisons with several seeds: means, and the 95 % confidence interval of the difference.
@@ -139,14 +143,14 @@ _NORMAL_QUANTILE: Final = 1.960
 
 @dataclass(frozen=True, slots=True)
 class RepeatedFigure:
-    """The means of a figure over several seeds, with the mean difference and its confidence interval."""
+    """The means of a compared figure over several random seeds, with their difference and its confidence interval."""
 
     figure: Figure
     means: tuple[float, float]
     #: The mean of the differences, and half the width of their confidence interval.
     difference: float
     margin: float
-    seeds: int
+    seed_count: int
 
     @property
     def is_certain(self) -> bool:
@@ -155,28 +159,28 @@ class RepeatedFigure:
 
 
 def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
-    """Return the means of a figure over at least two seeds; None unless all seeds have a value."""
+    """Return a figure's means over at least two seeds, given its two values for each; None if any value is unknown."""
     value_pairs = [(a, b) for a, b in values if a is not None and b is not None]
     if len(value_pairs) < len(values) or len(value_pairs) < 2:
         return None
     count = len(value_pairs)
     changes = [b - a for a, b in value_pairs]
-    mean = sum(changes) / count
-    deviation = sqrt(sum((change - mean) ** 2 for change in changes) / (count - 1))
-    factor = _T_QUANTILES[count - 2] if count - 2 < len(_T_QUANTILES) else _NORMAL_QUANTILE
+    mean_change = sum(changes) / count
+    deviation = sqrt(sum((change - mean_change) ** 2 for change in changes) / (count - 1))
+    t_quantile = _T_QUANTILES[count - 2] if count - 2 < len(_T_QUANTILES) else _NORMAL_QUANTILE
     means = sum(a for a, _ in value_pairs) / count, sum(b for _, b in value_pairs) / count
-    return RepeatedFigure(figure, means, mean, factor * deviation / sqrt(count), count)
+    return RepeatedFigure(figure, means, mean_change, t_quantile * deviation / sqrt(count), count)
 
 
 #: The number of intervals in a line over time.
-INTERVALS: Final = 120
+INTERVAL_COUNT: Final = 120
 #: Decimal places of figures in a document.
-_DIGITS: Final = 9
+_DECIMAL_PLACES: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonLine:
-    """A number over time in both runs, as means over equal intervals from the start to the later end."""
+    """A number over time in both runs (a line of the chart): its means over equal intervals of the longer run."""
 
     name: str
     a: Sequence[float]
@@ -185,7 +189,7 @@ class ComparisonLine:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSettings:
-    """The horizon and the seeds of a comparison."""
+    """The simulated time and the random seeds of a comparison."""
 
     until: Duration | None = None
     #: The first seed, and the number of consecutive seeds.
@@ -195,7 +199,7 @@ class ComparisonSettings:
 
 @dataclass(frozen=True)
 class ConfigurationComparison:
-    """The results of two configurations under one load; the tables and lines show the first seed."""
+    """The results of two configurations under one load; with several seeds, tables and lines show the first seed."""
 
     names: tuple[str, str]
     runs: ComparedRuns
@@ -213,8 +217,8 @@ class ConfigurationComparison:
         return headline(self.names, self.sections, self.changes)
 
     @property
-    def lasts(self) -> float:
-        """Return the time from the start to the later end of both runs, in seconds."""
+    def run_seconds(self) -> float:
+        """Return the duration of the longer run in seconds."""
         return duration_seconds(self.runs.end - self.runs.a.start_time)
 
 
@@ -224,7 +228,7 @@ def compare_configurations(
     settings: ComparisonSettings = ComparisonSettings(),
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> ConfigurationComparison:
-    """Simulate both configurations with each seed, and summarize; `finish` runs a simulation to its end."""
+    """Simulate both configurations once per seed, and compare the runs; `finish` runs a simulation to its end."""
     runs = run_both(pair, settings.until, settings.seed, finish)
     sections = sections_of(runs)
     further_seeds = range(settings.seed + 1, settings.seed + settings.seeds)
@@ -254,8 +258,8 @@ def document_of(comparison: ConfigurationComparison) -> dict[str, Any]:
         "headline": comparison.headline,
         "figures": {section.name: _section_document(section) for section in comparison.sections},
         "changes": {
-            "better": [_change_document(each) for each in comparison.changes.better[:CHANGES_SHOWN_MAX]],
-            "worse": [_change_document(each) for each in comparison.changes.worse[:CHANGES_SHOWN_MAX]],
+            "better": [_change_document(each) for each in comparison.changes.shorter[:CHANGES_SHOWN_MAX]],
+            "worse": [_change_document(each) for each in comparison.changes.longer[:CHANGES_SHOWN_MAX]],
             "counts": _change_counts(comparison.changes),
         },
         "refused": {side: list(map(str, run.result.refused)) for side, run in _runs_by_side(comparison.runs)},
@@ -279,7 +283,7 @@ def _run_seconds(run: ComparedRun) -> float:
 
 
 def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
-    """Return the lines over time of pending Workloads, of Workloads with quota, and of each used resource."""
+    """Return the chart lines of both runs: waiting Workloads, Workloads with quota, and usage of each resource."""
     a, b = runs.a, runs.b
     lines = [
         _make_line("Workloads waiting", runs, a.watch.workload_records.waiting, b.watch.workload_records.waiting),
@@ -299,7 +303,7 @@ def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
 
 
 def _make_line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonLine:
-    return ComparisonLine(name, a.means(runs.end, INTERVALS), b.means(runs.end, INTERVALS))
+    return ComparisonLine(name, a.means(runs.end, INTERVAL_COUNT), b.means(runs.end, INTERVAL_COUNT))
 
 
 def _section_document(section: Section) -> list[dict[str, Any]]:
@@ -320,35 +324,38 @@ def _section_document(section: Section) -> list[dict[str, Any]]:
 
 
 def _known_values(figures: dict[str, float | None]) -> dict[str, float]:
-    """Return the known figures without None; whole numbers become integers."""
+    """Return the figures without those that are None; whole numbers become integers."""
     return {name: _round_value(figure) for name, figure in figures.items() if figure is not None}
 
 
 def _round_value(figure: float) -> float:
-    return int(figure) if figure == int(figure) else round(figure, _DIGITS)
+    return int(figure) if figure == int(figure) else round(figure, _DECIMAL_PLACES)
 
 
-def _change_document(change: WaitChange) -> dict[str, Any]:
+def _change_document(wait_change: WaitChange) -> dict[str, Any]:
     return {
-        "workload": change.workload,
-        "queue": change.queue,
-        "effect": change.effect,
-        "a": {"waitSeconds": _round_value(change.waits[0]), "preemptions": change.preemptions[0]},
-        "b": {"waitSeconds": _round_value(change.waits[1]), "preemptions": change.preemptions[1]},
-        "longerBySeconds": _round_value(change.longer),
+        "workload": wait_change.workload,
+        "queue": wait_change.queue,
+        "effect": wait_change.effect,
+        "a": {"waitSeconds": _round_value(wait_change.wait_pair[0]), "preemptions": wait_change.preemption_counts[0]},
+        "b": {"waitSeconds": _round_value(wait_change.wait_pair[1]), "preemptions": wait_change.preemption_counts[1]},
+        "longerBySeconds": _round_value(wait_change.longer_by),
     }
 
 
 def _change_counts(changes: WaitChanges) -> dict[str, int]:
-    counts = {"better": len(changes.better), "worse": len(changes.worse)}
-    return {**counts, "same": changes.same, "inOneAlone": changes.alone}
+    counts = {"better": len(changes.shorter), "worse": len(changes.longer)}
+    return {**counts, "same": changes.equal_count, "inOneAlone": changes.unmatched_count}
 
 
-def _repeat_document(each: RepeatedFigure) -> dict[str, Any]:
+def _repeat_document(repeated: RepeatedFigure) -> dict[str, Any]:
     return {
-        "figure": each.figure.name,
-        "a": _round_value(each.means[0]),
-        "b": _round_value(each.means[1]),
-        "difference": _round_value(each.difference),
-        "interval95": [_round_value(each.difference - each.margin), _round_value(each.difference + each.margin)],
+        "figure": repeated.figure.name,
+        "a": _round_value(repeated.means[0]),
+        "b": _round_value(repeated.means[1]),
+        "difference": _round_value(repeated.difference),
+        "interval95": [
+            _round_value(repeated.difference - repeated.margin),
+            _round_value(repeated.difference + repeated.margin),
+        ],
     }

@@ -24,7 +24,7 @@ from batchyard.sim.whatif import machine_hours
 
 @dataclass(frozen=True, slots=True)
 class TeamShare:
-    """A team's fractions of all quota while Workloads waited: used, requested, and due by its queues' quota."""
+    """A team's fractions of all quota while any Workload waited: used, requested, and due by its ClusterQueues."""
 
     used: float
     requested: float
@@ -32,23 +32,23 @@ class TeamShare:
 
     @property
     def used_of_due(self) -> float | None:
-        """Return the used fraction divided by the due fraction; None if nothing was due."""
+        """Return the used fraction divided by the due fraction; None if the team was due nothing."""
         return self.used / self.due if self.due else None
 
     @property
     def used_of_requested(self) -> float | None:
-        """Return the used fraction divided by the requested fraction; None without requests."""
+        """Return the used fraction divided by the requested fraction; None if the team requested nothing."""
         return self.used / self.requested if self.requested else None
 
 
 def jain_index(amounts: Sequence[float]) -> float | None:
-    """Return Jain's fairness index of some amounts; None if there are none, or all are 0."""
-    squares = sum(amount * amount for amount in amounts)
-    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
+    """Return Jain's fairness index of some amounts, up to 1 for equal amounts; None if there are none, or all are 0."""
+    sum_of_squares = sum(amount * amount for amount in amounts)
+    return sum(amounts) ** 2 / (len(amounts) * sum_of_squares) if sum_of_squares else None
 
 
 def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
-    """Return the fractions of quota by team, for teams with requests while Workloads waited; empty if none waited."""
+    """Return by team (namespace) its fractions of all quota while Workloads waited, for teams that requested any."""
     records = run.watch.workload_records
     total = _total_quota(run)
     teams = {name: team for name, team in sorted(records.teams.items()) if any(team.requested_integral.values())}
@@ -79,17 +79,17 @@ def _total_quota(run: ComparedRun) -> dict[str, int]:
 def _due_fractions(
     run: ComparedRun, total_quota: Mapping[str, int], teams: Mapping[str, TeamUsage]
 ) -> dict[str, float]:
-    """Return the fraction of all quota that is due to each team, by the nominal quota or weight of its queues."""
+    """Return the fraction of all quota that each team is due, by the nominal quotas or weights of its ClusterQueues."""
     teams_by_queue: dict[str, list[str]] = {}
     for name in teams:
         records = [record for record in run.workload_records if record.view.namespace == name]
         for queue in dict.fromkeys(record.cluster_queue for record in records):
             teams_by_queue.setdefault(queue, []).append(name)
-    views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}
-    nominal: dict[str, float] = dict.fromkeys(teams, 0.0)
-    weights: dict[str, float] = dict.fromkeys(teams, 0.0)
+    queue_views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}
+    nominal_fractions: dict[str, float] = dict.fromkeys(teams, 0.0)
+    weight_by_team: dict[str, float] = dict.fromkeys(teams, 0.0)
     for queue, names in teams_by_queue.items():
-        view = views.get(queue)
+        view = queue_views.get(queue)
         if view is None:
             continue
         queue_quota: dict[str, int] = {}
@@ -97,9 +97,9 @@ def _due_fractions(
             queue_quota[quota.resource] = queue_quota.get(quota.resource, 0) + quota.nominal
         largest_fraction = _largest_fraction(queue_quota, total_quota, 1)
         for name in names:
-            nominal[name] += largest_fraction / len(names)
-            weights[name] += view.weight / len(names)
-    due = nominal if all(nominal.values()) else weights
+            nominal_fractions[name] += largest_fraction / len(names)
+            weight_by_team[name] += view.weight / len(names)
+    due = nominal_fractions if all(nominal_fractions.values()) else weight_by_team
     total_due = sum(due.values())
     return {name: due_part / total_due for name, due_part in due.items()} if total_due else {}
 
@@ -112,7 +112,7 @@ _SIZES: Final = (SMALL, MEDIUM, LARGE)
 _SMALL_MAX: Final = 0.1
 _MEDIUM_MAX: Final = 0.5
 
-_WAITS: Final = (
+_WAIT_FIGURES: Final = (
     sections.Figure("workloads", "Workloads", sections.Unit.COUNT),
     sections.Figure("neverAdmitted", "never admitted", sections.Unit.COUNT, sections.BetterDirection.LESS),
     sections.Figure("meanWait", "mean wait", sections.Unit.SECONDS, sections.BetterDirection.LESS),
@@ -125,7 +125,7 @@ OVERALL_FIGURES: Final = (
     sections.Figure("finished", "finished", sections.Unit.COUNT, sections.BetterDirection.MORE),
     sections.Figure("admitted", "running at the end", sections.Unit.COUNT),
     sections.Figure("pending", "waiting at the end", sections.Unit.COUNT, sections.BetterDirection.LESS),
-    *_WAITS[1:],
+    *_WAIT_FIGURES[1:],
     sections.Figure("makespan", "last one finished after", sections.Unit.SECONDS, sections.BetterDirection.LESS),
     sections.Figure(
         "teamSpread", "longest less shortest mean wait of teams", sections.Unit.SECONDS, sections.BetterDirection.LESS
@@ -156,37 +156,37 @@ OVERALL_FIGURES: Final = (
     ),
     sections.Figure("cost", "cost", sections.Unit.DOLLARS, sections.BetterDirection.LESS),
 )
-_QUOTA: Final = (
+_QUOTA_FIGURES: Final = (
     sections.Figure("nominal", "quota on average", sections.Unit.COUNT),
     sections.Figure("used", "in use on average", sections.Unit.COUNT),
     sections.Figure("meanUse", "of it", sections.Unit.SHARE, sections.BetterDirection.MORE),
     sections.Figure("peakUse", "at most", sections.Unit.SHARE),
 )
-_QUEUES: Final = (
+_QUEUE_FIGURES: Final = (
     sections.Figure("nominal", "nominal quota on average", sections.Unit.COUNT),
     sections.Figure("used", "in use on average", sections.Unit.COUNT),
     sections.Figure("meanUse", "of its quota", sections.Unit.SHARE),
     sections.Figure("peakUse", "at most", sections.Unit.SHARE),
 )
-_MACHINES: Final = (
+_MACHINE_FIGURES: Final = (
     sections.Figure("allocatable", "there on average", sections.Unit.COUNT),
     sections.Figure("meanUse", "asked for", sections.Unit.SHARE, sections.BetterDirection.MORE),
 )
-_FAIRNESS: Final = (
+_FAIRNESS_FIGURES: Final = (
     sections.Figure("got", "got of all quota", sections.Unit.SHARE),
     sections.Figure("due", "due", sections.Unit.SHARE),
     sections.Figure("gotOfDue", "got of its due", sections.Unit.SHARE),
     sections.Figure("gotOfWanted", "got of what it wanted", sections.Unit.SHARE, sections.BetterDirection.MORE),
 )
-_COSTS: Final = (
+_COST_FIGURES: Final = (
     sections.Figure("machineHours", "machine hours", sections.Unit.HOURS, sections.BetterDirection.LESS),
     sections.Figure("lostHours", "of lost work", sections.Unit.HOURS, sections.BetterDirection.LESS),
     sections.Figure("cost", "cost", sections.Unit.DOLLARS, sections.BetterDirection.LESS),
 )
-_POOLS: Final = (
+_POOL_FIGURES: Final = (
     sections.Figure("nodes", "nodes on average", sections.Unit.COUNT),
     sections.Figure("peakNodes", "at most", sections.Unit.COUNT),
-    *_COSTS,
+    *_COST_FIGURES,
 )
 
 
@@ -211,18 +211,18 @@ def sections_of(runs: ComparedRuns) -> list[sections.Section]:
     return [section for section in sections_found if section.rows]
 
 
-def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
-    """Return the overall figures of one run."""
+def overall_figures(runs: ComparedRuns, run: ComparedRun) -> Figures:
+    """Return the figures of one run that summarize all its Workloads, machines and costs."""
     counts, fractions = run.result.counts, shares_of(run)
     team_means = [_mean_wait(runs, run, records_of_team) for records_of_team in _group_records(run, _team_of).values()]
-    finish_times = [record.finished for record in run.workload_records if record.finished is not None]
+    finish_times = [record.finished_at for record in run.workload_records if record.finished_at is not None]
     costs = run.result.costs
     totals: Figures = {
         **_wait_figures(runs, run, run.workload_records),
         "workloads": len(run.workload_records),
         "finished": len(finish_times),
-        "admitted": sum(record.since is not None for record in run.workload_records),
-        "pending": sum(record.waits and record.deleted is None for record in run.workload_records),
+        "admitted": sum(record.reserved_since is not None for record in run.workload_records),
+        "pending": sum(record.is_waiting and record.deleted_at is None for record in run.workload_records),
         "makespan": duration_seconds(max(finish_times) - run.start_time) if finish_times else None,
         "teamSpread": max(team_means) - min(team_means) if team_means else None,
         "fairness": jain_index([each.used_of_due for each in fractions.values() if each.used_of_due is not None]),
@@ -243,7 +243,7 @@ def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
 
 
 def _overall_section(runs: ComparedRuns) -> sections.Section:
-    rows = sections.merge_rows({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
+    rows = sections.merge_rows({"all": overall_figures(runs, runs.a)}, {"all": overall_figures(runs, runs.b)})
     known_figures = [figure for figure in OVERALL_FIGURES if figure.name in rows[0].figures]
     return sections.Section("overall", "all in all", "", known_figures, rows)
 
@@ -251,7 +251,7 @@ def _overall_section(runs: ComparedRuns) -> sections.Section:
 def _waits_section(
     runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadRecord], str]
 ) -> sections.Section:
-    """Return the table of waits, grouped by a property of the Workloads."""
+    """Return a table of waits with one row for each group of Workloads; `group` returns a Workload's group."""
     a, b = [
         {
             key: _wait_figures(runs, run, records_of_group)
@@ -260,19 +260,19 @@ def _waits_section(
         for run in (runs.a, runs.b)
     ]
     rows = sorted(sections.merge_rows(a, b), key=lambda row: _SIZES.index(row.name) if row.name in _SIZES else 0)
-    return sections.Section(name, f"waits by {subject}", subject, _WAITS, rows)
+    return sections.Section(name, f"waits by {subject}", subject, _WAIT_FIGURES, rows)
 
 
 def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> Figures:
     statistics = duration_statistics([runs.wait_time(run, workload_record) for workload_record in records_of_group])
-    counts: Figures = {
+    count_figures: Figures = {
         "workloads": len(records_of_group),
-        "neverAdmitted": sum(workload_record.started is None for workload_record in records_of_group),
+        "neverAdmitted": sum(workload_record.first_start is None for workload_record in records_of_group),
     }
     names = ("meanWait", "p50Wait", "p90Wait", "maxWait")
-    amounts = (statistics.mean, statistics.p50, statistics.p90, statistics.max)
-    wait_by_name = zip(names, amounts, strict=True)
-    return {**counts, **{name: wait if records_of_group else None for name, wait in wait_by_name}}
+    wait_seconds = (statistics.mean, statistics.p50, statistics.p90, statistics.max)
+    wait_by_name = zip(names, wait_seconds, strict=True)
+    return {**count_figures, **{name: wait if records_of_group else None for name, wait in wait_by_name}}
 
 
 def _mean_wait(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> float:
@@ -297,7 +297,7 @@ def _priority_class(workload_record: WorkloadRecord) -> str:
 
 
 def _size_by_workload(runs: ComparedRuns) -> dict[str, str]:
-    """Return the size of each Workload (small, medium, large), by namespace and name."""
+    """Return the size of each Workload (small, medium, large) by `namespace/name`."""
     requests_by_workload: dict[str, dict[str, int]] = {}
     largest_requests: dict[str, int] = {}
     for workload_record in (*runs.a.workload_records, *runs.b.workload_records):
@@ -322,7 +322,7 @@ def _fairness_section(runs: ComparedRuns) -> sections.Section:
         "fairness",
         "what teams got while Workloads waited",
         "team",
-        _FAIRNESS,
+        _FAIRNESS_FIGURES,
         sections.merge_rows(_fraction_figures(runs.a), _fraction_figures(runs.b)),
         note,
     )
@@ -336,31 +336,33 @@ def _fraction_figures(run: ComparedRun) -> dict[str, Figures]:
 
 
 def _queue_row_name(at: FlavorResource) -> str:
-    """Return the row name for the quota of a ClusterQueue; '' for a Cohort, whose quota belongs to no queue."""
+    """Return the table row for the quota of a ClusterQueue; '' for a Cohort's own quota, which has no row."""
     return "" if at[0].startswith("Cohort/") else " ".join(at)
 
 
 def _flavor_quota_section(runs: ComparedRuns) -> sections.Section:
     a, b = [_quota_figures(run, lambda at: f"{at[1]} {at[2]}") for run in (runs.a, runs.b)]
-    return sections.Section("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA, sections.merge_rows(a, b))
+    return sections.Section(
+        "quotaByFlavor", "quota in use by flavor", "quota", _QUOTA_FIGURES, sections.merge_rows(a, b)
+    )
 
 
 def _queue_quota_section(runs: ComparedRuns) -> sections.Section:
     a, b = [_quota_figures(run, _queue_row_name) for run in (runs.a, runs.b)]
     title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
-    return sections.Section("quotaByQueue", title, "quota", _QUEUES, sections.merge_rows(a, b), note)
+    return sections.Section("quotaByQueue", title, "quota", _QUEUE_FIGURES, sections.merge_rows(a, b), note)
 
 
 def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
-    """Return the mean quota and its usage over the whole run, summed by group."""
+    """Return by group the mean nominal quota and its usage over a run; `group` returns a quota's group."""
     nominal, used = sum_curves(run, run.watch.nominal, group), sum_curves(run, run.watch.workload_records.used, group)
     empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):
-        amount, nominal_peak = nominal.get(name, empty_curve).mean_and_peak(run.result.now)
+        mean_nominal, nominal_peak = nominal.get(name, empty_curve).mean_and_peak(run.result.now)
         mean, peak = used.get(name, empty_curve).mean_and_peak(run.result.now)
         if nominal_peak or peak:
-            mean_use = mean / amount if amount else None
-            nominal_mean, used_mean = (to_display_units(name.rpartition(" ")[2], each) for each in (amount, mean))
+            mean_use = mean / mean_nominal if mean_nominal else None
+            nominal_mean, used_mean = (to_display_units(name.rpartition(" ")[2], each) for each in (mean_nominal, mean))
             peak_use = peak / nominal_peak if nominal_peak else None
             rows[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": mean_use, "peakUse": peak_use}
     return rows
@@ -369,7 +371,7 @@ def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> 
 def sum_curves(
     run: ComparedRun, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """Return the sum of the curves of each group; curves of group '' are left out."""
+    """Return by group the sum of quota amounts over time; `group` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
         groups.setdefault(group(at), []).append(curve)
@@ -379,7 +381,7 @@ def sum_curves(
 def _machines_section(runs: ComparedRuns) -> sections.Section:
     title = "requests of pods on nodes, by pool"
     rows = sections.merge_rows(_machine_figures(runs.a), _machine_figures(runs.b))
-    return sections.Section("machines", title, "pool", _MACHINES, rows)
+    return sections.Section("machines", title, "pool", _MACHINE_FIGURES, rows)
 
 
 def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
@@ -396,7 +398,7 @@ def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
 
 def _pools_section(runs: ComparedRuns) -> sections.Section:
     rows = sections.merge_rows(_pool_figures(runs.a), _pool_figures(runs.b))
-    return sections.Section("pools", "nodes and costs by pool", "pool", _POOLS, rows)
+    return sections.Section("pools", "nodes and costs by pool", "pool", _POOL_FIGURES, rows)
 
 
 def _pool_figures(run: ComparedRun) -> dict[str, Figures]:
@@ -412,7 +414,7 @@ def _pool_figures(run: ComparedRun) -> dict[str, Figures]:
 def _teams_section(runs: ComparedRuns) -> sections.Section:
     note = "unused time is idle, or booting until a node is ready"
     rows = sections.merge_rows(_team_figures(runs.a), _team_figures(runs.b))
-    return sections.Section("teams", "costs by team", "team", _COSTS, rows, note)
+    return sections.Section("teams", "costs by team", "team", _COST_FIGURES, rows, note)
 
 
 def _team_figures(run: ComparedRun) -> dict[str, Figures]:
@@ -431,5 +433,5 @@ def _cost_figures(lines: Sequence[StatementLine]) -> Figures:
 
 
 def to_display_units(resource: str, amount: float) -> float:
-    """Return an amount in its display unit: cpu in cores, memory in GiB."""
+    """Return an amount in the unit in which it is shown: cpu in cores, memory in GiB, others unchanged."""
     return amount / _UNIT_SIZES.get(resource, 1)

@@ -1,4 +1,4 @@
-"""The inputs of a comparison: two configurations and their common load, read from manifests.
+"""The inputs of a comparison: two configurations and the load that both run, read from manifests.
 
 Work means Jobs, JobSets, Pods and Workloads. A configuration consists of all other objects: queues, Cohorts, flavors,
 priorities, a Cluster, a Scenario. If a separate load is given, the configurations must not contain work. Otherwise both
@@ -22,14 +22,14 @@ _NO_WORK: Final = "it contains no Job, JobSet, Pod or Workload"
 
 
 class ComparedConfiguration(NamedTuple):
-    """One of the two configurations: its name and the sources of its manifests."""
+    """One of the two compared configurations: its name and the sources of its manifests."""
 
     name: str
     sources: Sequence[Source]
 
 
 class ConfigurationPair(NamedTuple):
-    """The scenarios of both configurations, and the warnings about their manifests."""
+    """The scenarios of both compared configurations, and the warnings about their manifests."""
 
     a: Scenario
     b: Scenario
@@ -39,7 +39,7 @@ class ConfigurationPair(NamedTuple):
 def read_pair(
     a: ComparedConfiguration, b: ComparedConfiguration, load: Sequence[Source] = (), horizon: Duration | None = None
 ) -> ConfigurationPair:
-    """Read the scenarios of both configurations, each with the load; raise InvalidScenario with all errors."""
+    """Read both configurations as scenarios, each with the load `load`; raise InvalidScenario with all errors."""
     unread: list[FileFault] = []
     load_manifests = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
     state_part = StatePart.CONFIGURATION if load else StatePart.ALL
@@ -67,7 +67,7 @@ def _work_manifests(manifests: Manifests) -> list[Manifest]:
 
 
 def _forbidden_work(side_manifests: Manifests) -> Iterator[ManifestFault]:
-    """Report the first object of a configuration that is work; with a separate load, work is not allowed there."""
+    """Yield an error for the first job, pod or Workload of a configuration, if the load is given separately."""
     for manifest in _work_manifests(side_manifests)[:1]:
         problem = "with --trace, a configuration must not contain Jobs, JobSets, Pods or Workloads"
         yield manifest.fault(FieldError("", problem, "move this object to the load of --trace, or omit --trace"))
@@ -85,7 +85,7 @@ def _make_side_scenario(side: Manifests, load: Manifests, faults: list[ManifestF
 def _work_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
 ) -> Iterator[FileFault]:
-    """Report the first difference between the work in both configurations."""
+    """Yield an error for the first difference between the jobs, pods and Workloads of both configurations."""
     unmatched_work = {_describe_object(manifest): manifest for manifest in work_b}
     remedy = "give both configurations the same work, or give one load for both with --trace"
     for manifest in work_a:
@@ -107,7 +107,7 @@ def _work_difference(
 
 
 def _describe_object(manifest: Manifest) -> str:
-    """Return the kind, name and submission time of an object; an object may be applied several times."""
+    """Return the kind, name and submission time of a manifest, because one object may be applied several times."""
     metadata = manifest.obj["metadata"]
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
     at = annotation(manifest.obj, well_known.SUBMIT_AT)
@@ -115,7 +115,7 @@ def _describe_object(manifest: Manifest) -> str:
 
 
 def _first_difference(a: Any, b: Any, path: str = "") -> str | None:
-    """Return the path of the first field in which two objects differ; None if they are equal."""
+    """Return the path of the first field in which two manifests differ; None if they are equal."""
     if a == b:
         return None
     if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -134,7 +134,7 @@ def _first_difference(a: Any, b: Any, path: str = "") -> str | None:
 def _horizon_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, scenarios: Sequence[Scenario], horizon: Duration | None
 ) -> Iterator[FileFault]:
-    """Report different horizons of both scenarios, because such runs cannot be compared."""
+    """Yield an error if both scenarios have different horizons (simulated times), because runs must be equally long."""
     horizon_a, horizon_b = [scenario.horizon for scenario in scenarios]
     if horizon is None and horizon_a != horizon_b:
         error = FieldError("spec.horizon", "both scenarios end at different times", "give --until")

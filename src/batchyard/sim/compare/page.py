@@ -30,7 +30,7 @@ _BAR_FIGURES: Final = ("meanWait", "meanUse", "gotOfDue", "cost")
 _CHART_HEIGHT: Final = 100
 
 
-def page(comparison: ConfigurationComparison) -> str:
+def comparison_page(comparison: ConfigurationComparison) -> str:
     """Return the HTML page of a comparison."""
     title = f"{comparison.names[0]} against {comparison.names[1]}"
     style = "".join(_style_sheet(name) for name in (STYLE, COMPARE_STYLE))
@@ -56,8 +56,8 @@ def _facts_html(comparison: ConfigurationComparison) -> str:
     seeds = f"seed {comparison.settings.seed}"
     if comparison.settings.seeds > 1:
         seeds = f"{comparison.settings.seeds} seeds; tables and lines are of {seeds}"
-    times = f"{format_figure(Unit.SECONDS, comparison.lasts)} of virtual time"
-    return f'<span class="key">{a}</span><span class="key b">{b}</span><span>{times}</span><span>{seeds}</span>'
+    duration_text = f"{format_figure(Unit.SECONDS, comparison.run_seconds)} of virtual time"
+    return f'<span class="key">{a}</span><span class="key b">{b}</span><span>{duration_text}</span><span>{seeds}</span>'
 
 
 def _page_parts(comparison: ConfigurationComparison) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _page_parts(comparison: ConfigurationComparison) -> Iterator[str]:
     for section in comparison.sections:
         if section is not overall:
             yield _panel_html(section.title, _section_table(comparison, section), section.note)
-    change_groups = comparison.changes.better, comparison.changes.worse
+    change_groups = comparison.changes.shorter, comparison.changes.longer
     columns = "".join(
         _panel_html(
             title,
@@ -99,7 +99,7 @@ def _never_admitted_note(overall: Section) -> str:
 
 
 def _cards_html(overall: Section) -> str:
-    """Return the most important figures as HTML cards."""
+    """Return the most important figures of a comparison as HTML cards."""
     (row,) = overall.rows
     figures = [each for each in overall.figures if each.name in _CARD_FIGURES and any(row.figures[each.name])]
     cards = [_card_html(figure, row) for figure in figures]
@@ -118,9 +118,9 @@ def _card_html(figure: Figure, row: SectionRow) -> str:
 
 
 def _section_table(comparison: ConfigurationComparison, section: Section) -> str:
-    """Return a section as an HTML table: both values and the change of each figure, with bars for one figure."""
+    """Return one comparison table as HTML: both values and the change of each figure, with bars for one figure."""
     bar = next((figure for figure in section.figures if figure.name in _BAR_FIGURES), None)
-    header_cells = [f'<th rowspan="2">{escape(section.about)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
+    header_cells = [f'<th rowspan="2">{escape(section.row_subject)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
     second_header = []
     for figure in section.figures:
         if _is_common(section, figure):
@@ -147,7 +147,7 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
 
 
 def _is_common(section: Section, figure: Figure) -> bool:
-    """Report whether a figure is equal in both runs in all rows, so that one column is enough."""
+    """Report whether a figure has equal values in both runs in every row, so that one column is enough for it."""
     return all(a == b for a, b in (_values_of(row, figure) for row in section.rows))
 
 
@@ -182,12 +182,13 @@ def _changes_table(comparison: ConfigurationComparison, changes: Sequence[WaitCh
     return _plain_table(f'<th>Workload</th>{names}<th class="num">change</th><th>effect</th>', rows)
 
 
-def _change_row(each: WaitChange) -> str:
-    effect_class = "worse" if each.longer > 0 else "better"
-    cells = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in each.waits)
-    sign = "+" if each.longer > 0 else "-"
-    change = f'<td class="num {effect_class}">{sign}{format_figure(Unit.SECONDS, abs(each.longer))}</td>'
-    return f'<tr><td class="main">{escape(each.workload)}</td>{cells}{change}<td>{escape(each.effect)}</td></tr>'
+def _change_row(wait_change: WaitChange) -> str:
+    effect_class = "worse" if wait_change.longer_by > 0 else "better"
+    cells = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in wait_change.wait_pair)
+    sign = "+" if wait_change.longer_by > 0 else "-"
+    change = f'<td class="num {effect_class}">{sign}{format_figure(Unit.SECONDS, abs(wait_change.longer_by))}</td>'
+    name_cell = f'<td class="main">{escape(wait_change.workload)}</td>'
+    return f"<tr>{name_cell}{cells}{change}<td>{escape(wait_change.effect)}</td></tr>"
 
 
 def _repeats_table(comparison: ConfigurationComparison) -> str:
@@ -197,13 +198,14 @@ def _repeats_table(comparison: ConfigurationComparison) -> str:
     return _plain_table(header, rows)
 
 
-def _repeat_row(each: RepeatedFigure) -> str:
-    unit = each.figure.unit
-    interval_ends = [each.difference - each.margin, each.difference + each.margin]
+def _repeat_row(repeated: RepeatedFigure) -> str:
+    unit = repeated.figure.unit
+    interval_ends = [repeated.difference - repeated.margin, repeated.difference + repeated.margin]
     interval_text = " to ".join(f"{'-' if end < 0 else ''}{format_figure(unit, abs(end))}" for end in interval_ends)
-    certainty_note = "" if each.is_certain or not each.margin else "may be chance"
+    certainty_note = "" if repeated.is_certain or not repeated.margin else "may be chance"
     cells = f'<td class="num">{interval_text}</td><td class="faint">{certainty_note}</td>'
-    return f'<tr><td class="main">{escape(each.figure.title)}</td>{_change_cells(each.figure, each.means)}{cells}</tr>'
+    name_cell = f'<td class="main">{escape(repeated.figure.title)}</td>'
+    return f"<tr>{name_cell}{_change_cells(repeated.figure, repeated.means)}{cells}</tr>"
 
 
 def _plain_table(heads: str, rows: Sequence[str]) -> str:
@@ -211,7 +213,7 @@ def _plain_table(heads: str, rows: Sequence[str]) -> str:
 
 
 def _bars_html(value_pair: ValuePair, maximum: float) -> str:
-    """Return SVG bars for the two values of a figure, relative to the largest value in the table."""
+    """Return SVG bars for a figure's values in both runs, scaled to the largest value in the table."""
     bars = []
     for side, value in zip("ab", value_pair, strict=True):
         width = 100 * (value or 0) / maximum if maximum else 0
@@ -224,22 +226,22 @@ def _bars_html(value_pair: ValuePair, maximum: float) -> str:
 
 def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> str:
     maximum = max((*line.a, *line.b), default=0)
-    sides = (("a", line.a), ("b", line.b))
-    paths = "".join(f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>' for side, values in sides)
+    side_values = (("a", line.a), ("b", line.b))
+    paths = "".join(f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>' for side, values in side_values)
     label = f"{line.name}: {comparison.names[0]} and {comparison.names[1]} over time"
     return (
         f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {format_figure(Unit.COUNT, maximum)}</span>"
         "</figcaption>"
         f'<svg viewBox="0 0 {max(1, len(line.a))} {_CHART_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(label)}">{paths}</svg>'
-        f"<p><span>0</span><span>{format_figure(Unit.SECONDS, comparison.lasts)}</span></p></figure>"
+        f"<p><span>0</span><span>{format_figure(Unit.SECONDS, comparison.run_seconds)}</span></p></figure>"
     )
 
 
 def _path_data(values: Sequence[float], maximum: float) -> str:
-    """Return the SVG path of a line over time: one step for each interval, with a margin at the top."""
-    steps: list[str] = []
+    """Return the SVG path of a chart line: one step for each interval, with a margin at the top."""
+    path_steps: list[str] = []
     for index, value in enumerate(values):
         y = _CHART_HEIGHT - (value / maximum if maximum else 0) * (_CHART_HEIGHT - 4)
-        steps.append(f"{'L' if steps else 'M'}{index} {y:.1f}L{index + 1} {y:.1f}")
-    return "".join(steps)
+        path_steps.append(f"{'L' if path_steps else 'M'}{index} {y:.1f}L{index + 1} {y:.1f}")
+    return "".join(path_steps)

@@ -1,4 +1,4 @@
-"""Simulations of one load with one seed under two configurations, with their observations; traces as Jobs."""
+"""Simulates one load with one seed under two configurations and observes both runs; converts traced pods to Jobs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _IGNORED_RESOURCES: Final = frozenset({"pods", "ephemeral-storage"})
 
 
 class MachineUsage:
-    """The allocatable resources of nodes and the requests of pods on them over time, by pool and resource."""
+    """By node pool and resource: the allocatable amount of nodes and the requests of their pods over time."""
 
     def __init__(self, start_time: Instant) -> None:
         self._start_time = start_time
@@ -47,7 +47,7 @@ class MachineUsage:
         self._requests_by_pod: dict[str, tuple[str, dict[str, int]]] = {}
 
     def on_node(self, event: WatchEvent, now: Instant) -> None:
-        """Apply a watch event of a node to the number of nodes and the allocatable resources."""
+        """Update the number of nodes and their allocatable resources after a watch event of a node."""
         view = node_view(event.obj)
         pool = view.labels.get(well_known.NODE_POOL, NO_POOL)
         old_entry = self._allocatable_by_node.pop(view.name, None)
@@ -61,7 +61,7 @@ class MachineUsage:
             self._add_amounts(self.total, (pool, allocatable), 1, now)
 
     def on_pod(self, event: WatchEvent, now: Instant) -> None:
-        """Apply a watch event of a pod to the requests on nodes."""
+        """Update the requests of pods on nodes after a watch event of a pod."""
         view = pod_view(event.obj)
         is_running = bool(view.node_name) and event.type is not EventType.DELETED and not view.is_terminal
         if is_running and view.uid not in self._requests_by_pod and view.node_name in self._allocatable_by_node:
@@ -84,7 +84,7 @@ class MachineUsage:
 
 
 class RunWatch:
-    """Observes the Workloads, quota and machines of a run; create it before the run begins."""
+    """Observer of a simulation's Workloads, quota and nodes over time; create it before the simulation begins."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -98,7 +98,7 @@ class RunWatch:
         world.client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Apply a batch of watch events."""
+        """Update the observed numbers after a batch of watch events."""
         now = self._kernel.now()
         self.workload_records.advance(now)
         for event in events:
@@ -113,18 +113,18 @@ class RunWatch:
                 self._on_quota(event, now)
 
     def _queue_of(self, namespace: str, name: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue, from the platform that runs after any crash."""
+        """Return the ClusterQueue of a LocalQueue, as the platform knows it that runs now (after any crash)."""
         return self._world.platform.index.cluster_queue_of(namespace, name)
 
     def _on_quota(self, event: WatchEvent, now: Instant) -> None:
-        quotas = {} if event.type is EventType.DELETED else _nominal_amounts(event.key, event.obj)
-        old_quotas = self._quotas.get(event.key, {})
-        if quotas == old_quotas:
+        new_amounts = {} if event.type is EventType.DELETED else _nominal_amounts(event.key, event.obj)
+        old_amounts = self._quotas.get(event.key, {})
+        if new_amounts == old_amounts:
             return
-        for sign, amounts in ((-1, old_quotas), (1, quotas)):
+        for sign, amounts in ((-1, old_amounts), (1, new_amounts)):
             for at, amount in amounts.items():
                 self.nominal.setdefault(at, Curve(self._start_time)).add(sign * amount, now)
-        self._quotas[event.key] = quotas
+        self._quotas[event.key] = new_amounts
 
 
 def _nominal_amounts(key: Key, obj: Obj) -> dict[FlavorResource, int]:
@@ -136,7 +136,7 @@ def _nominal_amounts(key: Key, obj: Obj) -> dict[FlavorResource, int]:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """The finished run of one configuration."""
+    """The finished simulation of one of the compared configurations."""
 
     run_record: RunRecord
     watch: RunWatch
@@ -144,39 +144,39 @@ class ComparedRun:
 
     @property
     def result(self) -> Result:
-        """Return the simulation's result."""
+        """Return the result of the simulation."""
         return self.run_record.result
 
     @property
     def workload_records(self) -> list[WorkloadRecord]:
-        """Return the histories of the run's Workloads, in the order of creation."""
+        """Return the histories of the simulation's Workloads, in the order of creation."""
         return list(self.watch.workload_records.workload_records.values())
 
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """The finished runs of both configurations."""
+    """The finished simulations of both compared configurations."""
 
     a: ComparedRun
     b: ComparedRun
 
     @property
     def end(self) -> Instant:
-        """Return the later end of both runs, until which Workloads without quota count as waiting."""
+        """Return the end of the longer run; until then, Workloads without quota count as waiting."""
         return max(self.a.result.now, self.b.result.now)
 
     @property
     def comparison(self) -> Comparison:
-        """Return both runs as a what-if comparison from the first to the second."""
+        """Return both runs as a what-if comparison, whose change is the second configuration."""
         return Comparison(self.a.run_record, self.b.run_record)
 
     def wait_time(self, run: ComparedRun, workload_record: WorkloadRecord) -> Duration:
-        """Return the total time that a Workload was without quota, up to the later end of both runs."""
-        end = workload_record.deleted if workload_record.deleted is not None else self.end
+        """Return how long a Workload was without quota in total, up to the end of the longer run."""
+        end = workload_record.deleted_at if workload_record.deleted_at is not None else self.end
         return run.result.waits.wait_time(workload_record.obj, end)
 
     def waited_seconds(self, run: ComparedRun, workload_record: WorkloadRecord) -> float:
-        """Return the total time that a Workload was without quota, in seconds."""
+        """Return how many seconds a Workload was without quota in total, up to the end of the longer run."""
         return duration_seconds(self.wait_time(run, workload_record))
 
 
@@ -211,12 +211,12 @@ DEFAULT_QUEUE: Final = "default"
 
 
 def is_trace(path: Path) -> bool:
-    """Report whether a path is a trace: a folder with CSV files."""
+    """Report whether a path is a recorded trace: a folder with CSV files."""
     return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
 
 
 def as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]) -> list[Obj]:
-    """Return the nodes and pods of a trace as Nodes and Jobs, in order of time; raise InvalidScenario on errors."""
+    """Return a trace's nodes as Nodes and its pods as Jobs, in order of time; raise InvalidScenario with all errors."""
     queues = set.intersection(*map(_trace_queues, sides))
     trace = read_trace(folder, load)
     missing_queues = sorted({_queue_name(pod, queues) for pod in trace.pods} - queues)
@@ -228,7 +228,7 @@ def as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]
 
 
 def _trace_queues(side: ComparedConfiguration) -> set[str]:
-    """Return the names of the LocalQueues in a configuration that traced pods can use."""
+    """Return the names of a configuration's LocalQueues in the namespace of the traced pods."""
     objects = [each.obj for each in read_manifests(read_sources(side.sources, [])).objects]
     queues = [obj["metadata"] for obj in objects if group_kind(obj) == scheme.LOCAL_QUEUE]
     return {metadata["name"] for metadata in queues if metadata.get("namespace") == NAMESPACE}
@@ -251,7 +251,7 @@ def _trace_objects(trace: Trace, queues: set[str]) -> Iterator[Obj]:
 
 
 def _job_of_pod(pod: Obj, traced_pod: TracedPod, queue: str, at: Duration) -> Obj:
-    """Return a traced pod as a Job; a pod that was never scheduled is deleted at its traced deletion time."""
+    """Return a traced pod as a Job; if the pod was never scheduled, the Job is deleted when the pod was."""
     annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: format_duration(at)}
     if traced_pod.scheduled is None:
         annotations[well_known.DELETE_AT] = format_duration(traced_pod.deleted)

@@ -1,4 +1,4 @@
-"""The tables of a comparison: sections of rows with the figures of both runs, and the formatting of figures."""
+"""The tables of a comparison (sections): their rows hold the figures of both runs; formatting of figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class BetterDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A column of a comparison table: its JSON name, its title, its unit, and the better direction."""
+    """A column of a comparison table: its name in JSON, its title, its unit, and whether less or more is better."""
 
     name: str
     title: str
     unit: Unit
-    good: BetterDirection = BetterDirection.NEITHER
+    better: BetterDirection = BetterDirection.NEITHER
 
 
 #: The values of a figure in both runs; None for an unknown value.
@@ -41,7 +41,7 @@ ValuePair: TypeAlias = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class SectionRow:
-    """A row of a comparison table: the figures of one subject, by the figure's name."""
+    """A row of a comparison table, such as a team or a pool: its figures in both runs, by the figure's name."""
 
     name: str
     figures: Mapping[str, ValuePair]
@@ -54,14 +54,14 @@ class Section:
     name: str
     title: str
     #: The kind of subject of the rows, such as team.
-    about: str
+    row_subject: str
     figures: Sequence[Figure]
     rows: Sequence[SectionRow]
     note: str = ""
 
 
 def difference(value_pair: ValuePair) -> float | None:
-    """Return by how much the second value exceeds the first; None if either is unknown."""
+    """Return by how much the second run's value exceeds the first's; None if either is unknown."""
     a, b = value_pair
     return None if a is None or b is None else b - a
 
@@ -69,7 +69,7 @@ def difference(value_pair: ValuePair) -> float | None:
 def merge_rows(
     a: Mapping[str, Mapping[str, float | None]], b: Mapping[str, Mapping[str, float | None]]
 ) -> list[SectionRow]:
-    """Return the figures of both runs, given by row name and figure, as rows sorted by name."""
+    """Return the table rows, sorted by name, from the figures of run `a` and of run `b` by row name."""
     rows = []
     for name in sorted({**a, **b}):
         first_figures, second_figures = a.get(name, {}), b.get(name, {})
@@ -118,7 +118,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 def format_change(figure: Figure, value_pair: ValuePair) -> str:
-    """Return the signed change from the first value to the second as text; '' if it is zero or rounds to zero."""
+    """Return a figure's signed change from the first to the second run as text; '' if it rounds to zero."""
     change = difference(value_pair)
     if not change:
         return ""
@@ -129,8 +129,8 @@ def format_change(figure: Figure, value_pair: ValuePair) -> str:
 
 
 def rate_change(figure: Figure, value_pair: ValuePair) -> str:
-    """Return `better` or `worse` for the second value of a figure; '' if equal, unknown or neither is better."""
+    """Return `better` or `worse` for a figure's second value; '' if equal, unknown, or if no direction is better."""
     change = difference(value_pair)
-    if not change or figure.good is BetterDirection.NEITHER:
+    if not change or figure.better is BetterDirection.NEITHER:
         return ""
-    return "better" if (change > 0) == (figure.good is BetterDirection.MORE) else "worse"
+    return "better" if (change > 0) == (figure.better is BetterDirection.MORE) else "worse"

@@ -1,4 +1,4 @@
-"""Histories of the Workloads in a run, and the resources that teams held while Workloads waited, from watch events.
+"""Histories of a simulation's Workloads, and the resources that teams held while Workloads waited, from watch events.
 
 A Workload holds quota from its reservation until it is finished, evicted or deleted. An active, unfinished Workload
 without quota waits. A team is a namespace.
@@ -16,26 +16,26 @@ from batchyard.sim.time_series import Curve
 
 #: The names of a ClusterQueue, a flavor and a resource.
 FlavorResource = tuple[str, str, str]
-_NONE: Final[Mapping[FlavorResource, int]] = {}
+_NO_AMOUNTS: Final[Mapping[FlavorResource, int]] = {}
 
 
 @dataclass(slots=True)
 class WorkloadRecord:
-    """The history of a Workload in a run: its times, its waits and its quota."""
+    """The history of a Workload in a simulation: when it was created, got quota and ended, and the quota it holds."""
 
     #: The latest version of the Workload.
     obj: Obj
-    created: Instant
+    created_at: Instant
     cluster_queue: str = ""
     #: The time of the first quota reservation, and the begin of the current reservation.
-    started: Instant | None = None
-    since: Instant | None = None
-    finished: Instant | None = None
-    deleted: Instant | None = None
+    first_start: Instant | None = None
+    reserved_since: Instant | None = None
+    finished_at: Instant | None = None
+    deleted_at: Instant | None = None
     #: The total time of the quota reservations that ended in an eviction.
     evicted_duration: Duration = 0
-    holds: Mapping[FlavorResource, int] = field(default_factory=dict)
-    waits: bool = False
+    held_amounts: Mapping[FlavorResource, int] = field(default_factory=dict)
+    is_waiting: bool = False
 
     @property
     def view(self) -> WorkloadView:
@@ -44,7 +44,7 @@ class WorkloadRecord:
 
     @property
     def requests(self) -> dict[str, int]:
-        """Return the total requests of the Workload by resource, in the integer units of its view."""
+        """Return the total requests of the Workload by resource, in the scheduler's integer units."""
         requests: dict[str, int] = {}
         for pod_set in self.view.pod_sets:
             for resource, amount in pod_set.template.requests:
@@ -54,7 +54,7 @@ class WorkloadRecord:
 
 @dataclass(slots=True)
 class TeamUsage:
-    """A namespace's held and requested amounts, and their integrals over the time in which any Workload waited."""
+    """The amounts that a namespace holds and requests, and their time integrals while any Workload waited."""
 
     held: dict[str, int] = field(default_factory=dict)
     requested: dict[str, int] = field(default_factory=dict)
@@ -63,14 +63,14 @@ class TeamUsage:
     requested_integral: dict[str, int] = field(default_factory=dict)
 
     def advance(self, duration: Duration) -> None:
-        """Add the current amounts, for a span of time in which Workloads waited, to the integrals."""
+        """Add the current amounts times `duration` to the integrals."""
         for amounts, integral in ((self.held, self.held_integral), (self.requested, self.requested_integral)):
             for resource, amount in amounts.items():
                 integral[resource] = integral.get(resource, 0) + amount * duration
 
 
 class WorkloadRecords:
-    """The histories of all Workloads in a run, the usage by team, and the waiting and running Workloads over time."""
+    """The histories of a simulation's Workloads, the usage by namespace, and how many Workloads wait or hold quota."""
 
     def __init__(self, start_time: Instant, queue_of: Callable[[str, str], str | None]) -> None:
         self._queue_of = queue_of
@@ -86,7 +86,7 @@ class WorkloadRecords:
         self.shortage_duration: Duration = 0
 
     def advance(self, now: Instant) -> None:
-        """Advance the integrals to now; nothing has changed since the last event."""
+        """Extend the usage integrals up to now with the current amounts."""
         duration, self._advanced_to = now - self._advanced_to, now
         if duration > 0 and self.waiting.value:
             self.shortage_duration += duration
@@ -94,43 +94,43 @@ class WorkloadRecords:
                 team.advance(duration)
 
     def observe(self, event: WatchEvent, now: Instant) -> None:
-        """Apply a watch event of a Workload to its history."""
+        """Update the history of a Workload after its watch event."""
         view = workload_view(event.obj)
         workload_record = self.workload_records.get(view.uid)
         if workload_record is None:
             workload_record = self.workload_records[view.uid] = WorkloadRecord(event.obj, now)
         workload_record.obj = event.obj
         if event.type is EventType.DELETED:
-            workload_record.deleted = now
-        if view.finished and workload_record.finished is None:
-            workload_record.finished = now
+            workload_record.deleted_at = now
+        if view.finished and workload_record.finished_at is None:
+            workload_record.finished_at = now
         is_over = view.finished or event.type is EventType.DELETED
         self._record_quota(workload_record, view.quota_reserved and not is_over, now)
         self._record_wait(workload_record, view.active and not view.quota_reserved and not is_over, now)
 
     def _record_quota(self, workload_record: WorkloadRecord, has_quota: bool, now: Instant) -> None:
-        """Record the quota that a Workload holds from now on; none unless `has_quota`."""
-        if has_quota and workload_record.since is None:
-            workload_record.since = now
-            workload_record.started = now if workload_record.started is None else workload_record.started
+        """Record that a Workload holds its admitted quota from now on, or none unless `has_quota`."""
+        if has_quota and workload_record.reserved_since is None:
+            workload_record.reserved_since = now
+            workload_record.first_start = now if workload_record.first_start is None else workload_record.first_start
             self.running.add(1, now)
-        elif not has_quota and workload_record.since is not None:
-            if workload_record.finished is None and workload_record.deleted is None:
-                workload_record.evicted_duration += now - workload_record.since
-            workload_record.since = None
+        elif not has_quota and workload_record.reserved_since is not None:
+            if workload_record.finished_at is None and workload_record.deleted_at is None:
+                workload_record.evicted_duration += now - workload_record.reserved_since
+            workload_record.reserved_since = None
             self.running.add(-1, now)
-        amounts_held = _held_amounts(workload_record.view) if has_quota else _NONE
-        if amounts_held == workload_record.holds:
+        amounts_held = _held_amounts(workload_record.view) if has_quota else _NO_AMOUNTS
+        if amounts_held == workload_record.held_amounts:
             return
         team = self._team(workload_record)
-        for sign, amounts in ((-1, workload_record.holds), (1, amounts_held)):
+        for sign, amounts in ((-1, workload_record.held_amounts), (1, amounts_held)):
             for at, amount in amounts.items():
                 if at not in self.used:
                     self.used[at] = Curve(self._start_time)
                 self.used[at].add(sign * amount, now)
                 team.held[at[2]] = team.held.get(at[2], 0) + sign * amount
                 team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
-        workload_record.holds = amounts_held
+        workload_record.held_amounts = amounts_held
 
     def _record_wait(self, workload_record: WorkloadRecord, is_waiting: bool, now: Instant) -> None:
         view = workload_record.view
@@ -138,10 +138,10 @@ class WorkloadRecords:
         if not workload_record.cluster_queue:
             namespace, _, name = view.queue.partition("/")
             workload_record.cluster_queue = self._queue_of(namespace, name) or ""
-        if is_waiting == workload_record.waits:
+        if is_waiting == workload_record.is_waiting:
             return
         sign = 1 if is_waiting else -1
-        workload_record.waits = is_waiting
+        workload_record.is_waiting = is_waiting
         self.waiting.add(sign, now)
         team_requests = self._team(workload_record).requested
         for resource, amount in workload_record.requests.items():

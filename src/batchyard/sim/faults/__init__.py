@@ -1,4 +1,4 @@
-"""Faults of a scenario: their kinds, their times, and a client that injects them into the platform's writes.
+"""Faults of a scenario: their kinds, their times, and a client that makes the platform's writes fail.
 
     faults:
     - {at: 10m, fail: {node: gke-...}}                                    the machine of a node crashes
@@ -107,13 +107,13 @@ class ScheduledFault:
     #: The time of a fault that happens once.
     at: Duration | None = None
     #: The mean interval of a repeated fault, its end, and the seed of its times.
-    mean: Duration = 0
+    mean_interval: Duration = 0
     until: Duration | None = None
     seed: int = 0
 
     @property
     def affects_writes(self) -> bool:
-        """Whether the fault disturbs the writes between the platform and the store."""
+        """Whether the fault disturbs the platform's writes to the store: conflicts, or a crash between two writes."""
         return isinstance(self.action, Conflicts | Restart)
 
     def times(self) -> Iterator[Duration]:
@@ -124,14 +124,14 @@ class ScheduledFault:
         now = 0
         for number in count():
             fraction = (draw_integer(self.seed, "fault", repr(self.action), str(number)) + 1) / _DRAWS
-            now += max(SECOND, round(-math.log(fraction) * self.mean))
+            now += max(SECOND, round(-math.log(fraction) * self.mean_interval))
             if number >= REPETITIONS_MAX or (self.until is not None and now > self.until):
                 return
             yield now
 
 
 def read_faults(fault_entries: Sequence[Mapping[str, Any]], faults: list[FieldError]) -> list[ScheduledFault]:
-    """Return the parsed faults of a scenario; validation errors are added to `faults`."""
+    """Parse the faults of a Scenario document; validation errors of its fields are added to `faults`."""
     parsed_faults = []
     for number, manifest_fields in enumerate(fault_entries):
         path = f"spec.faults[{number}]"
@@ -152,10 +152,10 @@ def _timing_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _action_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    names = [name for name in _ACTIONS if name in manifest_fields]
+    names = [name for name in _ACTION_PARSERS if name in manifest_fields]
     if len(names) != 1:
         problem = f"{', '.join(names)} cannot be combined in one fault" if names else "no kind of fault is set"
-        yield FieldError(path, problem, f"set one of {', '.join(_ACTIONS)}")
+        yield FieldError(path, problem, f"set one of {', '.join(_ACTION_PARSERS)}")
         return
     name = names[0]
     if name == "fail":
@@ -167,24 +167,24 @@ def _action_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _failure_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    targets = [name for name in _TARGETS if name in manifest_fields]
+    targets = [name for name in _TARGET_FIELDS if name in manifest_fields]
     if len(targets) != 1:
         problem = f"{', '.join(targets)} cannot be combined in one fault" if targets else "no target is set"
-        yield FieldError(path, problem, f"set one of {', '.join(_TARGETS)}")
+        yield FieldError(path, problem, f"set one of {', '.join(_TARGET_FIELDS)}")
         return
     target = targets[0]
     if target in _SINGLE_TARGETS and manifest_fields.get("count", 1) > 1:
         remedy = f"remove count, or set pool or jobSet instead of {target}"
         yield FieldError(f"{path}.count", f"count must be 1 with {target}", remedy)
-    name_parts = manifest_fields[target].split("/") if target in _NAMESPACED else ["name"]
+    name_parts = manifest_fields[target].split("/") if target in _NAMESPACED_TARGETS else ["name"]
     if len(name_parts) > 2 or not all(name_parts):
         remedy = "write namespace/name, or only the name for namespace default"
         yield FieldError(f"{path}.{target}", f"{manifest_fields[target]!r} is not a valid name", remedy)
 
 
 def _parse_fault(manifest_fields: Mapping[str, Any], path: str) -> ScheduledFault:
-    name = next(name for name in _ACTIONS if name in manifest_fields)
-    action = _ACTIONS[name](manifest_fields[name])
+    name = next(name for name in _ACTION_PARSERS if name in manifest_fields)
+    action = _ACTION_PARSERS[name](manifest_fields[name])
     if "at" in manifest_fields:
         return ScheduledFault(action, path, parse_duration(manifest_fields["at"]))
     every = manifest_fields["every"]
@@ -197,11 +197,11 @@ def _parse_fail(manifest_fields: Mapping[str, Any]) -> Fail:
     return Fail(**{names.get(field, field): value for field, value in manifest_fields.items()})
 
 
-_TARGETS: Final = ("node", "pool", "pod", "jobSet", "slice")
-_NAMESPACED: Final = ("pod", "jobSet")
+_TARGET_FIELDS: Final = ("node", "pool", "pod", "jobSet", "slice")
+_NAMESPACED_TARGETS: Final = ("pod", "jobSet")
 _SINGLE_TARGETS: Final = ("node", "pod", "slice")
 _DURATION_FAULTS: Final = ("stockout", "slowBoot", "conflicts")
-_ACTIONS: Final[Mapping[str, Callable[[Any], Action]]] = {
+_ACTION_PARSERS: Final[Mapping[str, Callable[[Any], Action]]] = {
     "fail": _parse_fail,
     "reclaimSpot": lambda manifest_fields: ReclaimSpot(**manifest_fields),
     "stockout": lambda manifest_fields: Stockout(
@@ -228,7 +228,7 @@ _ACTIONS: Final[Mapping[str, Callable[[Any], Action]]] = {
 
 
 class WriteFaults:
-    """Faults of the platform's writes: the rate of conflicts, and a callback that can crash the platform."""
+    """Disturbances of the platform's writes: the fraction that conflicts, and a callback to crash the platform."""
 
     def __init__(self, conflicts: float = 0.0) -> None:
         #: The fraction of writes that always conflict, from 0 to 1, regardless of the scenario.
@@ -241,7 +241,7 @@ class WriteFaults:
         self._accepted_writes = 0
 
     def is_conflict_due(self) -> bool:
-        """Report whether the next write is rejected with a conflict."""
+        """Count an attempted write; report whether it must be rejected with a conflict."""
         self._attempts += 1
         return int(self._attempts * self.conflicts) > int((self._attempts - 1) * self.conflicts)
 
@@ -253,7 +253,7 @@ class WriteFaults:
 
 
 class FaultyClient:
-    """A client of the platform that injects conflicts into writes, and drops writes and events after a crash."""
+    """A client for the platform that rejects some writes as conflicts, and drops writes and events after a crash."""
 
     def __init__(self, client: LocalClient, write_faults: WriteFaults) -> None:
         self._client = client
@@ -270,7 +270,7 @@ class FaultyClient:
         return self._client.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the objects of a namespace whose controller has a uid, sorted by kind and name."""
+        """Return the objects of a namespace whose controlling owner has this uid, sorted by kind and name."""
         return self._client.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:

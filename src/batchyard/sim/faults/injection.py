@@ -1,4 +1,4 @@
-"""Fault injection: at the time of each fault, the affected objects are changed as a cloud or a user would change them.
+"""Fault injection: when a fault is due, the affected objects are changed as a cloud or a user would change them.
 
 Machines crash or get a termination notice in the status of their Instances. The capacity of the cloud is changed in the
 Cluster. Nodes are drained like by kubectl. Repeated faults end when all work has ended.
@@ -48,24 +48,24 @@ from batchyard.sim.faults import (
 
 
 #: The slower steps of a boot: all steps from the creation of the machine until its node is ready.
-_STEPS: Final = ("boot", "registration", "network", "drivers")
+_BOOT_STEPS: Final = ("boot", "registration", "network", "drivers")
 
 
 def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iterable[SlowBoot]) -> Obj:
-    """Return a Cluster object with the given stockouts and slow boots applied."""
+    """Return a Cluster object changed so that machine types are sold out (`stockouts`) or slow (`slow_boots`)."""
     sold_out = [row for stockout in stockouts for row in _empty_capacity_entries(stockout, cluster)]
     if sold_out:
         cluster = with_path(cluster, ("spec", "capacity"), [*(cluster["spec"].get("capacity") or ()), *sold_out])
     catalog = catalog_of(cluster)
-    for slow in slow_boots:
-        if slow.machine in catalog.machines:
-            times = _slowed_times(slow, catalog.machine(slow.machine), cluster, catalog)
-            cluster = with_path(cluster, ("spec", "times", "byMachine", slow.machine), times)
+    for slow_boot in slow_boots:
+        if slow_boot.machine in catalog.machines:
+            slowed_times = _slowed_times(slow_boot, catalog.machine(slow_boot.machine), cluster, catalog)
+            cluster = with_path(cluster, ("spec", "times", "byMachine", slow_boot.machine), slowed_times)
     return cluster
 
 
 def without_shortages(cluster: Obj, without_them: Obj, with_them: Obj) -> Obj:
-    """Return the stored Cluster without shortages. `with_them` was computed from `without_them`."""
+    """Return the stored Cluster without injected shortages. `with_them` was computed from `without_them`."""
     times = (with_them["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times)]:
         if _value_at(cluster, path) == _value_at(with_them, path):
@@ -80,26 +80,26 @@ def _value_at(obj: Any, path: Iterable[str]) -> Any:
 
 
 def _empty_capacity_entries(stockout: Stockout, cluster: Obj) -> Iterator[Mapping[str, Any]]:
-    """Yield capacity entries of 0 machines for a sold-out type; existing machines are kept."""
-    model = {"provisioning": stockout.provisioning} if stockout.provisioning else {}
+    """Yield `capacity` entries that allow no more machines of a sold-out type; existing machines are kept."""
+    provisioning_field = {"provisioning": stockout.provisioning} if stockout.provisioning else {}
     for zone in [stockout.zone] if stockout.zone else _zones_of_cluster(cluster):
-        yield {"machineType": stockout.machine, "zone": zone, **model, "count": 0}
+        yield {"machineType": stockout.machine, "zone": zone, **provisioning_field, "count": 0}
 
 
 def _zones_of_cluster(cluster: Obj) -> list[str]:
-    """Return the names of all zones in which the Cluster may have machines."""
+    """Return the names of all zones that the Cluster or its node pools list."""
     spec = cluster["spec"]
     pools = spec.get("nodePools") or ()
     return sorted({zone: None for rows in (spec, *pools) for zone in rows.get("zones") or ()})
 
 
-def _slowed_times(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
-    """Return the boot times of a machine type, multiplied by the factor of a slow boot."""
+def _slowed_times(slow_boot: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
+    """Return the boot times of a machine type, multiplied by the factor of a slowBoot fault."""
     old_times = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     slower_times = {}
-    for step in _STEPS:
+    for step in _BOOT_STEPS:
         durations = step_duration(step, machine, cluster, catalog)
-        shortest, typical, longest = (f"{figure * slow.times}us" for figure in durations)
+        shortest, typical, longest = (f"{figure * slow_boot.times}us" for figure in durations)
         slower_times[step] = {"min": shortest, "typical": typical, "max": longest}
     return {**old_times, **slower_times}
 
@@ -111,7 +111,7 @@ _JOB_SET_ENDS: Final = ("Completed", "Failed")
 
 
 class FaultTarget(Protocol):
-    """The interface of a simulated world that fault injection uses."""
+    """The interface of the simulated world into which faults are injected."""
 
     kernel: VirtualEventLoop
     log: EventLog
@@ -127,11 +127,11 @@ class FaultTarget(Protocol):
         """Crash the platform and restart it."""
 
     def record_missed_fault(self, fault: ScheduledFault) -> None:
-        """Record a fault whose target did not exist at its time."""
+        """Record a fault that had no effect because its target did not exist."""
 
 
 class FaultInjector:
-    """Injects the faults of a scenario into a world. `last_step_at` is the time of the scenario's last step."""
+    """Injects a scenario's faults into a simulated world. `last_step_at` is when the scenario's last step is due."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class FaultInjector:
         for fault in faults:
             self._schedule(fault, enumerate(fault.times()))
 
-    def _schedule(self, fault: ScheduledFault, times: Iterator[tuple[int, Duration]]) -> None:
-        """Schedule the next occurrence of a fault."""
-        for number, at in times:
-            self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, times))
+    def _schedule(self, fault: ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
+        """Schedule the next occurrence of a fault, if there is one; `occurrences` yields its number and time."""
+        for number, at in occurrences:
+            self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, occurrences))
             return
 
     def _call_at(self, due_at: Instant, callback: Callable[[], None]) -> None:
@@ -168,16 +168,16 @@ class FaultInjector:
         self._scheduled -= 1
         callback()
 
-    def _run_occurrence(self, fault: ScheduledFault, number: int, times: Iterator[tuple[int, Duration]]) -> None:
-        """Inject a fault, and schedule its next occurrence; a repeated fault ends when all work has ended."""
+    def _run_occurrence(self, fault: ScheduledFault, number: int, occurrences: Iterator[tuple[int, Duration]]) -> None:
+        """Inject a fault and schedule its next occurrence; a repeated fault ends when all work has ended."""
         is_repeated = fault.at is None
         if is_repeated and self._is_over():
             return
-        self._execute(fault, number if is_repeated else None)
-        self._schedule(fault, times)
+        self._inject(fault, number if is_repeated else None)
+        self._schedule(fault, occurrences)
 
     def _is_over(self) -> bool:
-        """Report whether only faults are scheduled: all work has ended, or waits forever."""
+        """Report whether nothing but faults will happen any more: all work has ended, or waits forever."""
         kernel, client = self._world.kernel, self._world.client
         if kernel.now() < self._last_step_at:
             return False
@@ -185,19 +185,19 @@ class FaultInjector:
             return not any(phase(pod) == RUNNING for pod in client.list(scheme.POD))
         return not has_unfinished_work(client)
 
-    def _execute(self, fault: ScheduledFault, number: int | None) -> None:
+    def _inject(self, fault: ScheduledFault, number: int | None) -> None:
         match fault.action:
             case Fail() as action:
-                self._log_targets("fail", fault, self._fail(action, _TargetOrder(fault, number)))
+                self._log_targets("fail", fault, self._crash_machines(action, _TargetOrder(fault, number)))
             case ReclaimSpot() as action:
-                self._log_targets("reclaimSpot", fault, self._reclaim(action, _TargetOrder(fault, number)))
+                self._log_targets("reclaimSpot", fault, self._reclaim_machines(action, _TargetOrder(fault, number)))
             case Drain() as action:
-                self._log_targets("drain", fault, self._drain(action))
+                self._log_targets("drain", fault, self._drain_node(action))
             case Stockout() as action:
                 self._start_lasting_fault(self._stockouts, action, action.lasts, self._change_cluster)
-                model = {"provisioning": action.provisioning} if action.provisioning else {}
+                provisioning_field = {"provisioning": action.provisioning} if action.provisioning else {}
                 seconds = duration_seconds(action.lasts)
-                self._log("stockout", machine=action.machine, zone=action.zone, **model, seconds=seconds)
+                self._log("stockout", machine=action.machine, zone=action.zone, **provisioning_field, seconds=seconds)
             case SlowBoot() as action:
                 self._start_lasting_fault(self._slow_boots, action, action.lasts, self._change_cluster)
                 seconds = duration_seconds(action.lasts)
@@ -210,38 +210,38 @@ class FaultInjector:
                 self._world.crash()
 
     def _log(self, fault: str, **fields: Any) -> None:
-        self._world.log.fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
+        self._world.log.record_fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
     def _log_targets(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
-        """Log the nodes that a fault affects; record a one-time fault without targets as missed."""
+        """Log the nodes that a fault affects; if a one-time fault affects none, record it as missed."""
         self._log(name, nodes=nodes)
         if not nodes and fault.at is not None:
             self._world.record_missed_fault(fault)
 
     # --- machines ---
 
-    def _fail(self, action: Fail, order: "_TargetOrder") -> Sequence[str]:
-        """Crash the target machines of a failure; return their names."""
+    def _crash_machines(self, action: Fail, target_order: "_TargetOrder") -> Sequence[str]:
+        """Crash the machines that a `fail` fault targets; return their names."""
         now = self._world.kernel.now()
-        targets = order.sort_targets(_targets(action, self._world.client))
+        targets = target_order.sort_targets(_machines_to_crash(action, self._world.client))
         if not action.slice:
             targets = targets[: action.count]
         for instance in targets:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
         return _names_of(targets)
 
-    def _reclaim(self, action: ReclaimSpot, order: "_TargetOrder") -> Sequence[str]:
-        """Send a termination notice to Spot machines; return their names."""
+    def _reclaim_machines(self, action: ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
+        """Send a termination notice to Spot machines of a pool; return the machines' names."""
         now = self._world.kernel.now()
         stop_at = format_time(now + instances.NOTICE)
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
-        targets = order.sort_targets(spot_machines)[: action.count]
+        targets = target_order.sort_targets(spot_machines)[: action.count]
         for instance in targets:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
         return _names_of(targets)
 
-    def _drain(self, action: Drain) -> Sequence[str]:
-        """Cordon a node and evict its pods, and schedule its uncordoning; return the node's name, if it exists."""
+    def _drain_node(self, action: Drain) -> Sequence[str]:
+        """Cordon a node, evict its pods, and schedule its uncordoning; return its name, or nothing if it is gone."""
         client, submit = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
@@ -264,7 +264,7 @@ class FaultInjector:
     # --- lasting faults ---
 
     def _start_lasting_fault(self, faults: list[Any], action: Any, lasts: Duration, apply: Callable[[], None]) -> None:
-        """Start a fault that lasts for a while, and schedule its end."""
+        """Add a fault to the active `faults` for `lasts`; call `apply` after adding and after removing it."""
 
         def end_fault() -> None:
             faults.remove(action)
@@ -275,7 +275,7 @@ class FaultInjector:
         self._call_at(self._world.kernel.now() + lasts, end_fault)
 
     def _change_cluster(self) -> None:
-        """Write the Cluster object with all active shortages."""
+        """Write the Cluster object with the effects of all active stockouts and slow boots."""
         cluster = next(iter(self._world.client.list(scheme.CLUSTER)), None)
         if cluster is None:
             return
@@ -285,24 +285,24 @@ class FaultInjector:
         self._world.submit(Update(with_shortages_cluster))
 
     def _change_conflicts(self) -> None:
-        """Set the rate of conflicts to the highest rate of the active faults."""
+        """Let the highest percentage of all active `conflicts` faults apply to writes."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
             self._write_faults.conflicts = max(highest_rate, self._write_faults.base_conflict_rate)
 
 
 class _TargetOrder:
-    """The order in which a fault selects its target machines: by name, or random for a repeated fault."""
+    """The order in which a fault picks machines: by name, or random for a repeated fault."""
 
     def __init__(self, fault: ScheduledFault, number: int | None) -> None:
         self._fault = fault
         self._number = number
 
     def sort_targets(self, machines: Iterable[Obj]) -> list[Obj]:
-        """Return machines in the order in which the fault selects them."""
-        return sorted(machines, key=self._rank)
+        """Return machines in the order in which the fault picks them."""
+        return sorted(machines, key=self._target_key)
 
-    def _rank(self, instance: Obj) -> tuple[int, str]:
+    def _target_key(self, instance: Obj) -> tuple[int, str]:
         name = instance["metadata"]["name"]
         if self._number is None:
             return 0, name
@@ -310,7 +310,7 @@ class _TargetOrder:
 
 
 def has_unfinished_work(reader: Reader) -> bool:
-    """Report whether any Job, JobSet, Workload or pod has not ended."""
+    """Report whether any Job, JobSet, Workload or pod has not ended yet."""
     return (
         any(not is_finished(workload) for workload in reader.list(scheme.WORKLOAD))
         or any(not _has_ended(job, _JOB_ENDS) for job in reader.list(scheme.JOB))
@@ -319,13 +319,13 @@ def has_unfinished_work(reader: Reader) -> bool:
     )
 
 
-def _has_ended(job: Obj, ends: Iterable[str]) -> bool:
+def _has_ended(job: Obj, end_conditions: Iterable[str]) -> bool:
     status: Mapping[str, Any] = job.get("status") or {}
-    return any(is_true(status, end) for end in ends)
+    return any(is_true(status, end) for end in end_conditions)
 
 
-def _targets(action: Fail, reader: Reader) -> Iterator[Obj]:
-    """Return the running machines that a failure can crash."""
+def _machines_to_crash(action: Fail, reader: Reader) -> Iterator[Obj]:
+    """Return the running machines that a `fail` fault may crash."""
     if action.pool or action.slice:
         return _machines_of_pool(action.pool or action.slice, reader)
     if action.node:

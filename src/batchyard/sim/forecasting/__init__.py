@@ -1,1 +1,1 @@
-"""Models behind forecasts: arrivals, run times, reduced states, and calibration by earlier forecasts."""
+"""The parts of start-time forecasts: expected arrivals, run times, reduced states, calibration by earlier forecasts."""

@@ -1,4 +1,4 @@
-"""Model of expected arrivals: new Workloads in a fork are drawn from the latest arrivals, in contiguous blocks.
+"""Expected arrivals in a forecast: new Workloads resemble the latest ones, which are drawn at random in blocks.
 
 Blocks preserve bursts and quiet hours, so that forks differ in the amount of new work. The run time of each arrival is
 drawn as for existing Workloads.
@@ -31,12 +31,12 @@ _DRAWS: Final = 1 << 52
 
 
 def random_fraction(seed: int, *names: str) -> float:
-    """Return a reproducible random number between 0 and 1, both excluded, for a seed and some names."""
+    """Return a reproducible random number between 0 and 1 (both excluded), which depends on a seed and some names."""
     return (draw_integer(seed, *names) + 0.5) / _DRAWS
 
 
 class BlockBootstrap:
-    """A random sequence of positions in a history: mostly the next position, sometimes a random one."""
+    """A random walk through a history that is resampled in blocks: usually the next index, sometimes a random one."""
 
     __slots__ = ("_count", "_drawn", "_names", "_position", "_seed")
 
@@ -46,10 +46,10 @@ class BlockBootstrap:
         self._position = self._drawn = 0
 
     def next_index(self) -> int:
-        """Return the next position, counted from 0."""
-        number = str(self._drawn)
-        if not self._drawn or draw_integer(self._seed, *self._names, "ends", number) % isqrt(self._count) == 0:
-            self._position = draw_integer(self._seed, *self._names, "begins", number) % self._count
+        """Return the next index into the history, counted from 0."""
+        draw_number = str(self._drawn)
+        if not self._drawn or draw_integer(self._seed, *self._names, "ends", draw_number) % isqrt(self._count) == 0:
+            self._position = draw_integer(self._seed, *self._names, "begins", draw_number) % self._count
         else:
             self._position = (self._position + 1) % self._count
         self._drawn += 1
@@ -57,7 +57,7 @@ class BlockBootstrap:
 
 
 def random_weights(count: int, seed: int, *names: str) -> list[float]:
-    """Return a random weight for each item of a history in one fork, equal within a block and 1 on average.
+    """Return random weights for the `count` items of a history, equal within a block and 1 on average.
 
     Each fork thereby has its own version of the history, and the forks differ as much as the history is uncertain.
     """
@@ -76,7 +76,7 @@ ARRIVAL_NAME: Final = "expected"
 
 
 class ArrivalModel:
-    """The latest arrivals in some cohort trees, and the arrivals that forks draw from them."""
+    """The latest Workloads of some cohort trees, from which forecasts draw future Workloads."""
 
     def __init__(self, state: State, queues: QueueTrees, trees: Sequence[str | None]) -> None:
         """Collect the latest Workloads whose ClusterQueue is in one of the given cohort trees."""
@@ -89,11 +89,11 @@ class ArrivalModel:
 
     @property
     def are_expected(self) -> bool:
-        """Whether the state has enough arrivals for a prediction."""
+        """Whether there were enough Workloads lately to expect further ones."""
         return len(self._recent) >= ARRIVALS_MIN and any(self._gaps)
 
     def steps(self, run_time_of: Callable[[Obj], Duration | None], horizon: Duration, seed: int) -> list[ScenarioStep]:
-        """Return the random arrivals of one fork, as steps that create Workloads."""
+        """Return random future Workloads for one simulation of a forecast, as scenario steps that create them."""
         steps: list[ScenarioStep] = []
         at: Duration = 0
         positions = BlockBootstrap(max(1, len(self._recent)), seed, "arrivals")

@@ -26,7 +26,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
-#: The levels at which forecasts are corrected.
+#: The quantile levels at which forecasts are corrected: 5 %, 10 %, ... 95 %.
 LEVELS: Final = tuple(number / 20 for number in range(1, 20))
 MEDIAN: Final = 9
 #: The minimum step as a fraction of the usual error, and the exponent by which early steps are larger.
@@ -52,7 +52,7 @@ Waits: TypeAlias = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class QuantileTracker:
-    """The corrections of one category of forecasts: a shift for each level, with the usual error."""
+    """The corrections of one category of forecasts: a shift for each quantile level, and the forecasts' usual error."""
 
     shifts: tuple[float, ...] = _NO_SHIFTS
     #: The usual error of the medians before corrections.
@@ -63,7 +63,7 @@ class QuantileTracker:
 
 @dataclass(frozen=True, slots=True)
 class ForecastRecord:
-    """A forecast that calibration keeps until its Workload starts."""
+    """A forecast that is kept until its Workload starts, to compare it with the actual wait."""
 
     workload: str
     uid: str
@@ -79,7 +79,7 @@ class ForecastRecord:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The trackers of all categories of forecasts, and the forecasts without an outcome."""
+    """The corrections of all categories of forecasts, and the forecasts whose Workloads have not started yet."""
 
     tracks: Mapping[str, QuantileTracker] = field(default_factory=dict)
     #: The forecasts whose outcome is not known yet.
@@ -88,14 +88,14 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class StartOutcome:
-    """The outcome of a forecast: the start of its Workload (None: not started), or that it can no longer start."""
+    """How a forecast turned out: when its Workload started (None: not yet), or that it can no longer start."""
 
     started: Instant | None = None
     is_gone: bool = False
 
 
 def outcome_of(workload: Obj | None, uid: str) -> StartOutcome:
-    """Return the current outcome for a Workload; a deleted Workload can no longer start."""
+    """Return whether and when the Workload with a uid started; a deleted Workload can no longer start."""
     if workload is None or workload["metadata"].get("uid", "") != uid:
         return StartOutcome(is_gone=True)
     condition = find_condition(workload, "Admitted")
@@ -106,17 +106,17 @@ def outcome_of(workload: Obj | None, uid: str) -> StartOutcome:
 
 
 def to_log_wait(wait: Duration | None) -> float | None:
-    """Return the logarithm of a wait in seconds plus one, the scale of corrections; None stays None."""
+    """Return the logarithm of (1 + the wait in seconds), in which corrections are expressed; None stays None."""
     return None if wait is None else log1p(wait / SECOND)
 
 
 def wait_of(logged_wait: float) -> Duration:
-    """Return the wait whose logarithm, on the scale of corrections, is given."""
+    """Return the wait for a number that `to_log_wait` returned."""
     return max(0, round((exp(logged_wait) - 1) * SECOND))
 
 
 def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, ...]:
-    """Return the names of the trackers that correct a forecast; none if the forecast was not random."""
+    """Return the names of the QuantileTrackers that correct a forecast; none if the forecast was not random."""
     if forks < 2:
         return ()
     median = fork_waits[MEDIAN]
@@ -126,20 +126,20 @@ def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, .
 
 
 def correct_waits(calibration: Calibration, tracker_names: Iterable[str], waits: Waits) -> Waits:
-    """Return the waits of a forecast, corrected by the shifts of its trackers."""
+    """Return the waits of a forecast, shifted by the corrections of the named QuantileTrackers."""
     shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in tracker_names]
     sums = [sum(each[level] for each in shifts) for level in range(len(waits))]
     return tuple(None if wait is None else wait + _limit_shift(total) for wait, total in zip(waits, sums, strict=True))
 
 
 def sort_waits(waits: Waits) -> Waits:
-    """Return corrected waits in ascending order and without negative values, as published."""
+    """Return corrected waits in ascending order and without negative values, ready to be shown."""
     known_waits = sorted(max(0.0, wait) for wait in waits if wait is not None)
     return (*known_waits, *[None] * (len(waits) - len(known_waits)))
 
 
 def add_forecasts(calibration: Calibration, samples: Sequence[ForecastRecord]) -> Calibration:
-    """Return the calibration with new forecasts added; the oldest ones above the limit are dropped."""
+    """Return the calibration with new forecasts to compare later; if there are too many, the oldest are dropped."""
     new_records = [sample for sample in samples if sample.sorts]
     return replace(calibration, pending=(*calibration.pending, *new_records)[-PENDING_MAX:])
 
@@ -147,7 +147,7 @@ def add_forecasts(calibration: Calibration, samples: Sequence[ForecastRecord]) -
 def apply_outcomes(
     calibration: Calibration, now: Instant, outcome_of_record: Callable[[ForecastRecord], StartOutcome]
 ) -> Calibration:
-    """Return the calibration after the outcomes that are known by now; `outcome_of_record` returns an outcome."""
+    """Return the calibration after comparing its forecasts with the starts known by now (`outcome_of_record`)."""
     tracks, pending_records = dict(calibration.tracks), list[ForecastRecord]()
     for sample in calibration.pending:
         outcome = outcome_of_record(sample)
@@ -163,7 +163,7 @@ def apply_outcomes(
 
 @dataclass(frozen=True, slots=True)
 class _OutcomeNews:
-    """New information about the outcome of a forecast."""
+    """What is newly known about a forecast: how long the Workload has waited, and which quantiles were too early."""
 
     #: The wait of the Workload so far, on the scale of corrections.
     waited: float
@@ -184,10 +184,10 @@ def _news_of(sample: ForecastRecord, now: Instant, outcome: StartOutcome) -> _Ou
 def _update_tracker(tracker: QuantileTracker, sample: ForecastRecord, news: _OutcomeNews) -> QuantileTracker:
     median = sample.median
     error = 0.0 if median is None else abs(news.waited - median)
-    step = max(_STEP, (1 + tracker.count) ** -_STEP_EXPONENT) * (tracker.error if tracker.count else error)
+    step_size = max(_STEP, (1 + tracker.count) ** -_STEP_EXPONENT) * (tracker.error if tracker.count else error)
     shifts = list(tracker.shifts)
     for level, is_late in news.late.items():
-        shift_change = step * (is_late - 1 + LEVELS[level])
+        shift_change = step_size * (is_late - 1 + LEVELS[level])
         shifts[level] = _limit_shift(shifts[level] + shift_change * (1 + _ASYMMETRY) / 2)
         shifts[-1 - level] = _limit_shift(shifts[-1 - level] - shift_change * (1 - _ASYMMETRY) / 2)
     if not news.is_over or median is None:

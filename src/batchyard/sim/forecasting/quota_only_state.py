@@ -1,4 +1,4 @@
-"""Reduction of a state to queues and Workloads, so that forecasts simulate quota without jobs, pods and nodes.
+"""Reduces a platform's state to queues and Workloads, so that forecasts simulate quota without jobs, pods and nodes.
 
 Workloads in a reduced state run for a given time. Only the cohort trees of the requested Workloads are kept, and only
 the first Workloads of long queues. Admission checks are removed, so that they pass at once.
@@ -40,34 +40,34 @@ class QueueTrees:
     trees: Mapping[str, str]
 
     def tree_of(self, local_queue: str) -> str | None:
-        """Return the cohort tree of a LocalQueue, given by namespace and name; None without a ClusterQueue."""
+        """Return the cohort tree of a LocalQueue, given as `namespace/name`; None if it has no ClusterQueue."""
         return self.trees.get(self.cluster_queues.get(local_queue, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaOnlyState:
-    """The queues and unfinished Workloads that are kept of a state."""
+    """The queues and unfinished Workloads of a platform's state that a forecast simulates."""
 
     objects: Mapping[Key, Obj]
     #: The kept unfinished Workloads, by namespace and name.
     workloads: Mapping[str, Obj]
     #: The last kept Workload of each ClusterQueue.
-    last: Mapping[str, str]
+    last_by_queue: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOrder:
     """The pending Workloads by ClusterQueue, in queue order, and the Workloads with quota."""
 
-    waiting: Mapping[str, Sequence[WorkloadView]]
+    waiting_by_queue: Mapping[str, Sequence[WorkloadView]]
     #: The Workloads with quota, in the order of their reservations.
-    holding: Sequence[WorkloadView]
+    workloads_with_quota: Sequence[WorkloadView]
     #: By Workload, its ClusterQueue and its queue position, counted from 0.
     positions: Mapping[str, tuple[str, int]]
 
 
 def trees_of(state: State) -> Snapshot:
-    """Return a snapshot of the ClusterQueues and Cohorts of a state, without Workloads."""
+    """Return the cohort trees of a state as a scheduler snapshot without Workloads."""
     snapshot = Snapshot()
     for cohort in state.of_kind(scheme.COHORT):
         snapshot.put_cohort(cohort_view(cohort))
@@ -78,7 +78,7 @@ def trees_of(state: State) -> Snapshot:
 
 
 def queues_of(state: State) -> QueueTrees:
-    """Return the relation of LocalQueues, ClusterQueues and cohort trees in a state."""
+    """Return the ClusterQueue of each LocalQueue and the cohort tree of each ClusterQueue in a state."""
     snapshot = trees_of(state)
     trees = {name: queue.node.tree for name, queue in snapshot.queues.items()}
     cluster_queue_by_local = {
@@ -109,17 +109,17 @@ def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
 def reduce_to_quota(
     state: State, queues: QueueTrees, pending_order: PendingOrder, names: Collection[str] | None
 ) -> QuotaOnlyState:
-    """Reduce a state to the cohort trees of the requested Workloads, by namespace and name; None keeps all trees."""
+    """Reduce a state to the cohort trees of the Workloads `names` (`namespace/name`); None keeps all trees."""
     requested_queues = {pending_order.positions[name][0] for name in names or () if name in pending_order.positions}
     trees = {tree for queue, tree in queues.trees.items() if names is None or queue in requested_queues}
-    kept_views = [view for view in pending_order.holding if queues.trees.get(view.cluster_queue) in trees]
-    kept_queues = [queue for queue in pending_order.waiting if queues.trees.get(queue) in trees]
+    kept_views = [view for view in pending_order.workloads_with_quota if queues.trees.get(view.cluster_queue) in trees]
+    kept_queues = [queue for queue in pending_order.waiting_by_queue if queues.trees.get(queue) in trees]
     last_by_queue = {}
     for queue in kept_queues:
         kept_count = max(_KEPT_MIN, KEPT_MAX // len(kept_queues))
         if queue in requested_queues:
             kept_count = max(kept_count, _kept_count(queue, pending_order, names or ()))
-        views = pending_order.waiting[queue][:kept_count]
+        views = pending_order.waiting_by_queue[queue][:kept_count]
         last_by_queue[queue] = views[-1].key
         kept_views += views
     objects = {key: obj for key, obj in state.objects.items() if key.kind in _KEPT_KINDS}
@@ -131,15 +131,19 @@ def reduce_to_quota(
     return QuotaOnlyState(objects, workloads, last_by_queue)
 
 
-def _kept_count(queue: str, order: PendingOrder, requested_names: Collection[str]) -> int:
-    """Return the number of Workloads to keep of a queue: up to the requested ones and some more, or a sample."""
-    positions = [order.positions[name][1] for name in requested_names if order.positions.get(name, ("", 0))[0] == queue]
+def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collection[str]) -> int:
+    """Return how many Workloads of a queue to simulate: up to the requested ones and some more, or only a few."""
+    positions = [
+        pending_order.positions[name][1]
+        for name in requested_names
+        if pending_order.positions.get(name, ("", 0))[0] == queue
+    ]
     count = max(positions) + _KEPT_BEHIND
     return count if count <= KEPT_QUEUE_MAX else SAMPLE_SIZE
 
 
 def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
-    """Return a copy of a Workload without an owner and with a run time (None: it never ends)."""
+    """Return a copy of a Workload without an owner, with a run time annotation (None: it never ends)."""
     metadata = {field: value for field, value in workload["metadata"].items() if field in _KEPT_METADATA}
     if runtime is not None:
         metadata["annotations"] = {well_known.RUNTIME: format_duration(runtime)}
@@ -147,7 +151,7 @@ def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
 
 
 def _queue_order_key(view: WorkloadView) -> tuple[int, int, str]:
-    """Return the key that sorts Workloads in queue order."""
+    """Return the sort key of a Workload in its queue: priority, queueing time, uid."""
     return -view.priority, view.queued, view.uid
 
 
@@ -158,7 +162,7 @@ def _remove_admission_checks(queue: Obj) -> Obj:
 
 
 def make_state(state: State, objects_by_key: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
-    """Return a state at the same instant with the given objects and Workloads."""
+    """Return a state at the same instant that contains only the given objects and Workloads."""
     keys = [Key(scheme.WORKLOAD, obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in workloads]
     objects = {**objects_by_key, **dict(zip(keys, workloads, strict=True))}
     return State(state.at, state.revision, objects)

@@ -1,4 +1,4 @@
-"""Estimates of run times: from manifests, else from the history of similar Workloads, else unknown.
+"""Estimates of Workloads' run times: from manifests, else from the history of similar Workloads, else unknown.
 
 Manifests give a run time by annotation, or by the sleeping time of their containers. The history is searched in these
 groups, and in each of them the last 300 started Workloads:
@@ -39,7 +39,7 @@ from batchyard.sim.state import State
 #
 # Running work is censored at its age: its duration is known to be longer. Beyond the last observed end, work of age t
 # reaches k times t with probability 1/k, as for work of which only the age is known. The exponent of 1/k depends on the
-# ages of work that ran longer than all observed ends (`power`).
+# ages of work that ran longer than all observed ends (`draw_tail_exponent`).
 #
 # Source: E. L. Kaplan and P. Meier, Nonparametric Estimation from Incomplete Observations, 1958.
 
@@ -51,7 +51,7 @@ _POWER_MIN: Final = 0.01
 
 
 class SurvivalFunction:
-    """The survival function of durations: the fraction that lasts longer than each observed end."""
+    """Survival function of run times (Kaplan-Meier): the fraction of runs that last longer than each observed end."""
 
     __slots__ = ("_ends", "_log_beyond_last_end", "_survival_fractions", "ended")
 
@@ -61,7 +61,7 @@ class SurvivalFunction:
         running_ages: Iterable[Duration] = (),
         random_weights: tuple[Iterable[float], Iterable[float]] | None = None,
     ) -> None:
-        """Estimate from the durations of ended work, the ages of running work, and the weights of both."""
+        """Estimate from the durations of ended runs, the ages of running ones, and the weights of both."""
         weight_by_end: dict[Duration, float] = {}
         ended_weights, running_weights = (repeat(1.0), repeat(1.0)) if random_weights is None else random_weights
         #: The number of observed ends.
@@ -69,8 +69,8 @@ class SurvivalFunction:
         for duration, weight in zip(ended_durations, ended_weights, strict=False):
             weight_by_end[duration] = weight_by_end.get(duration, 0.0) + weight
             self.ended += 1
-        censored = sorted(zip(running_ages, running_weights, strict=False))
-        ages, censored_weights = [age for age, _ in censored], [0.0, *accumulate(weight for _, weight in censored)]
+        running = sorted(zip(running_ages, running_weights, strict=False))
+        ages, censored_weights = ([age for age, _ in running], [0.0, *accumulate(weight for _, weight in running)])
         self._ends = sorted(weight_by_end)
         self._survival_fractions: list[float] = []  #  the fraction that lasts longer than each of the ends
         total_weight, fraction = censored_weights[-1] + sum(weight_by_end.values()), 1.0
@@ -83,11 +83,11 @@ class SurvivalFunction:
             self._survival_fractions.append(fraction)
         last_end = max(1, self._ends[-1]) if self._ends else 1
         self._log_beyond_last_end = (
-            sum(weight * log(age / last_end) for age, weight in censored if age > last_end) if self._ends else 0.0
+            sum(weight * log(age / last_end) for age, weight in running if age > last_end) if self._ends else 0.0
         )
 
-    def power(self, *random_fractions: float) -> float:
-        """Return a random exponent of the tail for one fork, from random numbers between 0 and 1.
+    def draw_tail_exponent(self, *random_fractions: float) -> float:
+        """Return a random exponent for the tail beyond the longest observed run, from random numbers between 0 and 1.
 
         The exponent is uncertain, because no end in the tail was observed. It is drawn from the posterior of a gamma
         prior with mean one, given the ages beyond the last end. Each random number adds the weight of one observed end
@@ -96,20 +96,17 @@ class SurvivalFunction:
         return max(-sum(map(log, random_fractions)) / (len(random_fractions) + self._log_beyond_last_end), _POWER_MIN)
 
     def left_after(self, age: Duration) -> float:
-        """Return the fraction of the durations that is longer than an age."""
+        """Return the fraction of runs that last longer than `age`."""
         position = bisect_right(self._ends, age)
         return self._survival_fractions[position - 1] if position else 1.0
 
     def longer_than(self, duration: Duration) -> tuple[float, float]:
-        """Return the fractions of the durations that are longer than a duration, and at least as long."""
+        """Return two fractions of runs: those longer than a duration, and those at least as long."""
         position = bisect_left(self._ends, duration)
         return self.left_after(duration), self._survival_fractions[position - 1] if position else 1.0
 
     def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
-        """Return the duration, including the age, that a fraction of all work of a given age exceeds.
-
-        `chance` is the fraction, between 0 and 1.
-        """
+        """Return the total duration that the fraction `random_fraction` of all runs of this age will exceed."""
         fraction_at_age = self.left_after(age)
         target_fraction = fraction_at_age * random_fraction
         first_position = bisect_right(self._ends, age)
@@ -130,14 +127,14 @@ ENDED_MIN: Final = 5
 #: The smallest probability that is drawn.
 _FRACTION_MIN: Final = 1e-9
 _KIND_BY_OWNER: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
-_NUMBERS: Final = re.compile(r"\d+")
+_NUMBER_PATTERN: Final = re.compile(r"\d+")
 #: Matches the name of a Workload, which Kueue derives from the name of its job.
 _JOB_NAME: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
 _GroupKey: TypeAlias = tuple[str, ...]
 
 
 class Basis(StrEnum):
-    """The source of a run time: manifest, history, or unknown."""
+    """The source of an estimated run time: manifest, history of similar Workloads, or unknown."""
 
     MANIFEST = "manifest"
     HISTORY = "history"
@@ -151,23 +148,23 @@ class Estimate:
     basis: Basis
     runtime: Duration = 0
     history: "RunHistory | None" = None
-    bound: Duration | None = None
+    time_max: Duration | None = None
 
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:
-        """Return a run time that a fraction `chance` of similar runs of a given age exceeds; None if it is unknown."""
+        """Return the run time that the fraction `random_fraction` of similar runs of this age exceeds, or None."""
         if self.basis is Basis.MANIFEST:
             return max(self.runtime, age)
         if self.history is not None:
             return self.limit_run_time(self.history.survival.draw(random_fraction, age), age)
-        return None if self.bound is None else max(age, self.bound)
+        return None if self.time_max is None else max(age, self.time_max)
 
     def limit_run_time(self, run_time: Duration, age: Duration) -> Duration:
-        """Return a random run time, limited to the maximum run time of the Workload."""
-        return run_time if self.bound is None else max(age, min(run_time, self.bound))
+        """Return a randomly drawn run time, limited to the maximum run time of the Workload."""
+        return run_time if self.time_max is None else max(age, min(run_time, self.time_max))
 
 
 class _ObservedRun(NamedTuple):
-    """An observed run of a Workload: its start, its duration so far, and whether it has ended."""
+    """A past or current run of a Workload: its start, its duration so far, and whether it has ended."""
 
     started: Instant
     age: Duration
@@ -175,7 +172,7 @@ class _ObservedRun(NamedTuple):
 
 
 class RunHistory:
-    """The runs of similar Workloads, in the order of their starts, and a wider group of runs with a small weight.
+    """The runs of similar Workloads in the order of their starts, and of less similar Workloads with a small weight.
 
     The wider group adds rare events, such as runs that last for days, of which a few similar runs show little.
     """
@@ -190,7 +187,7 @@ class RunHistory:
         self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider_runs))
 
     def draws_for_fork(self, seed: int) -> "HistoryDraws":
-        """Return a generator of random run times from this history, for one fork."""
+        """Return a generator of random run times from this history, for one simulation (fork) of a forecast."""
         weights_by_group = (
             random_weights(len(self._runs), seed, "history", self._name),
             random_weights(len(self._wider_runs), seed, "wider"),
@@ -204,7 +201,7 @@ class RunHistory:
 
     @cached_property
     def _fraction_intervals(self) -> Sequence[tuple[float, float]]:
-        """Return the interval of survival fractions that each run stands for; the longest run is at 0."""
+        """Return for each run the interval of survival fractions that it covers, from 1 (shortest) to 0 (longest)."""
         own_survival = _fit_survival([(run, 1.0) for run in self._runs])
         fractions = [own_survival.longer_than(run.age) for run in self._runs]
         pairs = zip(self._runs, fractions, strict=True)
@@ -219,7 +216,7 @@ def _fit_survival(weighted_runs: Sequence[tuple[_ObservedRun, float]]) -> Surviv
 
 
 class HistoryDraws:
-    """A generator of random run times for one fork, drawn in blocks from a history with the fork's weights."""
+    """Generator of random run times for one simulation of a forecast, drawn in blocks from a history of runs."""
 
     def __init__(
         self, name: str, survival: SurvivalFunction, fraction_intervals: Sequence[tuple[float, float]], seed: int
@@ -230,11 +227,11 @@ class HistoryDraws:
         self._name = name
         self._seed = seed
         fractions = random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
-        self._tail_exponent = survival.power(*fractions)
+        self._tail_exponent = survival.draw_tail_exponent(*fractions)
         self._drawn = 0
 
     def next_run_time(self, age: Duration) -> Duration:
-        """Return the next random total run time, for a run of a given age."""
+        """Return the next random total run time, for a Workload that has already run for `age`."""
         lower, upper = self._fraction_intervals[self._positions.next_index()]
         random_part = random_fraction(self._seed, "length", self._name, str(self._drawn))
         self._drawn += 1
@@ -242,7 +239,7 @@ class HistoryDraws:
 
 
 class RunTimeEstimator:
-    """Estimates the run times of a state's Workloads from its manifests and its history."""
+    """Estimates the run times of a state's Workloads from their manifests and from earlier runs."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -280,14 +277,14 @@ class RunTimeEstimator:
         return history
 
     def _latest_runs(self, group: _GroupKey) -> Sequence[_ObservedRun]:
-        """Return the runs of a group that started last, in the order of their starts."""
+        """Return the latest runs in a group of similar Workloads, in the order of their starts."""
         latest_runs = self._latest_by_group.get(group)
         if latest_runs is None:
             latest_runs = self._latest_by_group[group] = nlargest(HISTORY_MAX, self._runs.get(group, ()))[::-1]
         return latest_runs
 
     def _record_run(self, workload: Obj, age: Duration) -> Sequence[Duration]:
-        """Record a run; return a list with the time by which it exceeded its manifests, or an empty list."""
+        """Record a Workload's run; return by how much it exceeded the run time of its manifest, if known, as a list."""
         admission, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
         assert admission is not None, "a Workload that has run has the condition Admitted"
         run = _ObservedRun(parse_time(admission["lastTransitionTime"]), age, has_ended)
@@ -302,13 +299,13 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
     admission = find_condition(workload, "Admitted")
     if admission is None or admission["status"] != "True":
         return None
-    completion = find_condition(workload, "Finished")
-    end_time = now if completion is None else parse_time(completion["lastTransitionTime"])
+    finished_condition = find_condition(workload, "Finished")
+    end_time = now if finished_condition is None else parse_time(finished_condition["lastTransitionTime"])
     return max(0, end_time - parse_time(admission["lastTransitionTime"]))
 
 
 def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
-    """Return the run time that the manifests or the Cluster give for a Workload; None without one."""
+    """Return the run time that a Workload's manifests or the Cluster object state; None without one."""
     runtime = durations.annotated_runtime(workload)
     owner = owner_of(workload, objects)
     if runtime is not None or owner is None:
@@ -323,12 +320,12 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
 
 
 def rounds_of(owner: Obj) -> int:
-    """Return how many rounds of pods a Job needs: its completions divided by its parallelism; 1 for a JobSet."""
+    """Return how many rounds of parallel pods a Job needs: completions divided by parallelism; 1 for a JobSet."""
     return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
 def _run_time_by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
-    """Return the run time that the Cluster gives for the pods of a job, by name or by default."""
+    """Return the run time that the Cluster object states for the pods of a job, by its name or by default."""
     metadata = owner["metadata"]
     named_time = durations.named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
     return durations.default_runtime(cluster) if named_time is None else named_time
@@ -337,7 +334,7 @@ def _run_time_by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
 def _run_time_of_job(
     spec: Mapping[str, object], pod_runtime: Duration | None, default_time: Duration | None
 ) -> Duration | None:
-    """Return the run time of a Job from the run time of its pods, their sleeping time, or a default."""
+    """Return the run time of a Job from that of its pods, else from its `sleep` commands, else `default_time`."""
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
     if pod_runtime is None:
@@ -357,7 +354,7 @@ def _rounds(spec: Mapping[str, object]) -> int:
 
 
 def _run_time_max(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
-    """Return the maximum run time of a Workload; None without a limit."""
+    """Return the maximum run time that a Workload or its job sets; None without a limit."""
     owner = owner_of(workload, objects)
     limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
     limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
@@ -375,14 +372,14 @@ def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
 
 
 def _groups(workload: Obj) -> Sequence[_GroupKey]:
-    """Return the keys of the groups of similar Workloads, the most similar group first."""
+    """Return the keys of the groups of similar Workloads to which a Workload belongs, the most similar first."""
     view = workload_view(workload)
     name_match = _JOB_NAME.fullmatch(view.name)
-    stem = _NUMBERS.sub("#", name_match[1] if name_match else view.name)
+    name_stem = _NUMBER_PATTERN.sub("#", name_match[1] if name_match else view.name)
     requests = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
     return (
-        (view.queue, "named", stem, requests),
-        (view.queue, "named", stem),
+        (view.queue, "named", name_stem, requests),
+        (view.queue, "named", name_stem),
         (view.queue, requests),
         (view.queue,),
         (),
@@ -401,15 +398,15 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
-    """Return the state with run times for all work, and the names of running Workloads with unknown run time."""
-    runtimes, unknown_names = RunTimeEstimator(state), list[str]()
+    """Return the state with a run time for every job, and the running Workloads whose real run time is unknown."""
+    estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}
     cluster = state.cluster
     for workload in state.of_kind(scheme.WORKLOAD):
         view = workload_view(workload)
         if view.finished or explicit_runtime(workload, state.objects, cluster) is not None:
             continue
-        runtime = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
+        runtime = estimator.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
         if runtime is None and view.quota_reserved:
             unknown_names.append(view.key)
         owner = owner_of(workload, state.objects)

@@ -1,1 +1,1 @@
-"""Invariants of the platform: observers of a running world that report violations, with the objects and the time."""
+"""Invariants of the platform: observers of a simulation that report violations, with the objects and the time."""

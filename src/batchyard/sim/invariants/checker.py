@@ -1,4 +1,4 @@
-"""The invariant checker of a simulated world, and the invariants of preemptions, costs, objects and watches."""
+"""The checker that runs all invariants during a simulation, and invariants of preemption, costs and watch events."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -47,12 +47,12 @@ from batchyard.sim.world import EPOCH, World
 
 
 class PreemptionRespectsPriority(Invariant):
-    """The policies of the preemptor's ClusterQueue allow each preemption."""
+    """Invariant: the preemption policies of the preemptor's ClusterQueue allow each preemption."""
 
     name = "preemption_respects_priority"
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check each new preemption against the object states before the batch."""
+        """Check each new preemption in the batch of watch events, with queues and usage as before the batch."""
         for event in batch:
             if is_preempted_by(event):
                 self._check_preemption(event)
@@ -72,10 +72,10 @@ class PreemptionRespectsPriority(Invariant):
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key}, but is not pending in a queue", *keys)
             return
-        for fault in self._faults(preemptor, queue, victim, condition["reason"]):
+        for fault in self._preemption_faults(preemptor, queue, victim, condition["reason"]):
             self.violate(f"{preemptor.key} preempted {victim.key} ({condition['reason']}): {fault}", *keys)
 
-    def _faults(
+    def _preemption_faults(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, reason: str
     ) -> Iterator[str]:
         policies, fair_sharing = queue.preemption, self.world_view.world.scenario.fair_sharing
@@ -95,21 +95,21 @@ class PreemptionRespectsPriority(Invariant):
     def _borrowing_faults(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, *, fair_sharing: bool
     ) -> Iterator[str]:
-        """Yield an error unless the victim's branch of the tree borrows a resource that the preemptor requests."""
+        """Yield an error unless the victim's part of the cohort tree borrows a resource that the preemptor requests."""
         quota = self.states.quota
         preemptor_path, victim_path = quota.path(f"queue/{queue.name}"), quota.path(f"queue/{victim.cluster_queue}")
         if preemptor_path[0] != victim_path[0]:
             yield f"their ClusterQueues have different root Cohorts: {preemptor_path[0]} and {victim_path[0]}"
             return
         resources = {resource for pod_set in preemptor.pod_sets for resource, _ in pod_set.template.requests} | {"pods"}
-        pairs = [pair for pair in quota.pairs(preemptor_path[0]) if pair[1] in resources]
+        quota_keys = [pair for pair in quota.quota_keys(preemptor_path[0]) if pair[1] in resources]
         for node in victim_path[-1:] if fair_sharing else [node for node in victim_path if node not in preemptor_path]:
-            if not any(quota.is_borrowing(node, pair) for pair in pairs):
+            if not any(quota.is_borrowing(node, pair) for pair in quota_keys):
                 yield f"{node} does not borrow any requested resource"
 
 
 def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: WorkloadView) -> bool:
-    """Report whether a preemption policy allows one Workload to preempt another."""
+    """Report whether a preemption policy of a ClusterQueue lets one Workload preempt another."""
     match policy:
         case "Any":
             return True
@@ -129,9 +129,9 @@ def _while_borrowing_faults(
         yield "borrowWithinCohort does not allow the queue to preempt while it borrows"
     if victim.priority >= preemptor.priority:
         yield f"the victim's priority {victim.priority} is not lower than {preemptor.priority}"
-    threshold = policies.priority_threshold_max
-    if threshold is not None and victim.priority > threshold:
-        yield f"the victim's priority {victim.priority} is above maxPriorityThreshold {threshold}"
+    priority_threshold = policies.priority_threshold_max
+    if priority_threshold is not None and victim.priority > priority_threshold:
+        yield f"the victim's priority {victim.priority} is above maxPriorityThreshold {priority_threshold}"
 
 
 # Hotswap takes nodes only from pods of lower priority, as kube-scheduler compares pod priorities.
@@ -140,12 +140,12 @@ def _while_borrowing_faults(
 
 
 class HotswapRespectsPriority(Invariant):
-    """Hotswap takes nodes only from pods of lower priority."""
+    """Invariant: Hotswap, which replaces lost nodes of gangs, takes nodes only from pods of lower priority."""
 
     name = "hotswap_respects_priority"
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check each new preemption by Hotswap against the object states before the batch."""
+        """Check each new preemption by Hotswap in the batch of watch events, with pods as before the batch."""
         for event in batch:
             condition = find_condition(event.obj, "Preempted") if is_preempted_by(event) else None
             if condition is not None and condition["reason"] == HOTSWAP:
@@ -156,11 +156,11 @@ class HotswapRespectsPriority(Invariant):
         if workload is not None and not workload.quota_reserved:
             self.violate(f"{workload.key} took nodes of {event.key}, but has no quota", event.key)
         if workload is None:
-            preemptors = [pod for pod in self.world_view.world.objects(scheme.POD) if pod["metadata"]["uid"] == uid]
+            preemptor_pods = [pod for pod in self.world_view.world.objects(scheme.POD) if pod["metadata"]["uid"] == uid]
         else:
-            preemptors = self._pods_of(workload.namespace, workload.name)
+            preemptor_pods = self._pods_of(workload.namespace, workload.name)
         victims = self._pods_of(event.key.namespace, event.key.name)
-        highest = max((pod["spec"].get("priority", 0) for pod in preemptors), default=None)
+        highest = max((pod["spec"].get("priority", 0) for pod in preemptor_pods), default=None)
         if highest is None:
             self.violate(f"{event.key} lost its nodes to the object with uid {uid}, which has no pods", event.key)
         elif any(pod["spec"].get("priority", 0) >= highest for pod in victims):
@@ -182,7 +182,7 @@ _ROUNDING_UNIT = HOUR * WHOLE_MACHINE
 
 
 class CostsAddUp(Invariant):
-    """The cost ledger and the cost records add up to the cost of the machines."""
+    """Invariant: the cost ledger and the cost records add up to the cost of all machines."""
 
     name = "costs_add_up"
 
@@ -197,12 +197,12 @@ class CostsAddUp(Invariant):
         self._platform: object = None
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record the start and the end of billed machines, and changes of prices."""
+        """Record when a machine's billing starts or ends, and changes of prices."""
         now = self.world_view.world.kernel.now()
         self._ledger.observe((event,), now)
         if event.key.kind == scheme.CLUSTER:
             for name in list(self._billed):
-                self._bill(name, now)
+                self._bill_machine(name, now)
                 instance = self.world_view.world.client.get(Key(scheme.INSTANCE, "", name))
                 if instance is not None:
                     self._billed[name] = now, self._price(instance["spec"]["pool"], self._billed[name][1])
@@ -213,14 +213,14 @@ class CostsAddUp(Invariant):
             paid_since = paid_from(event.obj) or now
             self._billed.setdefault(name, (paid_since, self._price(event.obj["spec"]["pool"], 0)))
         elif name in self._billed:
-            self._bill(name, now)
+            self._bill_machine(name, now)
             del self._billed[name]
 
     def end_instant(self) -> None:
-        """Check that the cost accounts equal the expected cost at the end of an instant."""
+        """Check that the recorded costs equal the expected cost of all machines so far."""
         now = self.world_view.world.kernel.now()
         for name in self._billed:
-            self._bill(name, now)
+            self._bill_machine(name, now)
         accounts = self._ledger.accounts(now).values()
         account_sum, expected_cost = sum(account.cost for account in accounts), self._cost * WHOLE_MACHINE
         if account_sum != expected_cost:
@@ -228,7 +228,7 @@ class CostsAddUp(Invariant):
         self._compare_records(expected_cost, now)
 
     def finish(self) -> None:
-        """Check that the cost accounts equal the expected cost at the end of the run."""
+        """Check at the end of the simulation that the recorded costs equal the cost of all machines."""
         self.end_instant()
 
     def _compare_records(self, expected_cost: int, now: Instant) -> None:
@@ -246,15 +246,15 @@ class CostsAddUp(Invariant):
             *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
         ]
         by_name = {obj["metadata"]["name"]: obj for obj in records}
-        parsed = {name: parse_cost_record(obj) for name, obj in by_name.items()}
-        hourly_records = [record for name, record in parsed.items() if name == hour_name(record.begin)]
+        parsed_records = {name: parse_cost_record(obj) for name, obj in by_name.items()}
+        hourly_records = [record for name, record in parsed_records.items() if name == hour_name(record.begin)]
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.period_start]
-        amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
-        recorded_cost += sum(amounts) * _ROUNDING_UNIT
+        microdollar_amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
+        recorded_cost += sum(microdollar_amounts) * _ROUNDING_UNIT
         if abs(recorded_cost - expected_cost) > (len(past_hours) + self._platform_starts) * _ROUNDING_UNIT:
             self.violate(f"the cost records add up to {recorded_cost}, but the machines cost {expected_cost}")
 
-    def _bill(self, name: str, now: Instant) -> None:
+    def _bill_machine(self, name: str, now: Instant) -> None:
         paid_since, price = self._billed[name]
         self._cost += (now - paid_since) * price
         self._billed[name] = now, price
@@ -270,7 +270,7 @@ class CostsAddUp(Invariant):
 
 
 class NothingMutated(Invariant):
-    """No object is modified in place after its watch event."""
+    """Invariant: no object is modified in place after it was sent as a watch event."""
 
     name = "nothing_mutated"
 
@@ -280,8 +280,8 @@ class NothingMutated(Invariant):
         self._encode = msgspec.json.Encoder().encode
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that the previous version of the object was not modified."""
-        self._compare(event.key)
+        """Check that the previous version of the changed object was not modified in place."""
+        self._compare_object(event.key)
         if event.type is EventType.DELETED:
             self._delivered_objects.pop(event.key, None)
         else:
@@ -290,9 +290,9 @@ class NothingMutated(Invariant):
     def finish(self) -> None:
         """Check that no stored object was modified in place."""
         for key in self._delivered_objects:
-            self._compare(key)
+            self._compare_object(key)
 
-    def _compare(self, key: Key) -> None:
+    def _compare_object(self, key: Key) -> None:
         if key in self._delivered_objects:
             obj, text = self._delivered_objects[key]
             if self._encode(obj) != text:
@@ -303,7 +303,7 @@ class NothingMutated(Invariant):
 
 
 class WatchHasNoGap(Invariant):
-    """Watch events have consecutive revisions, and their old object is the object of the previous event."""
+    """Invariant: watch events have consecutive revisions, and each old object is that of the previous event."""
 
     name = "watch_has_no_gap"
 
@@ -313,7 +313,7 @@ class WatchHasNoGap(Invariant):
         self._last_objects: dict[Key, Obj] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that an event directly follows the previous event of the store and of its object."""
+        """Check that a watch event directly follows the previous one of the store, and of its object."""
         if event.revision != self._revision + 1:
             self.violate(f"revision {event.revision} was delivered directly after revision {self._revision}", event.key)
         self._revision = event.revision
@@ -328,7 +328,7 @@ class WatchHasNoGap(Invariant):
             self._last_objects[event.key] = event.obj
 
     def finish(self) -> None:
-        """Check that the store's last revision was delivered."""
+        """Check that the watch event of the store's last revision was delivered."""
         if self._revision != self.world_view.world.store.revision:
             stored_revision = self.world_view.world.store.revision
             self.violate(f"revision {self._revision} was delivered last, the store has {stored_revision}")
@@ -363,7 +363,7 @@ INVARIANTS: Final[tuple[type[Invariant], ...]] = (
 
 
 class InvariantChecker:
-    """Checks invariants while a world runs, and collects their violations; `finish()` runs the final checks."""
+    """Checks invariants during a simulation and collects violations; `finish()` runs the checks at the end."""
 
     def __init__(self, world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> None:
         self._world = world
@@ -374,18 +374,18 @@ class InvariantChecker:
 
     @property
     def violations(self) -> list[InvariantViolation]:
-        """Return the violations that were found so far."""
+        """Return the violations found so far."""
         return self._world_view.violations
 
     def finish(self) -> list[InvariantViolation]:
-        """Run the checks at the end of the run; return all violations."""
+        """Run the checks that are due at the end of the simulation; return all violations."""
         self._end_instant()
         for each_invariant in self._invariants:
             each_invariant.finish()
         return self.violations
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:
-        """Pass watch events to every invariant, and schedule the checks at the end of the instant."""
+        """Pass watch events to all invariants, and schedule the checks that are due at the end of the instant."""
         kernel = self._world.kernel
         if not self._is_end_scheduled:
             self._is_end_scheduled = True
@@ -408,5 +408,5 @@ class InvariantChecker:
 
 
 def attach_invariants(world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:
-    """Attach invariants to a simulated world before it runs; return their checker."""
+    """Let invariants observe a simulated world, before it runs; return the checker that collects violations."""
     return InvariantChecker(world, invariants)

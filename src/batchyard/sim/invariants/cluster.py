@@ -1,4 +1,4 @@
-"""Invariants of machines, nodes and pods: cloud capacity, node resources, bindings, slices, and idle nodes.
+"""Invariants of machines, nodes and pods: cloud capacity, node resources, bindings, TPU slices and idle nodes.
 
 The capacity of the cloud may be reduced below the usage; then no further machines may be provided.
 """
@@ -21,7 +21,7 @@ _ABSENT_PHASES = ("", FAILED)
 
 
 class CloudIsNeverOversold(Invariant):
-    """New machines fit the cloud's capacity, the reservations and the quotas."""
+    """Invariant: new machines fit the cloud's capacity, reservations and quotas."""
 
     name = "cloud_is_never_oversold"
 
@@ -31,7 +31,7 @@ class CloudIsNeverOversold(Invariant):
         self._changed = False
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record machines that were provided, and changes of the cloud's capacity."""
+        """Record which machines were provided, and whether the cloud's capacity changed."""
         self._changed = self._changed or event.key.kind == scheme.CLUSTER
         if event.key.kind == scheme.INSTANCE and event.type is not EventType.DELETED:
             was_absent = event.old is None or phase_of(event.old) in _ABSENT_PHASES
@@ -54,7 +54,7 @@ class CloudIsNeverOversold(Invariant):
             self.violate(description, *new_keys)
 
     def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
-        """Yield a text for each exceeded capacity entry and each exceeded reservation of the Cluster."""
+        """Yield an error for each capacity entry and each reservation of the Cluster that the machines exceed."""
         for row in cluster["spec"].get("capacity") or ():
             in_use = sum(self._uses_capacity_entry(row, obj) for obj in machines)
             if in_use > row["count"] and any(self._uses_capacity_entry(row, obj) for obj in new_machines):
@@ -65,7 +65,7 @@ class CloudIsNeverOversold(Invariant):
                 yield f"reservation {row['name']} has {row['count']} machines, but {in_use} are in use"
 
     def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
-        """Yield a text for each exceeded quota of the cloud project."""
+        """Yield an error for each quota of the cloud project that the machines exceed."""
         for quota in cluster["spec"].get("quotas") or ():
             name = quota["name"]
             in_use = sum(self._quota_usage(name, obj, cluster) for obj in machines)
@@ -102,7 +102,7 @@ def _is_in_use(instance: Obj) -> bool:
 
 
 class NodesAreNeverOverfull(Invariant):
-    """The requests of the pods on a node never exceed its allocatable resources."""
+    """Invariant: the requests of the pods on a node never exceed its allocatable resources."""
 
     name = "nodes_are_never_overfull"
 
@@ -111,7 +111,7 @@ class NodesAreNeverOverfull(Invariant):
         self._changed = False
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record whether a pod or node changed."""
+        """Record that a pod or node changed."""
         self._changed = self._changed or event.key.kind in {scheme.POD, scheme.NODE}
 
     def end_instant(self) -> None:
@@ -155,11 +155,11 @@ def sum_requests(pods: Iterable[PodView]) -> dict[str, int]:
 # A node that changes in the same instant counts in all its versions, because the scheduler may not know the last one.
 
 
-_REPELLING = ("NoSchedule", "NoExecute")
+_REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class PodsSuitTheirNodes(Invariant):
-    """Pods are bound only to nodes that match their selector, that they tolerate, and that are not cordoned."""
+    """Invariant: pods are bound only to nodes that their selectors and tolerations allow and that are not cordoned."""
 
     name = "pods_suit_their_nodes"
 
@@ -169,7 +169,7 @@ class PodsSuitTheirNodes(Invariant):
         self._node_versions: dict[str, list[NodeView]] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check each new binding of a pod to a node."""
+        """Check a new binding of a pod to a node; record changes of nodes."""
         if event.key.kind == scheme.NODE and event.type is not EventType.DELETED:
             self._node_versions.setdefault(event.key.name, []).append(node_view(event.obj))
         if event.key.kind != scheme.POD or event.type is EventType.DELETED:
@@ -177,12 +177,12 @@ class PodsSuitTheirNodes(Invariant):
         pod = pod_view(event.obj)
         if pod.node_name and (event.old is None or not pod_view(event.old).node_name):
             node_versions = self._node_versions.get(pod.node_name, ())
-            faults = [binding_obstacle(pod, node) for node in node_versions]
-            if node_versions and all(faults):
-                self.violate(f"pod {pod.key} was bound to node {pod.node_name}, but {faults[-1]}", event.key)
+            obstacles = [binding_obstacle(pod, node) for node in node_versions]
+            if node_versions and all(obstacles):
+                self.violate(f"pod {pod.key} was bound to node {pod.node_name}, but {obstacles[-1]}", event.key)
 
     def end_instant(self) -> None:
-        """Forget all versions of each node except the current one."""
+        """Forget the recorded earlier versions of nodes, keeping the current ones."""
         for views in self._node_versions.values():
             del views[:-1]
 
@@ -194,7 +194,7 @@ def binding_obstacle(pod: PodView, node: NodeView) -> str:
         return f"the pod's nodeSelector does not match the node's label {mismatched_keys[0]}"
     if node.unschedulable and not any(t.key in {"", well_known.UNSCHEDULABLE} for t in pod.tolerations):
         return "the node is cordoned"
-    repelling_taints = [taint for taint in node.taints if taint.effect in _REPELLING]
+    repelling_taints = [taint for taint in node.taints if taint.effect in _REPELLING_EFFECTS]
     untolerated_keys = [taint.key for taint in repelling_taints if not any(t.tolerates(taint) for t in pod.tolerations)]
     return f"the pod does not tolerate the node's taint {untolerated_keys[0]}" if untolerated_keys else ""
 
@@ -207,12 +207,12 @@ _STOP_TIME_MAX: Final = MINUTE
 
 
 class SlicesAreWhole(Invariant):
-    """All machines of a multi-host TPU slice run, or none runs."""
+    """Invariant: of a multi-host TPU slice, all machines run, or none."""
 
     name = "slices_are_whole"
 
     def end_instant(self) -> None:
-        """Check that no machine of a slice still runs some time after another machine crashed."""
+        """Check that all machines of a slice stop soon after one of them crashed."""
         now = self.world_view.world.kernel.now()
         for pool, _, machines in self._slices():
             crashes = [obj for obj in machines if phase_of(obj) == CRASHED and phase_start(obj) + _STOP_TIME_MAX < now]
@@ -220,7 +220,7 @@ class SlicesAreWhole(Invariant):
                 self.violate(f"some machines of slice {pool} still run after one crashed", *map(_machine_key, machines))
 
     def finish(self) -> None:
-        """Check that at the end of the run all machines of each slice run, or none exists."""
+        """Check at the end of the simulation that all machines of each slice run, or that it has none."""
         for pool, hosts, machines in self._slices() if self.is_at_rest else ():
             running_count = sum(phase_of(obj) == RUNNING for obj in machines)
             failed_count = sum(phase_of(obj) == FAILED for obj in machines)
@@ -229,7 +229,7 @@ class SlicesAreWhole(Invariant):
                 self.violate(description, *map(_machine_key, machines))
 
     def _slices(self) -> list[tuple[str, int, list[Obj]]]:
-        """Return the multi-host slices: the pool's name, the number of hosts, and the machines that are not leaving."""
+        """Return each multi-host slice: its pool's name, its number of hosts, and its machines that are to stay."""
         world = self.world_view.world
         clusters = world.objects(scheme.CLUSTER)
         slices = []
@@ -249,7 +249,7 @@ def _machine_key(obj: Obj) -> Key:
 
 
 class RequestsAreWhole(Invariant):
-    """A ResizeRequest gets all of its machines at once, or none."""
+    """Invariant: a ResizeRequest (queued provisioning) gets all of its machines at once, or none."""
 
     name = "requests_are_whole"
 
@@ -290,7 +290,7 @@ class RequestsAreWhole(Invariant):
 
 
 class ExclusiveDomains(Invariant):
-    """A topology domain has pods of at most one Job with exclusive topology for each priority."""
+    """Invariant: a topology domain has pods of at most one exclusively placed Job per priority."""
 
     name = "exclusive_domains"
 
@@ -299,11 +299,11 @@ class ExclusiveDomains(Invariant):
         self._changed = False
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record whether a pod changed."""
+        """Record that a pod changed."""
         self._changed = self._changed or event.key.kind == scheme.POD
 
     def end_instant(self) -> None:
-        """Check that each topology domain has pods of one exclusive Job only."""
+        """Check that no topology domain has pods of two exclusively placed Jobs."""
         if not self._changed:
             return
         self._changed = False
@@ -326,33 +326,33 @@ class ExclusiveDomains(Invariant):
 
 
 class IdleNodesAreReleased(Invariant):
-    """Without scheduled events, an autoscaled pool has no idle nodes above its minimum."""
+    """Invariant: once no more events are scheduled, an autoscaled pool has no idle nodes above its minimum."""
 
     name = "idle_nodes_are_released"
 
     def finish(self) -> None:
-        """Check the idle nodes of every autoscaled pool at the end of the run."""
+        """Check at the end of the simulation that autoscaled pools have no idle nodes above their minimum."""
         world = self.world_view.world
         pods_on_nodes = pods_by_node(pod_view(obj) for obj in world.objects(scheme.POD))
         for pool in world.objects(scheme.NODE_POOL) if self.is_at_rest else ():
-            bounds, name = pool["spec"].get("autoscaling"), pool["metadata"]["name"]
-            if bounds is None:
+            size_bounds, name = pool["spec"].get("autoscaling"), pool["metadata"]["name"]
+            if size_bounds is None:
                 continue
             zones: dict[str, list[str]] = {}
             for instance in world.objects(scheme.INSTANCE):
                 if instance["spec"]["pool"] == name:
                     zones.setdefault(instance["spec"]["zone"], []).append(instance["metadata"]["name"])
             for node_names in zones.values():
-                idle = [node for node in node_names if node not in pods_on_nodes]
-                minimum = _minimum_of_zone(bounds, pool["spec"].get("tpuTopology") is not None, zones)
-                if idle and len(node_names) > minimum:
-                    description = f"idle nodes of pool {name} were not removed: {', '.join(idle)}"
-                    self.violate(description, Key(scheme.NODE, "", idle[0]))
+                idle_nodes = [node for node in node_names if node not in pods_on_nodes]
+                count_min = _minimum_of_zone(size_bounds, pool["spec"].get("tpuTopology") is not None, zones)
+                if idle_nodes and len(node_names) > count_min:
+                    description = f"idle nodes of pool {name} were not removed: {', '.join(idle_nodes)}"
+                    self.violate(description, Key(scheme.NODE, "", idle_nodes[0]))
 
 
-def _minimum_of_zone(bounds: Mapping[str, int], is_slice: bool, zones: Mapping[str, list[str]]) -> int:
-    """Return the minimum of nodes in a zone: all of them unless the pool exceeds its total minimum."""
+def _minimum_of_zone(size_bounds: Mapping[str, int], is_slice: bool, zones: Mapping[str, list[str]]) -> int:
+    """Return how many nodes a pool may keep in a zone, even idle, by its `min` and `totalMin`; 0 for TPU slices."""
     total = sum(map(len, zones.values()))
     if is_slice:
         return 0
-    return total if total <= bounds.get("totalMin", 0) else bounds.get("min", 0)
+    return total if total <= size_bounds.get("totalMin", 0) else size_bounds.get("min", 0)

@@ -1,4 +1,4 @@
-"""The base class of invariants, the world that they check, and the violations and object histories that they report."""
+"""The base class of invariants, their view of the simulated world, and the violations that they report."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -14,25 +14,25 @@ from batchyard.sim.world import World
 
 _LINES_MAX: Final = 12
 #: The status fields that the history shows, besides conditions.
-_FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
+_STATUS_FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
 
 
 class ObjectHistory:
-    """The latest changes of each object, as short texts."""
+    """The latest changes of each object in a simulation, as short texts."""
 
     def __init__(self) -> None:
         self._lines: dict[Key, list[str]] = {}
 
     def record(self, event: WatchEvent, at: Duration) -> None:
-        """Add the change of a watch event to the history of its object."""
-        changes = "; ".join(_change_texts(event))
-        if changes:
+        """Add a watch event to the history of its object, as a short text."""
+        change_text = "; ".join(_change_texts(event))
+        if change_text:
             lines = self._lines.setdefault(event.key, [])
-            lines.append(f"{duration_seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {changes}")
+            lines.append(f"{duration_seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {change_text}")
             del lines[:-_LINES_MAX]
 
     def lines_of(self, *keys: Key) -> tuple[str, ...]:
-        """Return the histories of some objects, one after the other."""
+        """Return the histories of the objects with these keys, one after the other."""
         return tuple(line for key in keys for line in self._lines.get(key, ()))
 
 
@@ -46,7 +46,7 @@ def _change_texts(event: WatchEvent) -> Iterator[str]:
         node = event.obj["spec"].get("nodeName")
         yield f"bound to {node}" if node and not event.old["spec"].get("nodeName") else "spec changed"
     old, new = event.old.get("status") or {}, event.obj.get("status") or {}
-    for field in _FIELDS:
+    for field in _STATUS_FIELDS:
         if new.get(field) != old.get(field):
             yield f"{field} {new.get(field)}"
     for condition in new.get("conditions") or ():
@@ -73,7 +73,7 @@ class InvariantViolation(NamedTuple):
 
 
 class WorldView:
-    """The simulated world that invariants check, the state by its objects, and the violations found."""
+    """What invariants see: the simulated world, the state that its objects describe, and the violations so far."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -88,7 +88,7 @@ class WorldView:
 
 
 class Invariant:
-    """A property of the platform that always holds. Each method is called at another point of time, to check it."""
+    """Base class: a property of the platform that must always hold. A simulation calls its methods to check it."""
 
     name = ""
 
@@ -97,28 +97,28 @@ class Invariant:
 
     @property
     def states(self) -> ObjectStates:
-        """Return the queues, quotas and Workloads as the stored objects define them."""
+        """Return the queues, quotas and Workloads as the stored objects describe them."""
         return self.world_view.states
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no more events are scheduled in the world."""
+        """Whether no more events are scheduled in the simulated world."""
         return not self.world_view.world.kernel.pending_count()
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check before a batch of watch events; the object states contain none of its changes."""
+        """Check the property before a batch of watch events, while `states` contains none of the batch's changes."""
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check one watch event; the object states do not contain its change yet."""
+        """Check the property for one watch event, while `states` does not contain its change yet."""
 
     def after_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check after a batch of watch events; the object states contain all of its changes."""
+        """Check the property after a batch of watch events, when `states` contains all of the batch's changes."""
 
     def end_instant(self) -> None:
-        """Check the world at the end of an instant."""
+        """Check the property when everything scheduled for an instant is done."""
 
     def finish(self) -> None:
-        """Check the world at the end of the run."""
+        """Check the property at the end of the simulation."""
 
     def violate(self, description: str, *keys: Key) -> None:
         """Record a violation of this invariant by some objects."""

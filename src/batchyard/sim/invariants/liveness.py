@@ -1,4 +1,4 @@
-"""Liveness invariants: when no more events are scheduled, no pod, job, Workload or machine waits without a reason.
+"""Liveness invariants: once no more events are scheduled, no pod, job, Workload or machine waits without a reason.
 
 No pod on a node runs forever. Every Job or JobSet that may run has waiting pods. The exception is a Job with exclusive
 topology whose first pod has succeeded: JobSet rejects later pods, which would have to follow the first pod to its
@@ -23,16 +23,16 @@ from batchyard.sim.invariants.cluster import binding_obstacle, pods_by_node, sum
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 from batchyard.sim.invariants.object_states import QuotaKey
 
-_ENDS = ("Complete", "Completed", "Failed")
+_END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NothingHangs(Invariant):
-    """Unfinished jobs have waiting pods, and every waiting pod has a reason and fits no node."""
+    """Invariant: at the end, unfinished jobs have waiting pods, and each of these has a reason and fits no node."""
 
     name = "nothing_hangs"
 
     def finish(self) -> None:
-        """Check all unfinished jobs and pods, if no more events are scheduled."""
+        """Check all unfinished jobs and pods, provided that no more events are scheduled."""
         if self.is_at_rest:
             pods = [obj for obj in self.world_view.world.objects(scheme.POD) if not pod_view(obj).is_terminal]
             self._check_jobs(pods)
@@ -63,8 +63,8 @@ class NothingHangs(Invariant):
         addable_by_pool = self._addable_nodes() if gangs else []
         for gang in gangs.values():
             if any(pod.shape.depends_on_pods for pod in gang):
-                addable = [node for _, addable_nodes in addable_by_pool for node in addable_nodes]
-                self._check_exclusive_jobs(gang, [*nodes, *addable])
+                all_addable_nodes = [node for _, addable_nodes in addable_by_pool for node in addable_nodes]
+                self._check_exclusive_jobs(gang, [*nodes, *all_addable_nodes])
                 continue
             if _fits_nodes(gang, nodes):
                 self.violate(f"{len(gang)} pods wait, but the existing nodes have room for them", *map(_pod_key, gang))
@@ -74,7 +74,7 @@ class NothingHangs(Invariant):
                     self.violate(description, *map(_pod_key, gang))
 
     def _check_exclusive_jobs(self, gang: Sequence[PodView], nodes: Sequence["_NodeRoom"]) -> None:
-        """Check that Jobs with exclusive topology do not wait while there are free pools for their first pods."""
+        """Check that no exclusively placed Job waits while there is a free pool for its first pod."""
         first_pods = [pod for pod in gang if pod.shape.depends_on_pods]
         pools: dict[str, list[_NodeRoom]] = {}
         for node in nodes:
@@ -88,7 +88,7 @@ class NothingHangs(Invariant):
             self.violate(description, *map(_pod_key, gang))
 
     def _addable_nodes(self) -> list[tuple[str, list["_NodeRoom"]]]:
-        """Return the nodes that each autoscaled pool can still add, unless another limit bounds the pool."""
+        """Return by pool the nodes that autoscaling could still add; pools bounded by other limits are omitted."""
         world = self.world_view.world
         cluster = next(iter(world.objects(scheme.CLUSTER)), None)
         if cluster is None or cluster["spec"].get("quotas") or _auto_provisioning_limits(cluster):
@@ -117,7 +117,7 @@ class NothingHangs(Invariant):
 
 
 class _NodeRoom:
-    """A node with its free resources."""
+    """The free resources of a node while pods are placed on it by trial."""
 
     def __init__(self, node: NodeView, free_amounts: dict[str, int]) -> None:
         self.node = node
@@ -129,19 +129,19 @@ class _NodeRoom:
 
 
 def _rooms_of_nodes(nodes: Sequence[Obj], pods_on_nodes: dict[str, list[PodView]]) -> list[_NodeRoom]:
-    rooms = []
+    node_rooms = []
     for view in map(node_view, nodes):
         used = sum_requests(pods_on_nodes.get(view.name, ()))
         free_amounts = {resource: amount - used.get(resource, 0) for resource, amount in view.allocatable.items()}
-        rooms.append(_NodeRoom(view, free_amounts))
-    return rooms
+        node_rooms.append(_NodeRoom(view, free_amounts))
+    return node_rooms
 
 
 def _fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> bool:
     """Report whether all pods of a gang fit the nodes, each placed on the first node with room."""
-    trial = [_NodeRoom(node.node, dict(node.free)) for node in nodes]
+    trial_nodes = [_NodeRoom(node.node, dict(node.free)) for node in nodes]
     for pod in gang:
-        node = next((node for node in trial if node.has_room_for(pod)), None)
+        node = next((node for node in trial_nodes if node.has_room_for(pod)), None)
         if node is None:
             return False
         for resource, amount in pod.requests:
@@ -161,11 +161,11 @@ def _auto_provisioning_limits(cluster: Obj) -> object:
 
 
 def _has_ended(job: Obj) -> bool:
-    return any(is_true(job.get("status") or {}, end) for end in _ENDS)
+    return any(is_true(job.get("status") or {}, end) for end in _END_CONDITIONS)
 
 
 def _must_follow_ended_pod(job: Obj) -> bool:
-    """Report whether new pods of a Job would have to follow its first pod, which has succeeded, to a domain."""
+    """Report whether new pods of an exclusively placed Job must follow its first pod, which has ended, to a domain."""
     annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
         return False
@@ -177,12 +177,12 @@ def _pod_key(pod: PodView) -> Key:
 
 
 class NothingIsStuck(Invariant):
-    """Without scheduled events, no pending Workload fits the free quota of its queue."""
+    """Invariant: once no more events are scheduled, no pending Workload fits the free quota of its queue."""
 
     name = "nothing_is_stuck"
 
     def finish(self) -> None:
-        """Check all pending Workloads, if no more events are scheduled."""
+        """Check all pending Workloads, provided that no more events are scheduled."""
         if self.world_view.world.kernel.pending_count():
             return
         waiting_workloads = self._waiting_workloads()
@@ -200,7 +200,7 @@ class NothingIsStuck(Invariant):
                     self.violate(description, Key(scheme.WORKLOAD, view.namespace, view.name))
 
     def _waiting_workloads(self) -> dict[str, list[WorkloadView]]:
-        """Return the Workloads that the scheduler can consider, by ClusterQueue, in queue order."""
+        """Return by ClusterQueue, in queue order, the pending Workloads that the scheduler may admit."""
         views_by_queue: dict[str, list[WorkloadView]] = {}
         for view in self.states.workloads.values():
             queue = self.states.queue_of(view)
@@ -228,7 +228,7 @@ class NothingIsStuck(Invariant):
         )
 
     def _has_room(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
-        """Report whether one flavor of each resource group has free quota for all pod sets together."""
+        """Report whether all pod sets of a Workload together fit one flavor's free quota in each resource group."""
         total: dict[str, int] = {}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:
@@ -248,12 +248,12 @@ class NothingIsStuck(Invariant):
             requests = {(flavor, resource): total[resource] for resource in group.resources if resource in total}
             flavor_view = self.states.flavors[flavor]
             is_suitable = all(not flavor_mismatch(each.template, flavor, flavor_view) for each in view.pod_sets)
-            if is_suitable and all(self._is_free(queue, pair, amount) for pair, amount in requests.items()):
+            if is_suitable and all(self._is_free(queue, quota_key, amount) for quota_key, amount in requests.items()):
                 return True
         return False
 
-    def _is_free(self, queue: ClusterQueueView, pair: QuotaKey, amount: int) -> bool:
-        return amount <= max(0, self.states.quota.available(f"queue/{queue.name}", pair))
+    def _is_free(self, queue: ClusterQueueView, quota_key: QuotaKey, amount: int) -> bool:
+        return amount <= max(0, self.states.quota.available(f"queue/{queue.name}", quota_key))
 
     def _root(self, queue: str) -> str:
         return self.states.quota.path(f"queue/{queue}")[0]
@@ -268,7 +268,7 @@ def _queue_order_key(view: WorkloadView) -> tuple[int, int, str]:
 
 
 class NothingIsOrphaned(Invariant):
-    """Without scheduled events, no object has a deleted owner, and each machine has its node and pool."""
+    """Invariant: at the end, no object has a deleted owner, and each machine has its node and its pool."""
 
     name = "nothing_is_orphaned"
 
@@ -283,12 +283,12 @@ class NothingIsOrphaned(Invariant):
             self._created_uids[event.obj["metadata"]["uid"]] = None
 
     def finish(self) -> None:
-        """Check the owners of all objects, and the machines, nodes, pools and node Leases."""
+        """Check the owners of all objects, and that machines, nodes, pools and node Leases match."""
         if self.is_at_rest:
-            for key, description in [*self._orphans(), *self._cloud_orphans()]:
+            for key, description in [*self._find_orphans(), *self._cloud_orphans()]:
                 self.violate(f"{key.kind} {key} {description}", key)
 
-    def _orphans(self) -> Iterator[tuple[Key, str]]:
+    def _find_orphans(self) -> Iterator[tuple[Key, str]]:
         store = self.world_view.world.store
         stored_objects = [obj for kind in store.kinds() for obj in store.list(kind)]
         uids = {obj["metadata"]["uid"]: None for obj in stored_objects}

@@ -1,4 +1,4 @@
-"""Object states for invariants: queues, Cohorts, flavors, and the quota that Workloads hold according to their status.
+"""What the stored objects say about queues, Cohorts, flavors and the quota that Workloads hold, for invariants.
 
 The states are maintained from watch events alone, independently of the scheduler.
 """
@@ -39,7 +39,7 @@ Amounts: TypeAlias = Mapping[QuotaKey, int]
 
 @dataclass(slots=True)
 class QuotaDefinitionNode:
-    """A ClusterQueue or Cohort in a cohort tree."""
+    """A ClusterQueue or Cohort as a node of a cohort tree, with its quotas."""
 
     name: str
     parent: str = ""
@@ -48,7 +48,7 @@ class QuotaDefinitionNode:
 
 
 class QuotaDefinition:
-    """The quota of all ClusterQueues and Cohorts by definition, with the Workloads that hold it."""
+    """All cohort trees as the objects define them, with the Workloads that hold quota; computes quota independently."""
 
     def __init__(self, queues: Iterable[ClusterQueueView], cohorts: Iterable[CohortView]) -> None:
         self.nodes: dict[str, QuotaDefinitionNode] = {}
@@ -73,86 +73,86 @@ class QuotaDefinition:
                 self.nodes.setdefault(node.parent, QuotaDefinitionNode(node.parent))
 
     def is_in_cycle(self, cohort: str) -> bool:
-        """Report whether the parents of a Cohort form a cycle."""
-        seen: list[str] = []
-        while cohort and cohort not in seen:
-            seen.append(cohort)
+        """Report whether the chain of a Cohort's parents forms a cycle."""
+        seen_cohorts: list[str] = []
+        while cohort and cohort not in seen_cohorts:
+            seen_cohorts.append(cohort)
             cohort = self._parents.get(cohort, "")
         return bool(cohort)
 
-    def pairs(self, node: str) -> list[QuotaKey]:
-        """Return the flavors and resources that have quota or usage in the cohort tree of a node."""
+    def quota_keys(self, node: str) -> list[QuotaKey]:
+        """Return the (flavor, resource) pairs with quota or usage in the cohort tree of a ClusterQueue or Cohort."""
         root = self.path(node)[0]
-        pairs: dict[QuotaKey, None] = {}
-        for name in self.below(root):
-            pairs.update(dict.fromkeys(self.nodes[name].quotas))
+        quota_keys: dict[QuotaKey, None] = {}
+        for name in self.with_descendants(root):
+            quota_keys.update(dict.fromkeys(self.nodes[name].quotas))
             for amounts in self.holders.get(name, {}).values():
-                pairs.update(dict.fromkeys(amounts))
-        return sorted(pairs)
+                quota_keys.update(dict.fromkeys(amounts))
+        return sorted(quota_keys)
 
     def path(self, node: str) -> list[str]:
-        """Return the names of the nodes from the root of the tree to a node."""
+        """Return the ClusterQueue and Cohort names from the root of the cohort tree down to `node`."""
         parent = self.nodes[node].parent
         return [*self.path(parent), node] if parent else [node]
 
-    def below(self, node: str) -> Iterator[str]:
-        """Yield the names of a node and all its descendants."""
+    def with_descendants(self, node: str) -> Iterator[str]:
+        """Yield the name of a ClusterQueue or Cohort, and of all its descendants in the cohort tree."""
         yield node
         for child in self.nodes[node].children:
-            yield from self.below(child)
+            yield from self.with_descendants(child)
 
-    def subtree(self, node: str, pair: QuotaKey) -> int:
-        """Return the subtree quota of a node: its nominal quota plus the quota that its children lend."""
-        amount = self._subtrees.get((node, pair))
+    def subtree_quota(self, node: str, key: QuotaKey) -> int:
+        """Return the subtree quota of a ClusterQueue or Cohort: its nominal quota plus what its children lend."""
+        amount = self._subtrees.get((node, key))
         if amount is not None:
             return amount
-        quota = self.nodes[node].quotas.get(pair)
-        lent = sum(self.subtree(child, pair) - self.local_quota(child, pair) for child in self.nodes[node].children)
-        own = self._subtrees[node, pair] = (quota.nominal if quota else 0) + lent
+        quota = self.nodes[node].quotas.get(key)
+        lent = sum(self.subtree_quota(child, key) - self.local_quota(child, key) for child in self.nodes[node].children)
+        own = self._subtrees[node, key] = (quota.nominal if quota else 0) + lent
         return own
 
-    def local_quota(self, node: str, pair: QuotaKey) -> int:
-        """Return the guaranteed quota of a node: the part that its lending limit never lends."""
-        quota = self.nodes[node].quotas.get(pair)
+    def local_quota(self, node: str, key: QuotaKey) -> int:
+        """Return the guaranteed quota of a ClusterQueue or Cohort: what its lending limit keeps from being lent."""
+        quota = self.nodes[node].quotas.get(key)
         if quota is None or quota.lending_limit is None:
             return 0
-        return max(0, self.subtree(node, pair) - quota.lending_limit)
+        return max(0, self.subtree_quota(node, key) - quota.lending_limit)
 
-    def used(self, node: str, pair: QuotaKey) -> int:
-        """Return the usage of a node: the amounts of its Workloads plus its children's usage above guaranteed quota."""
-        own_usage = sum(amounts.get(pair, 0) for amounts in self.holders.get(node, {}).values())
+    def used(self, node: str, key: QuotaKey) -> int:
+        """Return the usage of a ClusterQueue or Cohort: by its Workloads, and by its children above their guarantee."""
+        own_usage = sum(amounts.get(key, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
-        return own_usage + sum(max(0, self.used(child, pair) - self.local_quota(child, pair)) for child in children)
+        return own_usage + sum(max(0, self.used(child, key) - self.local_quota(child, key)) for child in children)
 
-    def available(self, node: str, pair: QuotaKey) -> int:
-        """Return the amount that a node can still use; negative if quota was reduced below the usage."""
-        parent, used = self.nodes[node].parent, self.used(node, pair)
+    def available(self, node: str, key: QuotaKey) -> int:
+        """Return what a ClusterQueue or Cohort may still use; negative if quota was cut below the usage."""
+        parent, used = self.nodes[node].parent, self.used(node, key)
         if not parent:
-            return self.subtree(node, pair) - used
-        local_amount, quota = self.local_quota(node, pair), self.nodes[node].quotas.get(pair)
-        from_parent = self.available(parent, pair)
+            return self.subtree_quota(node, key) - used
+        local_amount, quota = self.local_quota(node, key), self.nodes[node].quotas.get(key)
+        from_parent = self.available(parent, key)
         if quota is not None and quota.borrowing_limit is not None:
-            lent = self.subtree(node, pair) - local_amount
+            lent = self.subtree_quota(node, key) - local_amount
             from_parent = min(from_parent, lent + quota.borrowing_limit - max(0, used - local_amount))
         return max(0, local_amount - used) + from_parent
 
-    def potential(self, node: str, pair: QuotaKey) -> int:
-        """Return the amount that a node could use if no Workload in the tree held quota."""
-        parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(pair)
+    def potential_available(self, node: str, key: QuotaKey) -> int:
+        """Return what a ClusterQueue or Cohort could use if no Workload of its cohort tree held quota."""
+        parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(key)
         if not parent:
-            return self.subtree(node, pair)
-        maximum = self.local_quota(node, pair) + self.potential(parent, pair)
+            return self.subtree_quota(node, key)
+        maximum = self.local_quota(node, key) + self.potential_available(parent, key)
         if quota is not None and quota.borrowing_limit is not None:
-            maximum = min(maximum, self.subtree(node, pair) + quota.borrowing_limit)
+            maximum = min(maximum, self.subtree_quota(node, key) + quota.borrowing_limit)
         return maximum
 
-    def is_borrowing(self, node: str, pair: QuotaKey) -> bool:
-        """Report whether a node uses more than its subtree quota."""
-        return self.used(node, pair) > self.subtree(node, pair)
+    def is_borrowing(self, node: str, key: QuotaKey) -> bool:
+        """Report whether a ClusterQueue or Cohort uses more than its subtree quota, so that it borrows."""
+        return self.used(node, key) > self.subtree_quota(node, key)
 
 
 class ObjectStates:
-    """Views of queues, Cohorts, flavors and Workloads by name, and the quota computed from them."""
+    """The queues, Cohorts, flavors and Workloads as stored, by name, and the quota computed from them."""
 
     def __init__(self) -> None:
         self.queues: dict[str, ClusterQueueView] = {}
@@ -175,7 +175,7 @@ class ObjectStates:
         }
 
     def record(self, event: WatchEvent) -> None:
-        """Apply a watch event to the object states."""
+        """Update the recorded queues, Cohorts, flavors and Workloads after a watch event."""
         key = str(event.key)
         table_and_view = self._tables.get(event.key.kind)
         if table_and_view is None:
@@ -190,26 +190,26 @@ class ObjectStates:
             if event.type is not EventType.DELETED and "deletionTimestamp" in event.obj["metadata"]:
                 self.terminating[key] = None
         if event.key.kind == scheme.WORKLOAD:
-            self._hold(key)
+            self._update_held_amounts(key)
         elif changes_quota(event):
             self._quota = None
 
     @property
     def quota(self) -> QuotaDefinition:
-        """Return the quota of all cohort trees with the Workloads that hold it."""
+        """Return all cohort trees with their quota, and the Workloads that hold it."""
         if self._quota is None:
             self._quota = QuotaDefinition(list(self.queues.values()), list(self.cohorts.values()))
             for key in self.workloads:
-                self._hold(key)
+                self._update_held_amounts(key)
         return self._quota
 
     def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
-        """Return the ClusterQueue behind a Workload's LocalQueue."""
+        """Return the ClusterQueue of a Workload's LocalQueue; None without one."""
         local_queue = self.local_queues.get(workload.queue)
         return self.queues.get(local_queue.cluster_queue) if local_queue is not None else None
 
-    def _hold(self, key: str) -> None:
-        """Update the amounts that a Workload holds in the cohort trees."""
+    def _update_held_amounts(self, key: str) -> None:
+        """Update the quota that the Workload `key` holds in its cohort tree."""
         if self._quota is None:
             return
         for holders in self._quota.holders.values():
@@ -229,8 +229,8 @@ def held_amounts_of(view: WorkloadView) -> Amounts:
     total: dict[QuotaKey, int] = {}
     for holding in view.holdings:
         for resource, amount in holding.usage:
-            pair = holding.flavors[resource], resource
-            total[pair] = total.get(pair, 0) + amount
+            quota_key = holding.flavors[resource], resource
+            total[quota_key] = total.get(quota_key, 0) + amount
     return total
 
 
@@ -242,13 +242,13 @@ def changes_quota(event: WatchEvent) -> bool:
 
 
 def is_reserved_by(event: WatchEvent) -> bool:
-    """Report whether a watch event reserves quota for a Workload."""
+    """Report whether a watch event of a Workload shows a new quota reservation."""
     old_view = workload_view(event.old) if event.old is not None else None
     return workload_view(event.obj).quota_reserved and not (old_view is not None and old_view.quota_reserved)
 
 
 def is_preempted_by(event: WatchEvent) -> bool:
-    """Report whether a watch event preempts a Workload that holds quota."""
+    """Report whether a watch event shows the preemption of a Workload that holds quota."""
     if event.key.kind != scheme.WORKLOAD or event.old is None:
         return False
     old_condition, new_condition = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")

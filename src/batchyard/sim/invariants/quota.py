@@ -1,4 +1,4 @@
-"""Invariants of quota, reservations, scheduler state, Jobs and pods that need admission."""
+"""Invariants of quota, reservations, the scheduler's cache, Job status, and pods that run only with quota."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -24,7 +24,7 @@ from batchyard.sim.world import World
 
 
 class QuotaNeverOversubscribed(Invariant):
-    """New reservations fit the free quota, and no node's deficit grows unless the quota changes."""
+    """Invariant: new reservations fit the free quota, and usage exceeds quota only if the quota was reduced."""
 
     name = "quota_never_oversubscribed"
 
@@ -35,44 +35,46 @@ class QuotaNeverOversubscribed(Invariant):
         self._changed = False
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Collect the Workloads that the batch of events preempts."""
+        """Collect the Workloads that the batch of watch events preempts."""
         self._preempted = [workload_view(event.obj) for event in batch if object_states.is_preempted_by(event)]
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that a new reservation fits the free quota; record quota changes, which allow a deficit."""
+        """Check that a new reservation fits the free quota; record whether a quota changed."""
         if object_states.changes_quota(event):
             self._changed = True
         if event.key.kind != scheme.WORKLOAD or not object_states.is_reserved_by(event):
             return
         view = workload_view(event.obj)
         node = f"queue/{view.cluster_queue}"
-        for pair, amount in object_states.held_amounts_of(view).items():
-            available = self._available_without(self._preempted, node, pair)
+        for quota_key, amount in object_states.held_amounts_of(view).items():
+            available = self._available_without(self._preempted, node, quota_key)
             if amount > max(0, available):
-                name = "/".join(pair)
+                name = "/".join(quota_key)
                 description = f"{view.key} reserved {amount} of {name} in {node}, but only {available} was free"
                 self.violate(description, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
 
     def end_instant(self) -> None:
-        """Check that no deficit grew in this instant, unless the quota changed."""
+        """Check that no ClusterQueue or Cohort exceeds its quota more than before, unless a quota changed."""
         deficits = dict(self._deficits())
-        for (node, pair), amount in deficits.items():
-            known_deficit = self._known_deficits.get((node, pair), 0)
+        for (node, quota_key), amount in deficits.items():
+            known_deficit = self._known_deficits.get((node, quota_key), 0)
             if amount > known_deficit and not self._changed:
-                holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in self._holder_keys(node, pair)]
-                description = f"{node} exceeds its quota of {'/'.join(pair)} by {amount}, by {known_deficit} before"
+                holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in self._holder_keys(node, quota_key)]
+                description = (
+                    f"{node} exceeds its quota of {'/'.join(quota_key)} by {amount}, by {known_deficit} before"
+                )
                 self.violate(description, *holders)
         self._known_deficits, self._changed = deficits, False
 
-    def _available_without(self, victims: Iterable[WorkloadView], node: str, pair: object_states.QuotaKey) -> int:
-        """Return the free quota of a node if some Workloads held none."""
+    def _available_without(self, victims: Iterable[WorkloadView], node: str, quota_key: object_states.QuotaKey) -> int:
+        """Return the free quota of a ClusterQueue or Cohort as if the victims held no quota."""
         quota = self.states.quota
         removed_amounts = {}
         for view in victims:
             holders_of_queue = quota.holders.get(f"queue/{view.cluster_queue}", {})
             if view.key in holders_of_queue:
                 removed_amounts[view.key] = holders_of_queue, holders_of_queue.pop(view.key)
-        available = quota.available(node, pair)
+        available = quota.available(node, quota_key)
         for key, (holders_of_queue, amounts) in removed_amounts.items():
             holders_of_queue[key] = amounts
         return available
@@ -80,15 +82,15 @@ class QuotaNeverOversubscribed(Invariant):
     def _deficits(self) -> Iterator[tuple[tuple[str, object_states.QuotaKey], int]]:
         quota = self.states.quota
         for root in [node for node in quota.nodes.values() if not node.parent]:
-            for pair in quota.pairs(root.name):
-                for node in quota.below(root.name):
-                    available = quota.available(node, pair)
+            for quota_key in quota.quota_keys(root.name):
+                for node in quota.with_descendants(root.name):
+                    available = quota.available(node, quota_key)
                     if available < 0:
-                        yield (node, pair), -available
+                        yield (node, quota_key), -available
 
-    def _holder_keys(self, node: str, pair: object_states.QuotaKey) -> list[str]:
-        holders = (self.states.quota.holders.get(name, {}) for name in self.states.quota.below(node))
-        return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(pair)]
+    def _holder_keys(self, node: str, quota_key: object_states.QuotaKey) -> list[str]:
+        holders = (self.states.quota.holders.get(name, {}) for name in self.states.quota.with_descendants(node))
+        return [key for amounts_by_key in holders for key, amounts in amounts_by_key.items() if amounts.get(quota_key)]
 
 
 # The usage of every ClusterQueue in the scheduler is the sum of its Workloads' admission status.
@@ -99,12 +101,12 @@ class QuotaNeverOversubscribed(Invariant):
 
 
 class UsageIsSumOfAdmitted(Invariant):
-    """The usage of every quota node in the scheduler equals the sum over its Workloads."""
+    """Invariant: the scheduler's usage of each ClusterQueue and Cohort equals the sum over its Workloads."""
 
     name = "usage_is_sum_of_admitted"
 
     def after_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check the usage of all quota nodes after a cycle that admitted a Workload."""
+        """Check the usage of all ClusterQueues and Cohorts after a scheduling cycle that admitted a Workload."""
         platform = self.world_view.world.platform
         if platform.runner.is_stopped or platform.index.workload_cache.assumes:
             return
@@ -112,7 +114,7 @@ class UsageIsSumOfAdmitted(Invariant):
             self._compare_trees()
 
     def end_instant(self) -> None:
-        """Check the usage of all ClusterQueues, which is always up to date."""
+        """Check the usage of all ClusterQueues (that of Cohorts may be outdated between scheduling cycles)."""
         for name, queue in self.world_view.world.platform.index.snapshot.queues.items():
             self._compare_usage(f"queue/{name}", queue.node)
 
@@ -128,17 +130,17 @@ class UsageIsSumOfAdmitted(Invariant):
 
     def _compare_usage(self, node_name: str, node: QuotaNode) -> None:
         quota, names = self.states.quota, self.world_view.world.platform.index.snapshot.names
-        for pair, used in zip(names, node.usage, strict=False):
-            expected_usage = quota.used(node_name, pair)
+        for quota_key, used in zip(names, node.usage, strict=False):
+            expected_usage = quota.used(node_name, quota_key)
             if used != expected_usage:
                 holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in quota.holders.get(node_name, {})]
-                name = "/".join(pair)
+                name = "/".join(quota_key)
                 description = f"the usage of {node_name} is {used} of {name}, but its Workloads hold {expected_usage}"
                 self.violate(description, *holders)
 
 
 class AdmittedHasAssignment(Invariant):
-    """Every quota reservation assigns each pod set a valid count, the right usage, and suitable flavors."""
+    """Invariant: every quota reservation gives each pod set a valid count, the right usage and suitable flavors."""
 
     name = "admitted_has_assignment"
 
@@ -162,25 +164,25 @@ class AdmittedHasAssignment(Invariant):
         for pod_set, pod_count, holding in zip(view.pod_sets, view.counts, assignments, strict=True):
             yield from self._pod_set_faults(queue, pod_set, pod_count, holding)
 
-    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, given: Holding) -> Iterator[str]:
-        minimum = count if pod_set.min_count is None else min(count, pod_set.min_count)
-        if not minimum <= given.pods <= count:
-            yield f"{given.pods} pods of pod set {pod_set.name} are assigned; {minimum} to {count} are allowed"
-        requests = {resource: amount * given.pods for resource, amount in pod_set.template.requests}
-        usage = dict(given.usage)
+    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
+        count_min = count if pod_set.min_count is None else min(count, pod_set.min_count)
+        if not count_min <= holding.pods <= count:
+            yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {count_min} to {count} are allowed"
+        requests = {resource: amount * holding.pods for resource, amount in pod_set.template.requests}
+        usage = dict(holding.usage)
         if any("pods" in group.resources for group in queue.groups):
-            requests["pods"] = given.pods
+            requests["pods"] = holding.pods
         for resource, amount in requests.items():
             if amount and usage.get(resource) != amount:
                 yield f"pod set {pod_set.name} uses {usage.get(resource)} of {resource}, but requests {amount}"
         for group in queue.groups:
-            yield from self._group_faults(group, pod_set, given)
+            yield from self._group_faults(group, pod_set, holding)
         covered = [resource for group in queue.groups for resource in group.resources]
-        if any(resource not in covered for resource in given.flavors):
-            yield f"pod set {pod_set.name} has flavors for {sorted(given.flavors)}; covered: {sorted(covered)}"
+        if any(resource not in covered for resource in holding.flavors):
+            yield f"pod set {pod_set.name} has flavors for {sorted(holding.flavors)}; covered: {sorted(covered)}"
 
-    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, given: Holding) -> Iterator[str]:
-        flavors = sorted({given.flavors[resource] for resource in group.resources if resource in given.flavors})
+    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, holding: Holding) -> Iterator[str]:
+        flavors = sorted({holding.flavors[resource] for resource in group.resources if resource in holding.flavors})
         if len(flavors) > 1:
             yield f"pod set {pod_set.name} has several flavors of one resource group: {flavors}"
         for flavor in flavors:
@@ -220,12 +222,12 @@ KINDS: Final = (
 
 
 class AssumedEqualsConfirmed(Invariant):
-    """The scheduler cache equals a cache that is rebuilt from the stored objects."""
+    """Invariant: the scheduler cache equals a cache that is built anew from the stored objects."""
 
     name = "assumed_equals_confirmed"
 
     def end_instant(self) -> None:
-        """Check the scheduler cache against a cache that is built from the current objects."""
+        """Compare the scheduler cache with one that is built from the stored objects."""
         world = self.world_view.world
         inputs = _decision_inputs(world.platform.index)
         expected_inputs = _decision_inputs(rebuild_cache(world, world.kernel.now()))
@@ -235,7 +237,7 @@ class AssumedEqualsConfirmed(Invariant):
 
 
 def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
-    """Return a scheduler cache that is built from the current objects of a world."""
+    """Return a scheduler cache that is built anew from the stored objects of a simulated world."""
     index = SchedulerCache()
     for kind in KINDS:
         for obj in world.objects(kind):
@@ -245,7 +247,7 @@ def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
 
 
 def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
-    """Return all inputs of scheduling decisions in a scheduler cache, by name."""
+    """Return everything in a scheduler cache that scheduling decisions depend on, by name."""
     snapshot = index.snapshot
     queues = index.workload_cache.local_queues.items()
     values: dict[str, Any] = {f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in queues}
@@ -263,14 +265,14 @@ def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
 def _holding_values(admitted_workload: AdmittedWorkload, snapshot: Snapshot) -> tuple[Any, ...]:
     usage = sorted((snapshot.names[fr], amount) for fr, amount in admitted_workload.usage if amount)
     flavors = sorted(snapshot.names[fr] for fr in admitted_workload.flavor_resources)
-    times = admitted_workload.priority, admitted_workload.queued, admitted_workload.reserved_at
+    order_values = admitted_workload.priority, admitted_workload.queued, admitted_workload.reserved_at
     return (
         admitted_workload.uid,
         admitted_workload.queue.name,
         admitted_workload.local_queue,
         usage,
         flavors,
-        times,
+        order_values,
         admitted_workload.evicted,
         admitted_workload.is_admitted,
     )
@@ -286,7 +288,7 @@ def _counter_values(count: QueueCounter, snapshot: Snapshot) -> tuple[Any, ...]:
 
 
 class JobsCountRight(Invariant):
-    """A Job counts each ended pod once, and has no more successes than completions and no more active than allowed."""
+    """Invariant: a Job counts each ended pod once, and no more succeeded or active pods than its spec allows."""
 
     name = "jobs_count_right"
 
@@ -298,7 +300,7 @@ class JobsCountRight(Invariant):
         self._changed: dict[Key, None] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record the pods that end and the Jobs that change."""
+        """Record which pods ended and which Jobs changed."""
         if event.key.kind == scheme.JOB:
             self._changed[event.key] = None
             self._check_counts_grow(event)
@@ -312,7 +314,7 @@ class JobsCountRight(Invariant):
             self._failed_pods.setdefault(owner["uid"], {})[uid] = None
 
     def end_instant(self) -> None:
-        """Check the status counts of the Jobs that changed."""
+        """Check the pod counts in the status of the Jobs that changed."""
         for key in self._changed:
             job = self.world_view.world.client.get(key)
             for description in () if job is None else self._find_faults(job):
@@ -320,7 +322,7 @@ class JobsCountRight(Invariant):
         self._changed.clear()
 
     def finish(self) -> None:
-        """Check that no ended Job counts active or terminating pods."""
+        """Check that no ended Job still counts active or terminating pods."""
         for job in self.world_view.world.objects(scheme.JOB) if self.is_at_rest else ():
             status, name = job.get("status") or {}, job["metadata"]["name"]
             has_ended = is_true(status, "Complete") or is_true(status, "Failed")
@@ -347,7 +349,7 @@ class JobsCountRight(Invariant):
             yield f"it is complete after {successes} of {spec['completions']} completions"
 
     def _check_counts_grow(self, event: WatchEvent) -> None:
-        """Check that the status counts of a Job never decrease."""
+        """Check that a Job's counts of succeeded and failed pods never decrease."""
         if event.old is None:
             return
         for field in ("succeeded", "failed"):
@@ -361,20 +363,20 @@ def _is_deletion(event: WatchEvent) -> bool:
 
 
 def _count_indexes(indexes: str) -> int:
-    """Return the number of Job indexes in a text such as `0,2-4`."""
-    ends = [part.split("-") for part in indexes.split(",") if part]
-    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+    """Return how many completion indexes of a Job a text such as `0,2-4` lists."""
+    index_ranges = [part.split("-") for part in indexes.split(",") if part]
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in index_ranges)
 
 
 # A Job or JobSet with a queue runs only while its Workload is admitted.
 
 
 _KINDS = (scheme.JOB, scheme.JOB_SET)
-_ENDED = ("Complete", "Completed", "Failed")
+_END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NoJobRunsWithoutAdmission(Invariant):
-    """A Job or JobSet with a queue is unsuspended only while its Workload is admitted."""
+    """Invariant: a Job or JobSet with a queue is unsuspended only while its Workload is admitted."""
 
     name = "no_job_runs_without_admission"
 
@@ -393,7 +395,7 @@ class NoJobRunsWithoutAdmission(Invariant):
                     self.violate(f"job {key_of(job)} runs, but its Workload is not admitted", key_of(job))
 
     def _is_admitted(self, job: Obj) -> bool:
-        """Report whether an unfinished Workload of a job is admitted."""
+        """Report whether a job has an admitted Workload that is not finished."""
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
     def _workloads(self, job_metadata: Obj) -> list[WorkloadView]:
@@ -405,14 +407,14 @@ def _is_running(job: Obj) -> bool:
     if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return False
     conditions = (job.get("status") or {}).get("conditions") or ()
-    return not any(c["type"] in _ENDED and c["status"] == "True" for c in conditions)
+    return not any(c["type"] in _END_CONDITIONS and c["status"] == "True" for c in conditions)
 
 
 # No pod of a job with a queue is bound, or starts to run, while the job's Workload has no quota.
 
 
 class NoPodWithoutAdmission(Invariant):
-    """No pod of a job with a queue is bound to a node, or starts to run, without quota."""
+    """Invariant: no pod of a job with a queue is bound to a node, or starts to run, without quota."""
 
     name = "no_pod_without_admission"
 
@@ -426,8 +428,8 @@ class NoPodWithoutAdmission(Invariant):
             return
         new, old = pod_view(event.obj), None if event.old is None else pod_view(event.old)
         is_bound = new.node_name and not (old and old.node_name)
-        runs = new.phase == RUNNING and not (old and old.phase == RUNNING)
-        if is_bound or runs:
+        has_started = new.phase == RUNNING and not (old and old.phase == RUNNING)
+        if is_bound or has_started:
             self._started_pods[event.key] = None
 
     def end_instant(self) -> None:
@@ -440,7 +442,7 @@ class NoPodWithoutAdmission(Invariant):
         self._started_pods.clear()
 
     def _root(self, obj: Obj) -> Obj | None:
-        """Return the outermost Job or JobSet of a pod, or the pod without an owner; None if an owner is deleted."""
+        """Return the outermost Job or JobSet that owns a pod, or the pod if it has none; None if an owner is gone."""
         client = self.world_view.world.client
         owner = controller_of(obj)
         kind = None if owner is None else {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}.get(owner["kind"])
@@ -459,7 +461,7 @@ class NoPodWithoutAdmission(Invariant):
 
 
 class FinishedHoldsNothing(Invariant):
-    """A finished Workload holds no quota, waits in no queue, and stays finished."""
+    """Invariant: a finished Workload holds no quota, waits in no queue, and stays finished."""
 
     name = "finished_holds_nothing"
 
@@ -472,7 +474,7 @@ class FinishedHoldsNothing(Invariant):
             self.violate(f"Workload {event.key} was finished and is unfinished again", event.key)
 
     def end_instant(self) -> None:
-        """Check that the scheduler's quota and queues do not contain finished Workloads."""
+        """Check that the scheduler's quota and queues contain no finished Workload."""
         index = self.world_view.world.platform.index
         for view in self.states.workloads.values():
             if not view.finished:

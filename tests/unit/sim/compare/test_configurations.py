@@ -17,7 +17,7 @@ from batchyard.sim.compare.comparison import (
 )
 from batchyard.sim.compare.figures import jain_index
 from batchyard.sim.compare.inputs import ComparedConfiguration, read_pair
-from batchyard.sim.compare.page import page
+from batchyard.sim.compare.page import comparison_page
 from batchyard.sim.compare.runs import as_jobs
 from batchyard.sim.compare.sections import Figure, Unit, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario
@@ -90,14 +90,14 @@ def test_workload_never_admitted_waits_until_later_end() -> None:
     found = compared(queue(1), queue(2), large)
     a, b = figures(found)
     assert (a["neverAdmitted"], a["pending"], b["neverAdmitted"]) == (1, 1, 0)
-    assert a["maxWait"] == found.lasts == 60
-    assert "never admitted" in page(found)
+    assert a["maxWait"] == found.run_seconds == 60
+    assert "never admitted" in comparison_page(found)
 
 
 def test_largest_changes_are_listed_first() -> None:
     found = compared(queue(1), queue(2), LOAD)
-    assert sorted(change.longer for change in found.changes.better) == [-30, -30]
-    assert (found.changes.worse, found.changes.same) == ([], 1)
+    assert sorted(change.longer_by for change in found.changes.shorter) == [-30, -30]
+    assert (found.changes.longer, found.changes.equal_count) == ([], 1)
     assert found.headline.startswith("b against a: the mean wait goes from 30s to 10s, 20s less (67%)")
 
 
@@ -137,7 +137,7 @@ def test_different_horizons_are_rejected() -> None:
     pair = read_pair(
         ComparedConfiguration("a", [*queue(1), ends]), ComparedConfiguration("b", queue(1)), LOAD, 10 * SECOND
     )
-    assert compare_configurations(("a", "b"), pair, ComparisonSettings(until=10 * SECOND)).lasts == 10
+    assert compare_configurations(("a", "b"), pair, ComparisonSettings(until=10 * SECOND)).run_seconds == 10
 
 
 def test_seeds_without_randomness_give_same_figures() -> None:
@@ -151,8 +151,8 @@ def test_configuration_names_are_escaped_in_page() -> None:
         ("<a>", "<script>"),
         read_pair(ComparedConfiguration("<a>", queue(1)), ComparedConfiguration("b", queue(2)), LOAD),
     )
-    assert "<script>" not in page(found)
-    assert "&lt;script&gt;" in page(found)
+    assert "<script>" not in comparison_page(found)
+    assert "&lt;script&gt;" in comparison_page(found)
 
 
 def test_figures_are_formatted_with_units() -> None:

@@ -46,4 +46,4 @@ def test_weight_equals_repeated_observation() -> None:
 def test_lower_power_draws_longer_run_beyond_last_end() -> None:
     survival = SurvivalFunction([10, 20], running_ages=[200])
     assert survival.draw(0.5, 100, tail_exponent=0.5) == 400
-    assert SurvivalFunction([10, 20]).power(0.5, 0.5) > survival.power(0.5, 0.5)
+    assert SurvivalFunction([10, 20]).draw_tail_exponent(0.5, 0.5) > survival.draw_tail_exponent(0.5, 0.5)
