@@ -1,1 +1,1 @@
-"""Provisioning admission check of Kueue: creates ProvisioningRequests for Workloads and evaluates them."""
+"""Kueue's provisioning admission check: creates ProvisioningRequests for Workloads and reads their results."""

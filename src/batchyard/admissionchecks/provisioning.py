@@ -40,7 +40,7 @@ from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RE
 
 
 class ChecksByConfig:
-    """Index of AdmissionChecks by the ProvisioningRequestConfig that they reference."""
+    """An index of the AdmissionChecks by the name of the ProvisioningRequestConfig that they reference."""
 
     def __init__(self) -> None:
         self._checks: dict[str, dict[str, None]] = {}
@@ -53,7 +53,7 @@ class ChecksByConfig:
         self._checks.setdefault(new_name, {})[name] = None
 
     def names_for(self, config: str) -> Iterable[str]:
-        """Return the names of the AdmissionChecks that reference a config."""
+        """Return the names of the AdmissionChecks that reference a ProvisioningRequestConfig."""
         return list(self._checks.get(config, ()))
 
 
@@ -64,7 +64,7 @@ class WorkloadsByCheck:
         self._workloads: dict[str, dict[meta.Key, None]] = {}
 
     def observe(self, event: WatchEvent) -> bool:
-        """Update the index from a watch event of a Workload; return whether it has or had checks."""
+        """Update the index from a watch event of a Workload; return whether the Workload has or had checks."""
         old_names, new_names = _check_names(event.old), _check_names(_current_object(event))
         if not (old_names or new_names):
             return False
@@ -81,7 +81,7 @@ class WorkloadsByCheck:
 
 
 def owners_of(obj: meta.Obj) -> list[meta.Key]:
-    """Return the keys of the Workloads that own an object."""
+    """Return the keys of the Workloads among an object's ownerReferences."""
     namespace = obj["metadata"].get("namespace", "")
     owners = obj["metadata"].get("ownerReferences") or ()
     return [meta.Key(scheme.WORKLOAD, namespace, owner["name"]) for owner in owners if owner["kind"] == "Workload"]
@@ -92,7 +92,7 @@ def _current_object(event: WatchEvent) -> meta.Obj | None:
 
 
 def _config_name_of(check: meta.Obj | None) -> str:
-    """Return the name of the config that an AdmissionCheck references; '' if it references none."""
+    """Return the name of the ProvisioningRequestConfig that an AdmissionCheck references; '' if none."""
     name = "" if check is None else config_name(check)
     return "" if isinstance(name, InvalidConfig) else name
 
@@ -108,7 +108,7 @@ def _check_names(workload: meta.Obj | None) -> Sequence[str]:
 
 
 class ProvisioningChecks:
-    """Controller of the Active condition of AdmissionChecks that the provisioning controller answers."""
+    """Controller that sets the Active condition of the AdmissionChecks of Kueue's provisioning controller."""
 
     name = "provisioning-checks"
     rank = 0
@@ -118,14 +118,14 @@ class ProvisioningChecks:
         self._checks = ChecksByConfig()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of a changed AdmissionCheck, or of all checks that reference a changed config."""
+        """Return a changed AdmissionCheck, or all that reference a changed ProvisioningRequestConfig."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
             return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._checks.names_for(event.key.name)]
         self._checks.observe(event)
         return (event.key,) if event.type is not EventType.DELETED else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the Active condition of an AdmissionCheck; the message changes only together with the status."""
+        """Set an AdmissionCheck's Active condition if it has to become True or False; else keep its message."""
         check = reader.get(key)
         if check is None or check["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             return ReconcileResult()
@@ -166,7 +166,7 @@ _NOT_NEEDED_MESSAGE: Final = "the provisioning request is not needed"
 
 
 class CheckCase(NamedTuple):
-    """An admission check of a Workload, with its config, pod set groups and latest ProvisioningRequest."""
+    """An admission check of a Workload, with its config, its groups of pod sets and its latest ProvisioningRequest."""
 
     check: Check
     #: None while the check has no valid config.
@@ -179,7 +179,7 @@ class CheckCase(NamedTuple):
 
 
 def updated_check(case: CheckCase, workload: meta.Obj) -> Check:
-    """Return the admission check in the state that follows from its request; the same object if unchanged."""
+    """Return the admission check in the state given by its ProvisioningRequest; the same object if unchanged."""
     check = case.check
     if case.config is None:
         return {**check, "state": PENDING, "message": _INACTIVE_MESSAGE}
@@ -229,7 +229,7 @@ def _check_from_request(case: CheckCase, request: meta.Obj, config: Provisioning
 
 
 def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, message: str) -> Check:
-    """Return the check in state Retry, or Rejected without retries left; an old attempt changes only the message."""
+    """Return the check in state Retry, or Rejected if no retry is left; for an old attempt only change the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
     new_check = {**case.check, "message": f"{why}: {message}"}
@@ -241,7 +241,7 @@ def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, mess
 
 
 def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningConfig) -> list[Mapping[str, Any]]:
-    """Return the pod set updates of a check, which make the pods consume the provisioned capacity."""
+    """Return a check's podSetUpdates: annotations and node selectors by which pods use the provisioned machines."""
     name = request["metadata"]["name"]
     templates = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
     details = (request.get("status") or {}).get("provisioningClassDetails") or {}
@@ -272,7 +272,7 @@ def _message(request: meta.Obj, kind: str) -> str:
 
 
 class ProvisioningController:
-    """Controller that creates and deletes ProvisioningRequests, and updates the admission checks of Workloads."""
+    """Controller that creates and deletes ProvisioningRequests and sets the Workloads' admission check states."""
 
     name = "provisioning"
     rank = 0
@@ -283,7 +283,7 @@ class ProvisioningController:
         self._workloads = WorkloadsByCheck()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of the Workloads that a changed Workload, request, check or config affects."""
+        """Return the Workloads affected by a changed Workload, ProvisioningRequest, AdmissionCheck or config."""
         match event.key.kind:
             case scheme.WORKLOAD:
                 has_checks = self._workloads.observe(event) and event.type is not EventType.DELETED
@@ -298,7 +298,7 @@ class ProvisioningController:
                 return [key for name in names for key in self._workloads.keys_for_check(name)]
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update a Workload's checks from their requests, then delete unneeded or create missing requests."""
+        """Update a Workload's admission checks; then delete its unneeded or create its missing requests."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
@@ -331,7 +331,7 @@ def _delete_writes(objects: Sequence[meta.Obj]) -> list[Write]:
 
 
 def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
-    """Return the admission checks of a Workload that this controller answers, with config and latest request."""
+    """Return a CheckCase for each admission check of a Workload whose controller is the provisioning controller."""
     cases = []
     for check in lifecycle.checks_of(workload):
         obj = reader.get(meta.Key(scheme.ADMISSION_CHECK, "", check["name"]))
@@ -348,7 +348,7 @@ def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reade
 def _latest_request(
     requests: Sequence[meta.Obj], workload: meta.Obj, check: str, config: ProvisioningConfig | None
 ) -> tuple[meta.Obj | None, int]:
-    """Return the request of the latest attempt that matches the config, and that attempt's number (0 if none)."""
+    """Return the ProvisioningRequest with the highest attempt that matches the config, and that number; 0 if none."""
     latest_request: meta.Obj | None = None
     attempt_max = 0
     for request in requests:
@@ -359,7 +359,7 @@ def _latest_request(
 
 
 def _update_checks(workload: meta.Obj, cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
-    """Return the status write and Events for the changed admission checks of a Workload."""
+    """Return the status update and the Events for the changed admission checks of a Workload; empty if none changed."""
     outcome, new_workload = ReconcileResult(), workload
     for case in cases:
         new, old = updated_check(case, workload), case.check
@@ -374,7 +374,7 @@ def _update_checks(workload: meta.Obj, cases: Sequence[CheckCase], now: Instant)
 
 
 class _RequestCreator:
-    """Creates the ProvisioningRequests and pod templates of a Workload in one reconcile."""
+    """Adds the writes that create a Workload's ProvisioningRequests and PodTemplates to a reconcile result."""
 
     def __init__(self, workload: meta.Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         self._workload = workload
@@ -383,7 +383,7 @@ class _RequestCreator:
         self._outcome = outcome
 
     def create_requests(self, cases: Iterable[CheckCase]) -> None:
-        """Create a ProvisioningRequest for each check that needs one, or transfer its templates to an existing one."""
+        """Create the ProvisioningRequest of each check that needs one; give existing requests their PodTemplates."""
         for case in cases:
             if case.config is None or not case.groups:
                 continue
@@ -394,7 +394,7 @@ class _RequestCreator:
                 self._transfer_templates(case.request)
 
     def _next_attempt(self, case: CheckCase) -> int | None:
-        """Return the number of the attempt to create for a check; None if it needs no new request."""
+        """Return the attempt number of the ProvisioningRequest to create for a check; None if none is needed."""
         if case.check["state"] != lifecycle.PENDING:
             return None
         if case.request is None:
@@ -421,7 +421,7 @@ class _RequestCreator:
         self._outcome.events.append(self._event("Normal", "ProvisioningRequestCreated", message))
 
     def _template_writes(self, key: meta.Key, group: TemplateGroup) -> list[Write] | None:
-        """Return the writes that create or replace a pod template; None while an assigned flavor is missing."""
+        """Return the writes that create or replace a PodTemplate; None if an assigned ResourceFlavor is missing."""
         injection = flavor_injection(group.assignment, group.pod_set, self._flavor)
         if injection is None:
             return None
@@ -438,7 +438,7 @@ class _RequestCreator:
         return self._reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
     def _report_failure(self, case: CheckCase, message: str) -> None:
-        """Set the check's message to the reason why no request can be created, with an Event if it changed."""
+        """Set the check's message to why no request can be created; report it by an Event if it has changed."""
         new_workload = lifecycle.with_check(
             self._workload, {**case.check, "message": meta.truncate_message(message)}, self._now
         )
@@ -447,7 +447,7 @@ class _RequestCreator:
             self._outcome.events.append(self._event("Warning", "FailedCreate", message))
 
     def _transfer_templates(self, request: meta.Obj) -> None:
-        """Transfer the ownership of a request's pod templates from the Workload to the request."""
+        """Make a ProvisioningRequest the owner of its PodTemplates, in place of the Workload."""
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
             template = self._reader.get(meta.Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))

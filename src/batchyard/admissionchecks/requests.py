@@ -1,4 +1,4 @@
-"""ProvisioningRequests of Workloads: their configuration, names, pod templates and contents."""
+"""Builds ProvisioningRequests and their PodTemplates for Workloads, and parses ProvisioningRequestConfigs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class NodeSelectorUpdate(NamedTuple):
-    """A node selector key, and the provisioning class detail that provides its value."""
+    """A node selector key for provisioned pods, and the key in provisioningClassDetails whose value it gets."""
 
     key: str
     detail: str
@@ -41,13 +41,13 @@ class ProvisioningConfig:
 
 
 class InvalidConfig(NamedTuple):
-    """Why an AdmissionCheck has no usable config, as Kueue's message."""
+    """Kueue's message about why an AdmissionCheck has no usable ProvisioningRequestConfig."""
 
     message: str
 
 
 def find_config(check: meta.Obj, reader: Reader) -> ProvisioningConfig | InvalidConfig:
-    """Return the config that an AdmissionCheck references, or why it cannot be used."""
+    """Return the ProvisioningRequestConfig that an AdmissionCheck references, or why it cannot be used."""
     name = config_name(check)
     if isinstance(name, InvalidConfig):
         return name
@@ -58,7 +58,7 @@ def find_config(check: meta.Obj, reader: Reader) -> ProvisioningConfig | Invalid
 
 
 def config_name(check: meta.Obj) -> str | InvalidConfig:
-    """Return the name of the config that an AdmissionCheck references, or why the reference is invalid."""
+    """Return the ProvisioningRequestConfig name that an AdmissionCheck references, or why the reference is invalid."""
     reference = check["spec"].get("parameters")
     if reference is None:
         return InvalidConfig("missing parameters reference")
@@ -96,7 +96,7 @@ PodSet = Mapping[str, Any]
 
 @dataclass(slots=True)
 class TemplateGroup:
-    """Pod sets of a request that share one pod template, the template of the first pod set."""
+    """Pod sets of a ProvisioningRequest that share one PodTemplate: the template of the first pod set."""
 
     pod_set: PodSet
     assignment: Mapping[str, Any]
@@ -112,7 +112,7 @@ class TemplateGroup:
 
 
 def groups_needing_capacity(workload: meta.Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
-    """Return the groups of a Workload's pod sets that need capacity, merged by the config's merge policy."""
+    """Return the pod sets of a Workload that need machines, grouped by the PodTemplate that they may share."""
     groups: list[TemplateGroup] = []
     for pod_set, assignment in _admitted_pod_sets(workload):
         count = assignment.get("count", pod_set["count"])
@@ -128,7 +128,7 @@ def groups_needing_capacity(workload: meta.Obj, config: ProvisioningConfig) -> l
 
 
 def _admitted_pod_sets(workload: meta.Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
-    """Yield the admitted pod sets of a Workload with their assignments."""
+    """Yield each pod set of a Workload that has a pod set assignment, with this assignment."""
     assignments = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
     for pod_set in workload["spec"]["podSets"]:
         if pod_set["name"] in assignments:
@@ -159,7 +159,7 @@ def _may_share_template(a: PodSet, b: PodSet, policy: str) -> bool:
 
 
 def _scheduling_requirements(pod_set: PodSet) -> list[Any]:
-    """Return the requests and scheduling fields of a pod set, for comparison with another pod set."""
+    """Return the requests and scheduling fields of a pod set; pod sets with equal values may share a PodTemplate."""
     spec = _pod_spec(pod_set)
     requests = [[_canonical_requests(container) for container in spec.get(kind) or ()] for kind in _CONTAINERS]
     return [requests, [spec.get(field) or None for field in _SCHEDULING_FIELDS]]
@@ -181,17 +181,17 @@ _DIGITS_MAX: Final = len(str(_ATTEMPTS_MAX))
 
 
 def request_name(workload: str, check: str, attempt: int) -> str:
-    """Return the name of the ProvisioningRequest of a Workload for a check and attempt."""
+    """Return the name of the ProvisioningRequest of a Workload for an admission check and an attempt number."""
     return _limit_name_length(f"{workload}-{check}-{attempt}")
 
 
 def template_name(request: str, pod_set: str) -> str:
-    """Return the name of the pod template of a ProvisioningRequest for a pod set."""
+    """Return the name of the PodTemplate that a ProvisioningRequest references for a pod set."""
     return _limit_name_length(f"ppt-{request}-{pod_set}")
 
 
 def attempt_of(request: str, workload: str, check: str) -> int | None:
-    """Return the attempt number in a request's name; None if it belongs to another Workload or check.
+    """Return the attempt number in a ProvisioningRequest's name; None if it is of another Workload or check.
 
     In a truncated name the attempt is part of the hash, so all attempt numbers are tried.
     """
@@ -205,7 +205,7 @@ def attempt_of(request: str, workload: str, check: str) -> int | None:
 
 
 def _limit_name_length(name: str) -> str:
-    """Return the name; if it is too long, truncate it and append a hash."""
+    """Return an object name, which is truncated and ends in a hash if it is too long."""
     if len(name) <= _PREFIX_MAX:
         return name
     return f"{name[:_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
@@ -217,7 +217,7 @@ _LABELS: Final = {well_known.MANAGED: "true"}
 def provisioning_request(
     workload: meta.Obj, name: str, config: ProvisioningConfig, groups: Iterable[TemplateGroup]
 ) -> dict[str, Any]:
-    """Return the ProvisioningRequest object for these groups of a Workload's pod sets."""
+    """Return a new ProvisioningRequest object for the given groups of a Workload's pod sets."""
     pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in groups]
     spec: dict[str, Any] = {"provisioningClassName": config.class_name, "podSets": pod_sets}
     parameters = {**config.parameters, **_annotated_parameters(workload)}
@@ -232,7 +232,7 @@ def provisioning_request(
 
 
 def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
-    """Return the PodTemplate object of a group with its flavors applied; raise InvalidPodSetInfo on a conflict."""
+    """Return a new PodTemplate for a group of pod sets in its flavors; raise InvalidPodSetInfo on a conflict."""
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
@@ -241,7 +241,7 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
 
 
 def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
-    """Report whether a ProvisioningRequest matches the config, except for parameters that the Workload overrides."""
+    """Report whether a request has the class and parameters of a config; parameters set by the Workload may differ."""
     spec, overridden_parameters = request["spec"], _annotated_parameters(workload)
     parameters = spec.get("parameters") or {}
     has_same_parameters = all(
@@ -251,13 +251,13 @@ def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta
 
 
 def is_controlled_by(obj: meta.Obj, owner: meta.Obj) -> bool:
-    """Report whether the controller reference of an object points to this owner."""
+    """Report whether an object's controller ownerReference points to `owner`."""
     reference = meta.controller_of(obj)
     return reference is not None and bool(reference["uid"] == owner["metadata"]["uid"])
 
 
 def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj) -> meta.Obj:
-    """Return a pod template with the request as owner instead of the Workload; unchanged without that owner."""
+    """Return a PodTemplate owned by the request in place of the Workload; unchanged if the Workload does not own it."""
     if not is_controlled_by(template, workload):
         return template
     uid = workload["metadata"]["uid"]
@@ -272,14 +272,14 @@ def _metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
 
 
 def _annotated_parameters(workload: meta.Obj) -> dict[str, str]:
-    """Return the provisioning parameters in a Workload's annotations, which override those of the config."""
+    """Return the parameters in a Workload's annotations, which override those of the ProvisioningRequestConfig."""
     annotations = workload["metadata"].get("annotations") or {}
     prefix = well_known.PROVISIONING_PREFIX
     return {name.removeprefix(prefix): value for name, value in annotations.items() if name.startswith(prefix)}
 
 
 def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the container with its limits as defaults of its requests, as Kubernetes sets them."""
+    """Return a container whose missing resource requests are set to its limits, as Kubernetes does."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if not limits:

@@ -1,1 +1,1 @@
-"""PodDisruptionBudgets: their status and the admission of evictions."""
+"""PodDisruptionBudgets: their controller, and the decision whether a pod may be evicted."""

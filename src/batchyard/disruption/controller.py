@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: their status, the decision about evictions, and the disruption controller.
+"""The disruption controller: computes the status of PodDisruptionBudgets, and decides whether pods may be evicted.
 
 The controller also removes the condition DisruptionTarget from pods that are not deleted within two minutes. Source:
 Kubernetes's pkg/controller/disruption.
@@ -41,14 +41,14 @@ _ALWAYS: Final = "AlwaysAllow"
 
 
 class ExpectedPods(NamedTuple):
-    """The expected number of pods of a budget, and the names of pods without a controller."""
+    """How many pods a PodDisruptionBudget should have, and the names of its pods that no controller manages."""
 
     total: int
     unmanaged_names: tuple[str, ...] = ()
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods that still exist, with their eviction times, and when the next entry expires."""
+    """The evicted pods of a budget that still exist: eviction times by name, and when the first of these expires."""
 
     pods: Mapping[str, str]
     #: The evicted pods that were not deleted in time.
@@ -57,7 +57,7 @@ class DisruptedPods(NamedTuple):
 
 
 class EvictionRefusal(NamedTuple):
-    """The API error that rejects an eviction."""
+    """The API error with which the API server rejects an eviction."""
 
     code: int
     reason: str
@@ -67,47 +67,47 @@ class EvictionRefusal(NamedTuple):
 
 
 class EvictionDecision(NamedTuple):
-    """The decision about an eviction: a refusal, or the budget with one disruption less."""
+    """Whether a pod may be evicted: a refusal, the PodDisruptionBudget to update, or neither if none has to change."""
 
     refusal: EvictionRefusal | None = None
     new_budget: Obj | None = None
 
 
 def spec_of(budget: Obj) -> Mapping[str, Any]:
-    """Return the spec of a budget; a budget without a spec, which Kubernetes accepts, selects no pods."""
+    """Return the spec of a PodDisruptionBudget; {}, which selects no pods, if it has none."""
     return budget.get("spec") or {}
 
 
 def selects_pod(budget: Obj, pod: Obj) -> bool:
-    """Report whether a budget selects a pod of its Namespace."""
+    """Report whether a PodDisruptionBudget selects a pod of the same Namespace by its labels."""
     label_selector = selector(spec_of(budget).get("selector"))
     return label_selector is not None and label_selector.matches(pod["metadata"].get("labels") or {})
 
 
 def is_subject_to_budgets(pod: Obj) -> bool:
-    """Report whether budgets apply to a pod: it has started, has not ended, and is not being deleted."""
+    """Report whether PodDisruptionBudgets protect a pod: it has started, not ended, and is not being deleted."""
     return phase(pod) != PENDING and not is_terminal(pod) and not is_terminating(pod)
 
 
 def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
-    """Report whether the expected number of pods comes from their controllers instead of the existing pods."""
+    """Report whether a budget's pods are counted by the scale of their controllers, and not by the existing pods."""
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
 def desired_healthy(spec: Mapping[str, Any], expected_count: int) -> int:
-    """Return the number of pods that must be healthy."""
+    """Return how many of the expected pods a PodDisruptionBudget requires to be healthy."""
     if spec.get("maxUnavailable") is not None:
         return max(0, expected_count - _resolve_percentage(spec["maxUnavailable"], expected_count))
     return 0 if spec.get("minAvailable") is None else _resolve_percentage(spec["minAvailable"], expected_count)
 
 
 def _resolve_percentage(value: int | str, total: int) -> int:
-    """Return an absolute number, or a percentage of the total rounded up."""
+    """Return an integer as it is, or a percentage of `total` rounded up."""
     return value if isinstance(value, int) else -(-int(value.removesuffix("%")) * total // 100)
 
 
 def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
-    """Return the evicted pods that still exist, and the evicted pods that were not deleted in time."""
+    """Return the evicted pods of a budget that still exist, separating those not deleted within the timeout."""
     eviction_times = (budget.get("status") or {}).get("disruptedPods") or {}
     pending_evictions: dict[str, str] = {}
     not_deleted: list[Obj] = []
@@ -128,7 +128,7 @@ def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedP
 def status_of(
     budget: Obj, pods: Sequence[Obj], expected_pods: ExpectedPods, disrupted_pods: Mapping[str, str], now: Instant
 ) -> dict[str, Any]:
-    """Return the status of a budget, given its pods, the expected number and the disrupted pods."""
+    """Return the new status of a PodDisruptionBudget from its pods, their expected number and the evicted pods."""
     desired_count = desired_healthy(spec_of(budget), expected_pods.total)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods)
     allowed_count = max(0, healthy - desired_count) if expected_pods.total > 0 else 0
@@ -144,7 +144,7 @@ def status_of(
 
 
 def failed_status(budget: Obj, error: str, now: Instant) -> dict[str, Any]:
-    """Return the status of a budget whose expected pods are unknown: it allows no disruption."""
+    """Return the status of a PodDisruptionBudget whose expected pods are unknown: it allows no disruption."""
     status = {"currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0, **(budget.get("status") or {})}
     return _with_condition({**status, "disruptionsAllowed": 0}, SYNC_FAILED, error, now)
 
@@ -154,7 +154,7 @@ def _with_allowed_condition(status: dict[str, Any], now: Instant) -> dict[str, A
 
 
 def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: Instant) -> dict[str, Any]:
-    """Return the status with the DisruptionAllowed condition."""
+    """Return a PodDisruptionBudget's status with its condition DisruptionAllowed set for a reason."""
     old = find_condition({"status": status}, DISRUPTION_ALLOWED)
     value = "True" if reason == SUFFICIENT else "False"
     changed_at = old["lastTransitionTime"] if old is not None and old["status"] == value else format_time(now)
@@ -171,7 +171,7 @@ def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: I
 
 
 def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> EvictionDecision:
-    """Decide about the eviction of a pod, given the budgets of its Namespace."""
+    """Return whether a pod may be evicted under the PodDisruptionBudgets of its Namespace."""
     matching_budgets = [budget for budget in budgets if selects_pod(budget, pod)] if is_subject_to_budgets(pod) else []
     if not matching_budgets:
         return EvictionDecision()
@@ -186,7 +186,7 @@ def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Evictio
 
 
 def _allows_unready(budget: Obj) -> bool:
-    """Report whether unready pods may be evicted even if no disruption is allowed."""
+    """Report whether a budget lets unready pods be evicted even if it allows no disruption."""
     if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS:
         return True
     status = budget.get("status") or {}
@@ -197,7 +197,7 @@ _VIOLATION: Final = "Cannot evict pod as it would violate the pod's disruption b
 
 
 def _refusal(budget: Obj) -> EvictionRefusal | None:
-    """Return the error with which a budget rejects an eviction; None if it allows the eviction."""
+    """Return the API error with which a PodDisruptionBudget rejects an eviction; None if it allows the eviction."""
     status, name = budget.get("status") or {}, budget["metadata"]["name"]
     subject = f"The disruption budget {name}"
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
@@ -218,7 +218,7 @@ def _refusal(budget: Obj) -> EvictionRefusal | None:
 
 
 def _describe_refusal(budget: Obj, subject: str) -> str:
-    """Describe why a budget allows no disruption."""
+    """Return a message that says why a PodDisruptionBudget allows no disruption."""
     status = budget.get("status") or {}
     desired_count, healthy_count = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
     condition = find_condition(budget, DISRUPTION_ALLOWED) or {}
@@ -232,7 +232,7 @@ def _describe_refusal(budget: Obj, subject: str) -> str:
 
 
 def _record_eviction(budget: Obj, pod: Obj, now: Instant) -> Obj:
-    """Return a budget with one disruption less and the evicted pod recorded."""
+    """Return a PodDisruptionBudget that allows one disruption less and lists the pod among its disruptedPods."""
     status = budget["status"]
     disrupted_pods = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: format_time(now)}
     new = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted_pods}
@@ -251,11 +251,11 @@ _UNMANAGED: Final = (
 
 
 class _UnknownScaleError(Exception):
-    """Raised if the expected number of pods cannot be determined."""
+    """Raised if the expected number of a budget's pods is unknown, because the scale of a controller cannot be read."""
 
 
 class DisruptionBudgets:
-    """The disruption controller: updates the status of PodDisruptionBudgets."""
+    """The disruption controller, which updates the status of PodDisruptionBudgets."""
 
     name = "disruption-budgets"
     rank = 0
@@ -265,7 +265,7 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the budget, or the budgets that select a pod, and the pod if it has DisruptionTarget."""
+        """Return the changed budget, or for a pod the budgets that select it and the pod itself if disrupted."""
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
             namespace_budgets = self._budgets.setdefault(key.namespace, {})
@@ -282,7 +282,7 @@ class DisruptionBudgets:
         return [*pod_keys, *(key for key, budget in budgets.items() if any(selects_pod(budget, pod) for pod in pods))]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the status of a budget, or remove an old DisruptionTarget condition from a pod."""
+        """Update the status of a PodDisruptionBudget, or remove an old condition DisruptionTarget from a pod."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()
@@ -318,7 +318,7 @@ def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any
 
 
 def _expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
-    """Return the expected number of pods of a budget, and the pods without a controller."""
+    """Return how many pods a PodDisruptionBudget should have, and which of its pods have no controller."""
     spec = spec_of(budget)
     if not is_based_on_controllers(spec):
         return ExpectedPods(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
@@ -335,7 +335,7 @@ def _expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Expected
 
 
 def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
-    """Return the uid and scale of a pod's controller, or of the Deployment that owns its ReplicaSet."""
+    """Return the uid and replica count of a pod's controller, or of the Deployment that owns its ReplicaSet."""
     namespace = pod["metadata"].get("namespace", "")
     constant, path = _scale_path(owner, reader)
     controller = reader.get(Key(constant, namespace, owner["name"]))
@@ -351,7 +351,7 @@ def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, 
 
 
 def _scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of a controller and the path of its replica count; raise _UnknownScaleError if it has none."""
+    """Return a controller's kind and the field path of its replica count; raise _UnknownScaleError without a scale."""
     group, _, version = owner["apiVersion"].rpartition("/")
     info = find_kind(owner["apiVersion"], owner["kind"])
     if info is not None:
@@ -374,7 +374,7 @@ def _resource(plural: str, group: str) -> str:
 
 
 def _format_selector(spec: Mapping[str, Any]) -> str:
-    """Format a label selector as Go does."""
+    """Return a label selector in the text form of Go's LabelSelector.String()."""
     label_selector = spec.get("selector")
     if label_selector is None:
         return "nil"
@@ -391,7 +391,7 @@ def _expression(expression: Mapping[str, Any]) -> str:
 
 
 def _disrupted_since(pod: Obj) -> Instant | None:
-    """Return when a pod got DisruptionTarget; None without it, if the pod is ending, or if its kubelet set it."""
+    """Return when a pod got the condition DisruptionTarget; None without it, if the kubelet set it, or if it ends."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:
         return None

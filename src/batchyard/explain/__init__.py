@@ -1,1 +1,1 @@
-"""Explanation of why a Workload is pending: the quota figures of all flavors at all levels of the cohort tree."""
+"""Explains for `batchyard why` why a Workload is pending or how it runs, from quotas, queues and nodes."""

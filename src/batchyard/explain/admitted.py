@@ -1,4 +1,4 @@
-"""Explains Workloads with quota and finished ones: admission checks, pods, nodes, and possible preemptors."""
+"""Explains finished Workloads and those that hold quota: admission checks, pods without a node, possible preemptors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -50,7 +50,11 @@ _SHOWN_MAX: Final = 5
 
 
 def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
-    """Return the limit behind both messages about a pod. `is_selected`: a node matches the pod's node selector."""
+    """Return why a pod has no node (such as TAINT), read from the messages of kube-scheduler and the cluster
+    autoscaler.
+
+    `is_selected` says whether at least one node matches the pod's node selector.
+    """
     if any(phrase in scheduler_text for phrase in _ROOM_EXISTS_MESSAGES):
         return TOPOLOGY
     if any(phrase in text for phrase in _NO_ROOM_MESSAGES for text in (scheduler_text, autoscaler_text)):
@@ -61,7 +65,7 @@ def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected:
 
 
 class NodeCapacityView:
-    """The autoscaler's state and a simulation of pod placement, to explain pods without a node."""
+    """The cluster autoscaler's state and a simulation of pod placement, to explain why pods have no node."""
 
     def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
         self._index = index
@@ -69,19 +73,19 @@ class NodeCapacityView:
         self.has_room_for = placement.has_room_for
 
     def groups(self) -> Sequence[NodeGroup]:
-        """Return one node group of each pool."""
+        """Return one node group for each NodePool, because the groups of a pool differ only by zone."""
         return [groups[0] for groups in self._index.groups.values() if groups]
 
     def zones_of(self, pool: str) -> int:
-        """Return the number of zones of a pool."""
+        """Return the number of zones in which a NodePool has node groups."""
         return len(self._index.groups.get(pool, ()))
 
     def last_message_for(self, pod: str) -> str:
-        """Return the autoscaler's last message about a pod, given its uid; '' if it has none."""
+        """Return the cluster autoscaler's last message about the pod with the given uid; '' if there is none."""
         return self._autoscaler.last_message_for(pod)
 
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
-        """Return the limit that an autoscaler message refers to, and the node pool; '' for an unknown pool."""
+        """Return the cause in an autoscaler message (such as STOCK_OUT) and the NodePool's name; '' if unknown."""
         if message.startswith(_SCALE_UP_TRIGGERED):
             upcoming = self._index.machines.upcoming_machines.values()
             return BOOTING, next((machine.group.pool for machine in upcoming), "")
@@ -93,7 +97,7 @@ class NodeCapacityView:
         return (LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
-        """Return texts about the machines that boot and the node groups in backoff, which the autoscaler waits for."""
+        """Return texts on booting machines and node groups in backoff, for which the autoscaler waits."""
         created_by_zone: dict[str, list[Instant]] = {}
         for machine in self._index.machines.upcoming_machines.values():
             created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(
@@ -108,7 +112,7 @@ class NodeCapacityView:
         return texts[:_SHOWN_MAX]
 
     def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
-        """Return the active backoffs of node groups. Without one, return the expired backoffs, not retried yet."""
+        """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
         all_backoffs = sorted(self._index.backoffs.items())
         return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
 
@@ -123,14 +127,14 @@ _OCCUPANTS_CHECKED_MAX: Final = 16
 def propose_node_changes(
     pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
 ) -> Iterator[Proposal]:
-    """Yield the changes that would give nodes to `pods`, which have no node yet."""
+    """Yield changes that would give nodes to all of `pods`: more machines, fewer pods, or ending other Workloads."""
     yield from _machine_proposals(pods, capacity)
     yield from _size_proposals(pods, capacity)
     yield from _end_proposals(pods, occupants, capacity, user)
 
 
 def _machine_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
-    """Propose the smallest number of additional machines of one pool that gives all pods a node."""
+    """Yield for each NodePool the smallest number of additional machines that gives all pods a node."""
     for group in capacity.groups():
         if group.hosts > 1 or not capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
             continue
@@ -145,7 +149,7 @@ def _is_enough(pods: Sequence[PodView], capacity: NodeCapacityView, group: NodeG
 
 
 def _growth_patches(group: NodeGroup, count: int, capacity: NodeCapacityView) -> Sequence[Patch]:
-    """Return the patches that grow a pool by `count` machines; none if it spans several zones."""
+    """Return the patches that let a NodePool grow by `count` machines; () for a fixed pool in several zones."""
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
         field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
@@ -159,7 +163,7 @@ def _growth_patches(group: NodeGroup, count: int, capacity: NodeCapacityView) ->
 
 
 def _size_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
-    """Propose the largest number of pods that would all get nodes."""
+    """Yield how many pods must be left out so that all the other pods get nodes."""
     count = _minimum_number(lambda fewer: capacity.has_room_for(pods[fewer:]), len(pods) - 1)
     if count:
         yield Proposal(SIZE, f"with {count} pods fewer, the other {len(pods) - count} pods would have nodes", ())
@@ -168,7 +172,7 @@ def _size_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iter
 def _end_proposals(
     pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
 ) -> Iterator[Proposal]:
-    """Propose the Workloads to end so that the pods fit: a minimal set, chosen from the largest occupants."""
+    """Yield a minimal set of Workloads whose end makes room for all pods, chosen from the first (largest) occupants."""
 
     def is_satisfied(selected_occupants: Sequence[NodeOccupant]) -> bool:
         return capacity.has_room_for(pods, without_uids=[uid for each in selected_occupants for uid in each.pods])
@@ -196,7 +200,7 @@ def _hypothetical_nodes(group: NodeGroup, count: int) -> list[NodeView]:
 
 
 def _minimum_number(is_satisfied: Callable[[int], bool], maximum: int) -> int:
-    """Return the smallest number from 1 that satisfies the predicate; 0 if the maximum does not satisfy it."""
+    """Return the smallest number from 1 to `maximum` that satisfies a monotonic predicate; 0 if `maximum` does not."""
     if maximum < 1 or not is_satisfied(maximum):
         return 0
     return minimum_between(is_satisfied, 1, maximum)
@@ -212,7 +216,7 @@ STARTING: Final = "starting"
 
 
 class AdmittedExplainer:
-    """Explains Workloads with a quota reservation, from the scheduler cache and the objects."""
+    """Explains Workloads that hold quota: which admission check, pod or node they wait for, or where they run."""
 
     def __init__(self, index: SchedulerCache, reader: Reader, capacity: NodeCapacityView | None) -> None:
         self._index = index
@@ -220,7 +224,7 @@ class AdmittedExplainer:
         self._capacity = capacity
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the parts of the Explanation document about a Workload with a quota reservation."""
+        """Return the Explanation document's fields of a Workload that holds quota: state, summary, limit, facts."""
         admission = (workload.get("status") or {}).get("admission") or {}
         queue = admission.get("clusterQueue", "")
         part: DocumentPart = nonempty_fields(clusterQueue=queue, admission=_assignment_parts(admission))
@@ -323,7 +327,7 @@ class AdmittedExplainer:
     # --- possible preemptors ---
 
     def _possible_preemptors(self, view: WorkloadView) -> str:
-        """Return a one-line text about the Workloads that could preempt this one."""
+        """Return a text that says which Workloads could preempt the given Workload, by ClusterQueue and priority."""
         holder = self._index.snapshot.holder(view.key)
         if holder is None:
             return ""
@@ -347,7 +351,7 @@ class AdmittedExplainer:
 
 
 def explain_finished(workload: Obj) -> DocumentPart:
-    """Return the parts of the Explanation document about a finished Workload."""
+    """Return the fields `state` and `summary` of a finished Workload's Explanation document."""
     condition = find_condition(workload, "Finished")
     assert condition is not None
     summary = (
@@ -366,14 +370,14 @@ def _assignment_parts(admission: Mapping[str, Any]) -> list[DocumentPart]:
 
 
 def _conditions_text(request: Obj) -> str:
-    """Return the conditions of a ProvisioningRequest in one line."""
+    """Return the status conditions of a ProvisioningRequest in one line."""
     conditions = (request.get("status") or {}).get("conditions") or ()
     condition_texts = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
     return "; ".join(condition_texts) or "not accepted yet"
 
 
 def _container_text(pod: Obj) -> str:
-    """Return the reason why a container is waiting or terminated."""
+    """Return why the first waiting or terminated container of a pod does not run; '' if none has a reason."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
         for kind in ("waiting", "terminated"):
@@ -384,7 +388,7 @@ def _container_text(pod: Obj) -> str:
 
 
 def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> DocumentPart:
-    """Return the part of the Explanation document about a pod: phase, node, gates, and why it does not run."""
+    """Return the document field `pod`: phase, node, scheduling gates, and messages about why the pod does not run."""
     message = "" if capacity is None else capacity.last_message_for(pod["metadata"].get("uid", ""))
     return nonempty_fields(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
@@ -397,13 +401,13 @@ def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> DocumentPart:
 
 
 def _scheduler_text(pod: Obj) -> str:
-    """Return kube-scheduler's message about an unscheduled pod."""
+    """Return kube-scheduler's message in a pod's PodScheduled condition; '' if the pod is scheduled."""
     condition = find_condition(pod, "PodScheduled")
     return str(condition.get("message", "")) if condition is not None and condition["status"] != "True" else ""
 
 
 def _count_texts(texts: Iterable[str]) -> dict[str, int]:
-    """Return the nonempty texts with their counts, most frequent first."""
+    """Return how often each nonempty text occurs, most frequent text first."""
     counts: dict[str, int] = {}
     for text in filter(None, texts):
         counts[text] = counts.get(text, 0) + 1
@@ -411,13 +415,13 @@ def _count_texts(texts: Iterable[str]) -> dict[str, int]:
 
 
 def _shorten_names(names: Sequence[str]) -> str:
-    """Return the first few names as a text, with the number of the names left out."""
+    """Return the first five names joined by commas, and how many more there are."""
     suffix = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     return f"{', '.join(names[:_SHOWN_MAX])}{suffix}"
 
 
 def _flavor_of(workload: Obj) -> str:
-    """Return the first flavor in a Workload's admission; '' without one."""
+    """Return the first ResourceFlavor in a Workload's status.admission; '' if there is none."""
     assignments = _assignment_parts((workload.get("status") or {}).get("admission") or {})
     return next((str(flavor) for each in assignments for flavor in (each.get("flavors") or {}).values()), "")
 

@@ -1,4 +1,4 @@
-"""Causes of waiting: obstacles before scheduling, Workloads that occupy the nodes, and the binding quota limit."""
+"""Finds why a Workload waits: an obstacle before scheduling, a quota limit, or Workloads that occupy the nodes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -50,7 +50,7 @@ def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
 
 
 def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: SchedulerCache) -> BindingLimit | None:
-    """Return the obstacle in the state of a Workload or of its queues; None if the scheduler considers the Workload."""
+    """Return the obstacle in a Workload or its queues that keeps it out of scheduling; None if there is none."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
         return BindingLimit(STOPPED, _describe_deactivation(workload), "Workload", name)
@@ -71,7 +71,7 @@ def _describe_deactivation(workload: Obj) -> str:
 
 
 def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit: str) -> tuple[str, str]:
-    """Return the kind and name of the object that causes a limit and has to be fixed."""
+    """Return the kind and name of the object to fix: the Workload if `limit` is GATED, else one of its queues."""
     if limit == GATED:
         return "Workload", workload["metadata"]["name"]
     local_queue = queues.local_queue
@@ -81,7 +81,7 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit: 
 
 
 def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, index: SchedulerCache) -> str:
-    """Return a suffix with the reason why the ClusterQueue is inactive; '' if it is active."""
+    """Return the reason why the ClusterQueue is inactive, as a suffix of a message; '' if active or not to blame."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
@@ -92,7 +92,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, index: 
 
 
 def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
-    """Return the requeue backoff or the Requeued condition that keeps a Workload out of the queue; None without."""
+    """Return the backoff or the condition Requeued=False that keeps a Workload out of its queue, or None."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -103,7 +103,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
 
 
 def failed_check_binding(workload: Obj) -> BindingLimit | None:
-    """Return the AdmissionCheck of a Workload in state Rejected or Retry; None without one."""
+    """Return the Workload's admission check in state Rejected or Retry as its limit; None if no check has failed."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
         checks = lifecycle.in_state(workload, state)
         if checks:
@@ -112,7 +112,7 @@ def failed_check_binding(workload: Obj) -> BindingLimit | None:
 
 
 def blocked_entry_binding(index: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return the Workload that waits until all admitted pods are ready: it is admitted before all pending Workloads."""
+    """Return the Workload that is admitted before all pending ones once admitted pods are ready; None without one."""
     views = index.workload_cache.views()
     waiting_views = [view for view in views if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
     if not waiting_views:
@@ -123,12 +123,12 @@ def blocked_entry_binding(index: SchedulerCache, user: ExplanationUser) -> Bindi
 
 
 def simulate_decision(view: WorkloadView, queue: str, index: SchedulerCache, policy: SchedulingPolicy) -> Decision:
-    """Return the decision of a scheduling cycle in which the Workload is the only head."""
+    """Return the decision of a simulated scheduling cycle with the Workload as the only queue head."""
     return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
 
 
 def binding_of_refusal(decision: Decision, index: SchedulerCache) -> BindingLimit | None:
-    """Return the obstacle if the scheduler rejects the Workload before it searches for flavors; None otherwise."""
+    """Return why the scheduler rejected the Workload before trying any flavor; None if that did not happen."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue
@@ -152,7 +152,7 @@ def binding_of_refusal(decision: Decision, index: SchedulerCache) -> BindingLimi
 
 
 class NodeOccupant(NamedTuple):
-    """A Workload with the requests of its pods on some nodes; with an empty key, all pods without a Workload."""
+    """A Workload with pods on certain nodes, and their requests; an empty key stands for pods without a Workload."""
 
     key: str
     queue: str
@@ -164,7 +164,7 @@ class NodeOccupant(NamedTuple):
     flavor: str = ""
 
     def document(self, user: ExplanationUser) -> DocumentPart:
-        """Return the occupant as a part of the Explanation document."""
+        """Return the Workload as an entry of the field `holders` in the Explanation document."""
         held_amounts = [
             {"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()
         ]
@@ -174,14 +174,14 @@ class NodeOccupant(NamedTuple):
 
 
 def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
-    """Return the names of the nodes that match the node selector of a pod."""
+    """Return the names of the nodes whose labels match the nodeSelector of a pod."""
     selector = dict(pod.node_selector).items()
     nodes = reader.list(scheme.NODE)
     return [each["metadata"]["name"] for each in nodes if selector <= (each["metadata"].get("labels") or {}).items()]
 
 
 def occupants_of(workload: Obj, unplaced_pods: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[NodeOccupant]:
-    """Return the Workloads on the nodes that these pods select, largest users of the scarcest resource first."""
+    """Return other Workloads on nodes that the unplaced pods select, largest users of the scarcest resource first."""
     pod_requests = pod_view(unplaced_pods[0])
     nodes = dict.fromkeys(selected_nodes(pod_requests, reader))
     requested_resources = [resource for resource, _ in pod_requests.requests if resource != PODS]
@@ -231,7 +231,7 @@ MAXIMUM: Final = "maximum"
 
 
 class LimitingNode(NamedTuple):
-    """The quota limit that binds, the ClusterQueue or Cohort that defines it, and the missing amount."""
+    """The quota limit that rejects a request, the ClusterQueue or Cohort that defines it, and the missing amount."""
 
     limit: str
     node: QuotaNode
@@ -239,18 +239,19 @@ class LimitingNode(NamedTuple):
 
 
 class UnlentQuota(NamedTuple):
-    """Unused quota that a ClusterQueue or Cohort does not lend."""
+    """A cohort tree node and the amount of its unused quota that its lendingLimit keeps from the others."""
 
     node: QuotaNode
     amount: int
 
 
 def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
-    """Return the quota limit that rejects an amount; call it only if the amount is not available.
+    """Return the quota limit that rejects an amount of flavor-resource `fr`; the amount must exceed the available
+    quota.
 
-    The first borrowing limit, from the node upwards, that allows less than its parent has available binds. Without one,
-    all quota of the tree is used or not lent. Then a lending limit binds if lending that quota would suffice.
-    Otherwise a nominal quota binds: that of the node if the node uses all of it, else that of the root.
+    Upwards from the ClusterQueue, the first borrowingLimit below the parent's available quota is the limit. If none is,
+    the tree's quota is used or not lent. A lendingLimit is the limit if lending that quota would suffice. Otherwise it
+    is a nominal quota: the ClusterQueue's own if that is all in use, else the root Cohort's.
     """
     if amount > node.potential[fr]:
         return LimitingNode(MAXIMUM, _capping_node(node, fr), amount - node.potential[fr])
@@ -267,7 +268,7 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
 
 
 def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
-    """Return the unused quota that other nodes of the cohort tree do not lend, largest amount first."""
+    """Return the unused quota that the node's relatives in the cohort tree do not lend, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
     unlent = [UnlentQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
     unlent = [each for each in unlent if each.amount > 0]
@@ -275,7 +276,7 @@ def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
 
 
 def _nodes_off_path(node: QuotaNode) -> Iterator[QuotaNode]:
-    """Yield all nodes of the cohort tree except the node and its ancestors."""
+    """Yield all nodes of the cohort tree except `node` and its ancestors."""
     path_nodes = dict.fromkeys(node.path)
     nodes = [node.path[0]]
     for step in nodes:
@@ -289,7 +290,7 @@ def _available_quota(node: QuotaNode | None, fr: int) -> int:
 
 
 def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
-    """Return the lowest node whose borrowing limit caps the maximum usage; the root if no limit does."""
+    """Return the lowest cohort tree node whose borrowingLimit caps the usable quota of `node`, or the root."""
     for step in reversed(node.path[1:]):
         limit = step.borrowing_limit.get(fr)
         parent_potential = step.parent.potential[fr] if step.parent is not None else 0
@@ -308,7 +309,7 @@ UNCOVERED_RESOURCE: Final = "misconfigured"
 
 
 class QuotaShortage(NamedTuple):
-    """The reason why a pod set does not fit, and the flavor nearest to fitting."""
+    """Why a pod set does not fit, in the flavor that comes nearest to fitting."""
 
     pod_set: str
     #: The rule that excludes the flavor, or the limit that binds.
@@ -321,7 +322,7 @@ class QuotaShortage(NamedTuple):
 
 
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
-    """Return the shortage that keeps a Workload pending; None if the Workload fits."""
+    """Return the worst shortage among the pod sets and resource groups of a Workload; None if the Workload fits."""
     shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:
         if pod_set.unavailable:
@@ -334,7 +335,7 @@ def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -
 
 
 def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
-    """Return a sort key for how far a flavor is from fitting: the obstacle, then the missing part of the request."""
+    """Return a sort key for how far a flavor is from fitting: kind of obstacle, then missing fraction of a request."""
     fraction = max((request.shortfall / request.total for request in outcome.requests if request.total), default=0.0)
     if outcome.fits:
         return 0, 0.0

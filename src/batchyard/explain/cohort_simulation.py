@@ -1,7 +1,7 @@
-"""A fork of one cohort tree, in which the scheduler's decisions are simulated until nothing changes.
+"""Simulates scheduling cycles in a copy of one cohort tree, to learn whether a hypothetical change admits a Workload.
 
-A fork uses the scheduler's own queues, queue order and scheduling cycle. Preempted Workloads release their quota at
-once. A trial simulates one hypothetical change and is undone after it ends, so one fork serves many trials.
+The simulation uses the scheduler's own queues, queue order and scheduling cycle. Preempted Workloads release their
+quota at once. A trial simulates one hypothetical change and is then undone, so that one copy serves many trials.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,10 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def copy_tree(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
-    """Return a separate snapshot of a ClusterQueue's cohort tree with the Workloads that hold quota.
+    """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
 
-    The ids of flavor-resources are the same. Evicted Workloads are left out, because they will release their quota.
+    The copy numbers (flavor, resource) pairs as the original. Evicted Workloads are left out: they will release their
+    quota.
     """
     copy = Snapshot()
     for flavor in snapshot.flavors.values():
@@ -45,7 +46,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
 
 
 def dismantle(snapshot: Snapshot) -> None:
-    """Break the reference cycles of an unused snapshot copy, because the cyclic garbage collector runs rarely."""
+    """Break the reference cycles of a discarded snapshot, because Python's cyclic garbage collector runs rarely."""
     for queue in snapshot.queues.values():
         queue.workloads.clear()
         queue.forget_ranks()
@@ -71,10 +72,10 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
     )
 
 
-#: Limits on the pending Workloads in a fork: ahead of the Workload in its queue, and in all other queues together.
+#: Limits on the simulated pending Workloads: ahead of the explained one in its queue, and in all other queues together.
 AHEAD_MAX: Final = 64
 OTHERS_MAX: Final = 32
-#: Limits on simulated decisions: in all trials of a fork, and in one search for changes. Beyond, a trial has no result.
+#: Limits on simulated decisions: of a CohortSimulation, and of one search for changes. Beyond, a trial has no result.
 DECISIONS_MAX: Final = 1000
 PURPOSE_MAX: Final = 400
 #: If a Workload is preempted more often in one trial, the trial ends as a preemption loop.
@@ -82,7 +83,7 @@ _TIMES_PREEMPTED_MAX: Final = 3
 
 
 class HypotheticalChange(NamedTuple):
-    """A hypothetical change of ClusterQueues, Cohorts and Workloads, to be tried in a fork."""
+    """A change of ClusterQueues, Cohorts or Workloads whose effect on admission is simulated."""
 
     queues: Mapping[str, ClusterQueueView] = {}
     cohorts: Mapping[str, CohortView] = {}
@@ -99,7 +100,7 @@ NO_CHANGE: Final = HypotheticalChange()
 
 @dataclass(slots=True)
 class TrialOutcome:
-    """The result of a trial: whether the Workload is admitted, and the Workloads that it preempted."""
+    """The result of a simulated change: whether the explained Workload is admitted, and which Workloads it preempts."""
 
     is_admitted: bool = False
     #: Keys of the Workloads that the Workload itself preempted.
@@ -107,11 +108,11 @@ class TrialOutcome:
 
 
 class DecisionLimitReached(Exception):  # noqa: N818 - named for the event
-    """The fork reached its limit of simulated decisions, so the result of the trial is unknown."""
+    """The simulation reached its limit of scheduling decisions, so the result of the trial is unknown."""
 
 
 class CohortSimulation:
-    """A copy of one cohort tree with its pending Workloads, in which trials are simulated."""
+    """A copy of the explained Workload's cohort tree, with its pending Workloads, in which changes are tried."""
 
     def __init__(
         self, index: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
@@ -135,41 +136,41 @@ class CohortSimulation:
         self._original_views: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
 
     def begin_search(self) -> None:
-        """Start a new search for changes, with a limit of its own on simulated decisions."""
+        """Restart the limit on simulated scheduling decisions for a search of another kind of change."""
         self._decided_max = min(DECISIONS_MAX, self._decided + PURPOSE_MAX)
 
     def count_decisions(self, heads: int) -> None:
-        """Count the decisions about a number of heads; raise DecisionLimitReached over the limit."""
+        """Count one scheduling decision for each queue head; raise DecisionLimitReached if the limit is exceeded."""
         self._decided += heads
         if self._decided > self._decided_max:
             raise DecisionLimitReached
 
     def close(self) -> None:
-        """Release the snapshot copy; no trial may follow."""
+        """Dismantle the copied snapshot; no trial may follow."""
         dismantle(self.snapshot)
 
     def restore_quota_objects(self) -> None:
-        """Undo the changes of queues and Cohorts, so that the snapshot can be read between trials."""
+        """Undo hypothetical changes of ClusterQueues and Cohorts, so that the snapshot shows the original quotas."""
         self._apply_change(NO_CHANGE)
 
     def other_pending_views(self) -> Iterable[WorkloadView]:
-        """Return all pending Workloads in the fork except the explained Workload."""
+        """Return the views of all simulated pending Workloads except the explained Workload."""
         return [view for views in self._waiting.values() for view in views if view.key != self.explained_view.key]
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
-        """Return the outcome of a hypothetical change; raise DecisionLimitReached if it needs too many decisions."""
+        """Simulate a change and return the outcome; raise DecisionLimitReached if it takes too many decisions."""
         self._apply_change(change)
         return _Trial(self, change).run()
 
     def admits(self, change: HypotheticalChange) -> bool:
-        """Report whether the Workload is admitted after a hypothetical change, possibly after preemptions."""
+        """Report whether the explained Workload is admitted after a hypothetical change, possibly by preemption."""
         return self.run_trial(change).is_admitted
 
     def _holder_keys(self) -> list[str]:
         return [key for queue in self.snapshot.queues.values() for key in queue.workloads]
 
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
-        """Return the pending Workloads to simulate, by ClusterQueue, in queue order."""
+        """Return a limited number of pending Workloads to simulate, as lists by ClusterQueue name in queue order."""
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending[name])]
         limit_per_queue = max(1, OTHERS_MAX // max(1, len(names)))
         views = {name: self._pending[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
@@ -185,7 +186,7 @@ class CohortSimulation:
         return views
 
     def _apply_change(self, change: HypotheticalChange) -> None:
-        """Apply a hypothetical change to the ClusterQueues and Cohorts of the fork, and undo earlier changes."""
+        """Apply a hypothetical change to the copied ClusterQueues and Cohorts, and undo changes of earlier trials."""
         queues, cohorts = self._original_views
         snapshot = self.snapshot
         for name in {**queues, **change.queues}:
@@ -209,7 +210,7 @@ class CohortSimulation:
 
 
 class _Trial:
-    """One trial in a fork: a simulation of scheduling cycles after a hypothetical change."""
+    """One simulation of scheduling cycles after a hypothetical change; all its effects are undone at the end."""
 
     def __init__(self, simulation: CohortSimulation, change: HypotheticalChange) -> None:
         self._fork = simulation
@@ -232,7 +233,7 @@ class _Trial:
                 self._queue_manager.record_new_workload(name)
 
     def run(self) -> TrialOutcome:
-        """Run scheduling cycles until the Workload is admitted or nothing changes, then undo everything."""
+        """Run scheduling cycles until the explained Workload is admitted or decisions repeat, then undo effects."""
         seen_signatures: dict[object, None] = {}
         try:
             while not self._outcome.is_admitted and not self._is_looping:
@@ -261,7 +262,7 @@ class _Trial:
         return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._number)
 
     def _apply(self, decision: Decision) -> bool:
-        """Apply a scheduling decision; return whether its Workload was parked as inadmissible."""
+        """Apply a scheduling decision to the copy; return whether its Workload was parked as inadmissible."""
         match decision:
             case Admit():
                 self._admit(decision)
@@ -311,7 +312,7 @@ class _Trial:
 
 
 def _tried_flavors(decision: Decision) -> object:
-    """Return the flavors that the flavor search of a decision has tried; () if it admits or preempts."""
+    """Return the flavors that a decision has tried for a Workload that stays pending; () for another decision."""
     return (
         decision.last_assignment.tried
         if isinstance(decision, StayPending) and decision.last_assignment is not None

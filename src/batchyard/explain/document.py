@@ -1,4 +1,4 @@
-"""The Explanation document of `batchyard why` and its parts, and lookups of the Workload and pods of an object."""
+"""The document of kind Explanation that `batchyard why` prints, and lookups of an object's Workload and pods."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -25,7 +25,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class FlavorResourceRequest(NamedTuple):
-    """The request for one resource in one flavor, and the available quota."""
+    """A pod set's request for one resource in one ResourceFlavor, with the ClusterQueue's available quota."""
 
     resource: str
     fr: int
@@ -39,17 +39,17 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The requested amount, including the requests of earlier pod sets."""
+        """The requested amount: of this pod set and of the Workload's earlier pod sets in the same flavor."""
         return self.earlier_amount + self.amount
 
     @property
     def shortfall(self) -> int:
-        """The missing amount of quota; 0 if the request fits."""
+        """The amount of quota that the request needs beyond the available quota; 0 if the request fits."""
         return max(0, self.total - self.free_quota) if self.total else 0
 
 
 class FlavorOutcome(NamedTuple):
-    """The outcome of one flavor for a pod set: excluded, too small, possible after preemption, or fitting."""
+    """How one ResourceFlavor suits a pod set: excluded, too little quota, after preemption, or fits at once."""
 
     flavor: str
     #: The index of the flavor's resource group.
@@ -62,17 +62,17 @@ class FlavorOutcome(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether the request fits the available quota without preemption."""
+        """Whether the pod set's requests fit the available quota of the flavor without preemption."""
         return self.possibility is quota.PreemptionPossibility.FIT
 
     @property
     def exceeds(self) -> bool:
-        """Whether the request exceeds the maximum that the ClusterQueue could ever use."""
+        """Whether a request exceeds the quota that the ClusterQueue could use if the cohort tree were empty."""
         return any(request.total > request.potential for request in self.requests)
 
 
 class PodSetFlavorOutcomes(NamedTuple):
-    """The outcomes of all flavors for one pod set."""
+    """One pod set with the FlavorOutcome of every flavor of the ClusterQueue."""
 
     name: str
     pods: int
@@ -81,7 +81,7 @@ class PodSetFlavorOutcomes(NamedTuple):
     unavailable: str
 
     def groups(self) -> list[list[FlavorOutcome]]:
-        """Return the outcomes of the flavors, grouped by resource group."""
+        """Return the flavor outcomes as one list for each resource group of the ClusterQueue."""
         outcomes_by_group: dict[int, list[FlavorOutcome]] = {}
         for outcome in self.outcomes:
             outcomes_by_group.setdefault(outcome.group, []).append(outcome)
@@ -91,7 +91,7 @@ class PodSetFlavorOutcomes(NamedTuple):
 def assess_flavors(
     snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: SchedulingPolicy
 ) -> tuple[PodSetFlavorOutcomes, ...]:
-    """Return the outcome of each flavor for each pod set, given the flavors assigned to earlier pod sets."""
+    """Return for each pod set whether it could use each flavor, given the flavors assigned to the earlier pod sets."""
     may_preempt = queue.view.preemption.is_allowed
     preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
     assigner = FlavorAssigner(
@@ -165,7 +165,7 @@ _VERDICT_BY_POSSIBILITY: Final = {
 
 
 class BindingLimit(NamedTuple):
-    """The limit that keeps the explained object pending, with the object that defines the limit."""
+    """The limit or other cause that keeps the explained object pending, with the API object that defines it."""
 
     limit: str
     message: str
@@ -176,7 +176,7 @@ class BindingLimit(NamedTuple):
     missing: str = ""
 
     def document(self) -> DocumentPart:
-        """Return the binding limit as a part of the document."""
+        """Return the limit as the field `binding` of the Explanation document."""
         limiting_object = {"kind": self.kind, "name": self.name} if self.kind else None
         return nonempty_fields(
             limit=self.limit,
@@ -189,24 +189,24 @@ class BindingLimit(NamedTuple):
 
 
 class ExplanationUser(NamedTuple):
-    """The user who reads an explanation; hides the names of Workloads in namespaces that this user may not read."""
+    """The user who reads an explanation, to hide the names of Workloads in namespaces that this user may not read."""
 
     may_read: Callable[[str], bool]
 
     def name_of(self, key: str) -> str:
-        """Return the key of a Workload if the user may read it, else a placeholder."""
+        """Return a Workload's key (namespace/name) if the user may read its namespace, else a placeholder text."""
         return key if self.may_read(key.partition("/")[0]) else "a Workload of another namespace"
 
 
 def nonempty_fields(**fields: Any) -> DocumentPart:
-    """Return a document part with the given fields, without empty ones."""
+    """Return the given fields of a document as a dict, without fields that are None or an empty string or list."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
 
 
 def pod_sets_part(
     snapshot: Snapshot, node: quota.QuotaNode, outcomes: Sequence[PodSetFlavorOutcomes]
 ) -> list[DocumentPart]:
-    """Return the outcome of each flavor for each pod set, with the quota at each level of the cohort tree."""
+    """Return the document field `podSets`: each pod set's flavor outcomes, with quotas of all cohort tree levels."""
     return [
         nonempty_fields(
             name=each.name,
@@ -251,14 +251,14 @@ def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResour
 
 
 def kind_of(snapshot: Snapshot, node: quota.QuotaNode) -> str:
-    """Return the kind of a quota node: ClusterQueue or Cohort."""
+    """Return the kind of the object that a cohort tree node stands for: ClusterQueue or Cohort."""
     return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
 
 
 def holder_part(
     snapshot: Snapshot, holder: MissingQuotaHolder, user: ExplanationUser, preemption_fields: Mapping[str, Any]
 ) -> DocumentPart:
-    """Return a part about a Workload that holds quota; `preemption_fields` has the fields about its preemption."""
+    """Return a quota-holding Workload as an entry of the document, with `preemption_fields`, such as why it stays."""
     workload = holder.workload
     held_amounts = [
         {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
@@ -277,7 +277,7 @@ def holder_part(
 
 
 def explanation_header(kind: str, namespace: str, name: str, now: Instant) -> DocumentPart:
-    """Return the header of an Explanation document: its version, its subject and its time."""
+    """Return the first fields of an Explanation document: apiVersion, kind, the explained object and the time."""
     subject = nonempty_fields(kind=kind, namespace=namespace, name=name)
     return {"apiVersion": API_VERSION, "kind": KIND, "subject": subject, "time": format_time(now)}
 
@@ -290,7 +290,7 @@ _DEFAULT_QUEUE: Final = "default"
 
 
 class WorkloadLookup(NamedTuple):
-    """The Workload of an object, or the reason why it has none."""
+    """The Workload found for a Job, JobSet or pod, or the reason why that object has no Workload."""
 
     workload: Obj | None
     #: The job that the Workload was created for: the object, or an owner of the object.
@@ -342,7 +342,7 @@ def _why_unmanaged(job: Obj, prebuilt: Key | None, reader: Reader) -> str:
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the unfinished pods of a Workload's job, sorted by name."""
+    """Return the pods of a Workload's Job or JobSet that have not ended, sorted by name."""
     owner = controller_of(workload)
     if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
         return ()

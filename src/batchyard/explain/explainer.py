@@ -1,4 +1,4 @@
-"""Explains the current state of a Workload, job, pod or ClusterQueue as the document that `batchyard why` shows."""
+"""Builds the document of `batchyard why`, which explains the state of a Workload, Job, JobSet, pod or ClusterQueue."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -34,7 +34,7 @@ _HOLDERS_CHECKED_MAX: Final = 50
 def eviction_part(
     workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
 ) -> DocumentPart:
-    """Return the part about the last eviction of a Workload; empty if it has got quota since then."""
+    """Return the document field `preemption` about a Workload's last eviction; {} if it is not evicted any more."""
     eviction, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if eviction is None or eviction["status"] != "True":
         return {}
@@ -57,7 +57,7 @@ def eviction_part(
 
 
 def eviction_summary(part: Mapping[str, Any]) -> str:
-    """Return the text about the eviction with which the summary of an evicted Workload begins; '' without one."""
+    """Return the text about the eviction that starts an evicted Workload's summary; '' if there was no eviction."""
     preemption = part.get("preemption") or {}
     if not preemption:
         return ""
@@ -65,12 +65,12 @@ def eviction_summary(part: Mapping[str, Any]) -> str:
 
 
 def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
-    """Return the view of the unfinished Workload with a uid; None if there is none."""
+    """Return the cached WorkloadView of the unfinished Workload with the given uid; None if the cache has none."""
     return next((view for view in index.workload_cache.views() if view.uid == uid), None)
 
 
 def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
-    """Return the name of a preempting Workload, by its uid, that is no longer in the scheduler cache."""
+    """Return the name of a Workload that preempted another and has finished, by its uid."""
     finished_workload = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if finished_workload is None:
         return "a deleted Workload"
@@ -80,7 +80,7 @@ def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> s
 def _spared_holders(
     preemptor: WorkloadView, victim: WorkloadView, index: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
 ) -> list[str]:
-    """Return a text for each other holder of the preemptor's quota about why that Workload was not preempted."""
+    """Return a text for each Workload that could have been preempted instead of the victim: why it was spared."""
     preemptor_holder = index.snapshot.holder(preemptor.key)
     name = (
         preemptor_holder.queue.name
@@ -106,7 +106,7 @@ def _spared_holders(
 
 
 def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) -> str:
-    """Return why another candidate is preempted after the victim: its priority, or its reservation time."""
+    """Return why the victim was preempted before another candidate: its priority, or its time of reservation."""
     if candidate.priority != victim.priority:
         return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
     time = format_time(candidate.reserved_at)
@@ -121,7 +121,7 @@ _REFUSAL_LIFETIME: Final = 5 * MINUTE
 
 
 def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
-    """Return the last rejected write about an object, with its age; '' if none is recent."""
+    """Return the latest Event message about a rejected write for the object, with its age; '' if none is recent."""
     metadata = obj["metadata"]
     message_by_time = {
         _last_observed_at(event): event["message"]
@@ -135,7 +135,7 @@ def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
 
 
 def _last_observed_at(event: Mapping[str, Any]) -> Instant:
-    """Return when an Event was last observed."""
+    """Return when an Event was last observed; 0 if the Event states no time."""
     time = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return parse_time(time) if time else 0
 
@@ -147,14 +147,14 @@ _EXPLAINER_SHOWN_MAX: Final = 5
 
 
 class QueueExplainer:
-    """Explains ClusterQueues from the scheduler cache."""
+    """Explains from the scheduler cache whether a ClusterQueue admits Workloads, and how its quota is used."""
 
     def __init__(self, index: SchedulerCache, pending_explainer: PendingExplainer) -> None:
         self._index = index
         self._pending = pending_explainer
 
     def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the parts of the Explanation document about a ClusterQueue."""
+        """Return the Explanation document's fields of a ClusterQueue: state, summary, quotas, why its head waits."""
         name = obj["metadata"]["name"]
         queue, pending_queue = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
         if queue is None or pending_queue is None:
@@ -222,12 +222,12 @@ UNMANAGED: Final = "Unmanaged"
 
 
 def may_read_all(_namespace: str) -> bool:
-    """Return True: allow reading every namespace."""
+    """Return True: the user may read every namespace."""
     return True
 
 
 class Explainer:
-    """Explains objects of all kinds from the scheduler cache, the stored objects and the node capacity."""
+    """Explains the state of Workloads, Jobs, JobSets, pods and ClusterQueues for `batchyard why`."""
 
     def __init__(
         self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader, capacity: NodeCapacityView | None = None
@@ -241,7 +241,7 @@ class Explainer:
         self._queues = QueueExplainer(index, self._pending)
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
-        """Return the Explanation document about an object; None if the object does not exist.
+        """Return the Explanation document of the object with a key; None if the object does not exist.
 
         `may_read` reports whether the user may read a namespace. Other namespaces' Workload names are hidden.
         """
@@ -264,7 +264,7 @@ class Explainer:
         return self._explain_job_or_pod(obj, now, user)
 
     def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the parts about the Workload of a job or pod, and about the pod."""
+        """Return the document fields that explain a Job, JobSet or pod by its Workload, and for a pod also the pod."""
         workload_lookup, pod_parts = document.workload_of(obj, self._reader), self._explain_pod(obj)
         if workload_lookup.workload is None:
             summary = pod_parts.pop("summary", "") or workload_lookup.reason
@@ -275,7 +275,7 @@ class Explainer:
         return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": facts}
 
     def _explain_pod(self, obj: Obj) -> DocumentPart:
-        """Return the part about the pod; empty for an object of another kind."""
+        """Return the document field `pod` and a summary of the pod's state; {} for an object of another kind."""
         if obj["kind"] != "Pod":
             return {}
         part = pod_part(obj, self._capacity)

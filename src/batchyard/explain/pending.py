@@ -1,4 +1,4 @@
-"""Explains a Workload without quota: the exceeded limit, holders of the missing quota, and changes that admit it."""
+"""Explains why a Workload has no quota: what stops it, who holds the quota, and changes that would admit it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ RequestedAmounts: TypeAlias = dict[tuple[str, str], tuple[int, int]]
 
 
 class _QuotaField(NamedTuple):
-    """A quota field of a ClusterQueue or Cohort that could be raised."""
+    """One of nominalQuota, borrowingLimit and lendingLimit of a ClusterQueue or Cohort, which a proposal may raise."""
 
     view: ClusterQueueView | CohortView
     node: QuotaNode
@@ -82,18 +82,18 @@ class _QuotaField(NamedTuple):
         return "ClusterQueue" if isinstance(self.view, ClusterQueueView) else "Cohort"
 
     def quota(self, quota_key: tuple[str, str]) -> FlavorResourceQuota | None:
-        """Return the quota of the ClusterQueue or Cohort for a flavor and resource; None if it has none."""
+        """Return the object's quota for a (flavor, resource) pair; None if the object has no quota for it."""
         quotas = (quota for group in self.view.groups for quota in group.quotas)
         return next((quota for quota in quotas if (quota.flavor, quota.resource) == quota_key), None)
 
     def value(self, quota_key: tuple[str, str]) -> int | None:
-        """Return the value of the quota field for a flavor and resource; None if it is unset or unlimited."""
+        """Return the quota field's amount for a (flavor, resource) pair; None if the field is unset or unlimited."""
         quota = self.quota(quota_key)
         field_value: int | None = None if quota is None else getattr(quota, _VIEW_FIELDS[self.field])
         return None if field_value is None or is_unlimited(field_value) else field_value
 
     def raise_by(self, amounts: Mapping[tuple[str, str], int]) -> HypotheticalChange:
-        """Return the hypothetical change that raises the quota field by these amounts."""
+        """Return the hypothetical change that adds `amounts`, by flavor and resource, to the quota field."""
         groups = tuple([self._raise_in_group(group, amounts) for group in self.view.groups])
         if isinstance(self.view, ClusterQueueView):
             return HypotheticalChange(queues={self.view.name: replace(self.view, groups=groups)})
@@ -109,7 +109,7 @@ class _QuotaField(NamedTuple):
 
 
 def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
-    """Propose the smallest quota raises that admit the Workload, in its ClusterQueue or another node of its tree."""
+    """Yield the smallest quota raises that admit the Workload, in its ClusterQueue or elsewhere in its cohort tree."""
     for number, amounts in enumerate(islice(_flavor_combinations(case), _COMBINATIONS_MAX)):
         shortfall_by_key = {quota_key: shortfall for quota_key, (_, shortfall) in amounts.items() if shortfall}
         if not shortfall_by_key:
@@ -133,7 +133,7 @@ def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
 
 
 def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
-    """Yield the combinations of one usable flavor for each resource group, smallest shortage first."""
+    """Yield the requested amounts for each choice of one usable flavor per resource group, smallest shortage first."""
     groups: dict[int, dict[str, list[FlavorOutcome]]] = {}
     for pod_set in case.outcomes:
         for outcome in pod_set.outcomes:
@@ -150,7 +150,7 @@ def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
 
 
 def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
-    """Return the amounts that all pod sets together request of one flavor, each with the missing amount."""
+    """Return what all pod sets together request of one flavor, and what of it is missing, by flavor and resource."""
     requested_amounts: dict[tuple[str, str], int] = {}
     available: dict[tuple[str, str], int] = {}
     for outcome in outcomes:
@@ -165,7 +165,7 @@ def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
 
 
 def _shortage_rank(amounts: RequestedAmounts) -> tuple[bool, float]:
-    """Return a sort key: whether any quota is missing, and the largest missing fraction of a request."""
+    """Return a sort key for requested amounts: whether any is missing, and the largest missing fraction."""
     fractions = [shortfall / request_amount for request_amount, shortfall in amounts.values() if request_amount]
     return max(fractions, default=0.0) > 0, max(fractions, default=0.0)
 
@@ -212,7 +212,7 @@ def _minimal_raise(
 
 
 def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
-    """Return raises to try in ascending order: the missing amounts, then with competing requests added one by one."""
+    """Return quota raises to try, ascending: the shortfalls, then with other pending Workloads' requests added."""
     steps, total_amounts = [shortfalls], list(shortfalls)
     for view in case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}
@@ -263,7 +263,7 @@ _HOLDERS_CHECKED_MAX: Final = 200
 
 @dataclass(slots=True)
 class PendingAnalysis:
-    """A pending Workload in a ClusterQueue, with its scheduling decision and the outcome of every flavor."""
+    """A pending Workload and its ClusterQueue, with a simulated scheduling decision and the outcome of every flavor."""
 
     workload: Obj
     view: WorkloadView
@@ -276,7 +276,7 @@ class PendingAnalysis:
 
 
 class PendingExplainer:
-    """Explains Workloads without a quota reservation, from the scheduler cache and the objects."""
+    """Explains why Workloads without a quota reservation are pending."""
 
     def __init__(self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader) -> None:
         self._index = index
@@ -284,7 +284,7 @@ class PendingExplainer:
         self._reader = reader
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the parts of the Explanation document that say why a Workload is pending."""
+        """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
         queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, queues, self._index)
         if blocker is not None:
@@ -297,7 +297,7 @@ class PendingExplainer:
         return self._explain_in_queue(workload, view, queue, now, user)
 
     def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> BindingLimit | None:
-        """Return the shortage of a pending Workload, regardless of queue order; None if it fits."""
+        """Return the shortage of a pending Workload, queue order aside; None if the Workload fits or is gone."""
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
         if workload is None:
@@ -306,7 +306,7 @@ class PendingExplainer:
         return blockers.binding_of_refusal(analysis.decision, self._index) or self._shortage_binding(analysis, user)
 
     def _view(self, workload: Obj, queue: str) -> WorkloadView:
-        """Return the view of a Workload from the pending queue, or one built from the object."""
+        """Return a Workload's view from the ClusterQueue's pending queue, or a new one if it is not queued."""
         view = workload_view(workload)
         pending_queue = self._index.queue_manager.pending.get(queue)
         pending_info = None if pending_queue is None else pending_queue.get(view.key)
@@ -333,7 +333,7 @@ class PendingExplainer:
             simulation.close()
 
     def _simulate(self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser) -> DocumentPart:
-        """Return the binding limit, the quota holders and the changes that admit the Workload, simulated in a fork."""
+        """Return why the Workload is pending, who holds the missing quota and, by simulation, what would admit it."""
         baseline = _baseline_outcome(simulation)
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
@@ -368,7 +368,7 @@ class PendingExplainer:
         return BindingLimit(blockers.PODS_READY, str(quota_reserved.get("message", "")))
 
     def _head_of_line_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
-        """Return the Workload at the head that blocks a StrictFIFO queue, with the reason why the head is pending."""
+        """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or because it preempts."""
         queue, pending_queue = analysis.queue, self._index.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
             return None
@@ -387,7 +387,7 @@ class PendingExplainer:
     def _preemptor_binding(
         self, analysis: PendingAnalysis, preemptor: str, user: ExplanationUser
     ) -> BindingLimit | None:
-        """Return the preempting Workload at the head of the queue that keeps a fitting Workload pending."""
+        """Return the preempting queue head as the limit if the Workload would fit but has to wait for it."""
         if not preemptor or preemptor == analysis.view.key or not isinstance(analysis.decision, Admit):
             return None
         name = user.name_of(preemptor)
@@ -397,7 +397,7 @@ class PendingExplainer:
     def _queue_order_binding(
         self, analysis: PendingAnalysis, baseline: TrialOutcome, user: ExplanationUser
     ) -> BindingLimit:
-        """Return the binding limit of a Workload that fits the quota: the queue order keeps it pending, if anything."""
+        """Return the limit of a Workload that fits: other Workloads are ahead of it, or its turn is next."""
         queue = analysis.queue.name
         if baseline.is_admitted:
             blocked_binding = blockers.blocked_entry_binding(self._index, user)
@@ -411,7 +411,7 @@ class PendingExplainer:
     def _preemption_binding(
         self, analysis: PendingAnalysis, baseline: TrialOutcome, user: ExplanationUser
     ) -> BindingLimit | None:
-        """Return a binding limit if the Workload is admitted as soon as preempted Workloads release their quota."""
+        """Return the limit PREEMPTION if the Workload only waits for preempted Workloads to release quota."""
         decision = analysis.decision
         holders = [holder for queue in self._queues_of_tree(analysis) for holder in queue.workloads.values()]
         preempted_keys = [holder.key for holder in holders if holder.evicted]
@@ -429,7 +429,7 @@ class PendingExplainer:
         return self._index.snapshot.queues_below(analysis.queue.node.path[0])
 
     def _shortage_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
-        """Return the quota shortage of the Workload as a binding limit; None if its requests fit."""
+        """Return the missing quota or excluded flavor as the limit; None if the Workload's requests fit."""
         shortage, queue = analysis.shortage, analysis.queue
         if shortage is None:
             return None
@@ -448,7 +448,7 @@ class PendingExplainer:
         return BindingLimit(limit, text, kind, node.name, outcome.flavor, request.resource, missing_text)
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit: str) -> str:
-        """Return `priority` if priority alone protects some quota holders from preemption, else the given limit."""
+        """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit`."""
         if limit != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
@@ -489,7 +489,7 @@ class PendingExplainer:
         return nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
 
     def _fair_shares_part(self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]) -> list[DocumentPart]:
-        """Return the fair-sharing shares of the Workload's ClusterQueue and of the quota holders' ClusterQueues."""
+        """Return the fair-sharing shares of the Workload's ClusterQueue and of those that hold missing quota."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
@@ -501,7 +501,7 @@ class PendingExplainer:
     def _changes_part(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser
     ) -> DocumentPart:
-        """Return the changes that would admit the Workload, each simulated in the fork."""
+        """Return the changes that would admit the Workload, each verified by simulation."""
         owner, shortage = self._owner_job(analysis.workload), analysis.shortage
         limit = shortage.limit if shortage is not None else ""
         case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner, limit)
@@ -529,7 +529,7 @@ class PendingExplainer:
         )
 
     def _fixes_part(self, workload: Obj, name: str) -> DocumentPart:
-        """Return the changes that make the scheduler consider the Workload and admit it."""
+        """Return corrections of a stopped or misconfigured object that would let the Workload be admitted."""
         queue = self._index.snapshot.queues.get(name)
         if queue is None:
             return {}
@@ -562,7 +562,7 @@ def _queueing_strategy(queue: ClusterQueue) -> str:
 
 
 def _baseline_outcome(simulation: CohortSimulation) -> TrialOutcome:
-    """Return the outcome of a trial without any change; not admitted if the decision limit is reached."""
+    """Return the simulated outcome without any change; not admitted if that takes too many decisions."""
     try:
         return simulation.run_trial()
     except DecisionLimitReached:
@@ -570,13 +570,13 @@ def _baseline_outcome(simulation: CohortSimulation) -> TrialOutcome:
 
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:
-    """Return the reasons why no flavor may be used, joined into one text."""
+    """Return the distinct reasons why pod sets may not use flavors, joined into one text."""
     texts = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
     return "; ".join(dict.fromkeys(texts))
 
 
 def _describe_shortage(analysis: PendingAnalysis, limit: str, limiting_object: str, missing_text: str) -> str:
-    """Return a text that describes a shortage of quota."""
+    """Return the message about missing quota: the requested, free and missing amounts, and what limits the quota."""
     shortage = analysis.shortage
     assert shortage is not None
     assert shortage.request is not None

@@ -1,4 +1,4 @@
-"""Proposals that would admit a pending Workload, each verified by simulation: fixes, priority, size and others."""
+"""Changes that would admit a pending Workload, verified by simulation: configuration fixes, priority, size, flavors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,19 +31,19 @@ Patch = Mapping[str, Any]
 
 
 class Proposal(NamedTuple):
-    """A change that admits a Workload: the smallest such change, verified by simulation."""
+    """A change that would admit a pending Workload, verified by simulation, with its text and its patches."""
 
     kind: str
     text: str
     apply: Sequence[Patch]
 
     def document(self) -> dict[str, Any]:
-        """Return the proposal as a part of the Explanation document."""
+        """Return the proposal as an entry of the field `changes` in the Explanation document."""
         return {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
 
 
 class ProposalCase(NamedTuple):
-    """A pending Workload with its job, its binding limit, and a fork to simulate changes."""
+    """A pending Workload with its job, the limit that stops it, and a simulation to try changes in."""
 
     workload: Obj
     view: WorkloadView
@@ -56,12 +56,12 @@ class ProposalCase(NamedTuple):
 
 
 def json_patch(kind: str, name: str, operations: Sequence[Mapping[str, Any]], namespace: str = "") -> Patch:
-    """Return a patch for `kubectl patch --type json`."""
+    """Return a JSON patch of an object, as for `kubectl patch --type json`."""
     return _patch(kind, name, namespace, "json", list(operations))
 
 
 def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str = "") -> Patch:
-    """Return a patch for `kubectl patch --type merge`."""
+    """Return a JSON merge patch of an object, as for `kubectl patch --type merge`."""
     return _patch(kind, name, namespace, "merge", dict(fields))
 
 
@@ -74,9 +74,9 @@ def _patch(kind: str, name: str, namespace: str, patch_type: str, patch: Any) ->
 
 
 def minimize_amounts(is_satisfied: Callable[[Sequence[int]], bool], steps: Sequence[Sequence[int]]) -> list[int] | None:
-    """Return amounts that satisfy the predicate but do not if any one is reduced by 1; None if the last step fails.
+    """Return amounts that satisfy a predicate, none of which can be reduced further; None if the last step does not.
 
-    `steps` are ascending amounts to try; the first ones are the most likely to satisfy the predicate.
+    `steps` are lists of amounts to start from, in ascending order. The first step is tried before the last one.
     """
     step_index = _first_index(lambda index: is_satisfied(steps[index]), len(steps))
     if step_index is None:
@@ -102,14 +102,14 @@ def _satisfies_with_amount(
 
 
 def minimum_amount(is_satisfied: Callable[[int], bool], amount: int) -> int:
-    """Return the smallest amount that satisfies the predicate, which must hold for the given amount."""
+    """Return the smallest amount that satisfies a monotonic predicate; `amount` must satisfy it."""
     if amount == 0 or not is_satisfied(amount - 1):
         return amount
     return minimum_between(is_satisfied, 0, amount - 1)
 
 
 def _first_index(is_satisfied: Callable[[int], bool], count: int) -> int | None:
-    """Return the first index that satisfies the predicate; None if the last does not. It tries both ends first."""
+    """Return the first index below `count` that satisfies a monotonic predicate; None if the last index does not."""
     if is_satisfied(0):
         return 0
     if count < 2 or not is_satisfied(count - 1):
@@ -118,7 +118,7 @@ def _first_index(is_satisfied: Callable[[int], bool], count: int) -> int | None:
 
 
 def minimum_between(is_satisfied: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the smallest number in a range that satisfies a monotonic predicate, which must hold for `high`."""
+    """Return the smallest number from `low` to `high` that satisfies a monotonic predicate; `high` must satisfy it."""
     while low < high:
         middle = (low + high) // 2
         if is_satisfied(middle):
@@ -132,7 +132,7 @@ _STOP_POLICY_NONE: Final = {"spec": {"stopPolicy": "None"}}
 
 
 class _Fix(NamedTuple):
-    """A field change that makes the scheduler consider a Workload, with its patch and the fixed ClusterQueue."""
+    """A correction of what keeps a Workload out of scheduling: text, patch, and the resulting ClusterQueue view."""
 
     text: str
     patch: Patch
@@ -142,7 +142,7 @@ class _Fix(NamedTuple):
 def propose_fixes(
     workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache, policy: SchedulingPolicy
 ) -> Iterator[Proposal]:
-    """Propose the fix of a Workload's only configuration error, if the Workload would be admitted then."""
+    """Yield the correction of a Workload's only configuration error, if the scheduler would then admit the Workload."""
     fixes = list(_possible_fixes(workload, view, queue, index))
     if len(fixes) != 1:
         return
@@ -157,7 +157,7 @@ def propose_fixes(
 
 
 def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
-    """Yield the fix of each error that a field can correct; nothing if other errors exist."""
+    """Yield a fix for each cause that one field can correct, such as a stopPolicy; nothing if other errors exist."""
     started_view, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
     if not index.readiness_with(started_view).active or queue.is_in_cohort_cycle or labels is None:
         return
@@ -192,7 +192,7 @@ _CHECKED_MAX: Final = 64
 
 
 def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Iterator[Proposal]:
-    """Propose the lowest priority that admits the Workload, by preemption or by queue order.
+    """Yield the lowest priority that admits the Workload, because it then preempts others or is ahead in the queue.
 
     `classes` are the WorkloadPriorityClasses by name.
     """
@@ -219,7 +219,7 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
 
 
 def _first_value(values: Sequence[int], is_satisfied: Callable[[int], bool]) -> int | None:
-    """Return the first of ascending values that satisfies the predicate; None if the last does not."""
+    """Return the first of ascending values that satisfies a monotonic predicate; None if the last value does not."""
     if not values or not is_satisfied(values[-1]):
         return None
     low, high = 0, len(values) - 1
@@ -233,7 +233,7 @@ def _first_value(values: Sequence[int], is_satisfied: Callable[[int], bool]) -> 
 
 
 def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Proposal]:
-    """Propose the largest pod count of the Workload's largest pod set that would be admitted."""
+    """Yield the largest reduced pod count of the Workload's largest pod set with which it would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
@@ -254,7 +254,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
 
 
 def _largest_number(is_satisfied: Callable[[int], bool], limit: int) -> int:
-    """Return the largest number below `limit` that satisfies the predicate; 0 if 1 does not."""
+    """Return the largest number from 1 to below `limit` that satisfies a monotonic predicate; 0 if 1 does not."""
     if limit < 2 or not is_satisfied(1):
         return 0
     low, high = 1, limit  # holds, fails
@@ -268,7 +268,7 @@ def _largest_number(is_satisfied: Callable[[int], bool], limit: int) -> int:
 
 
 def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
-    """Return by how many pods a pod set can shrink: the pods of one replicated Job for a JobSet, else 1."""
+    """Return the step in which a pod set's count can change: the pods of one replicated Job for a JobSet, else 1."""
     if owner is None or owner["kind"] != "JobSet":
         return 1
     replicas_by_job = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
@@ -281,7 +281,7 @@ def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
 
 
 def _count_patches(case: ProposalCase, index: int, count: int) -> Sequence[Patch]:
-    """Return the patches that set the pod count; none for a JobSet, which must be recreated."""
+    """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet."""
     if case.owner is not None and case.owner["kind"] == "JobSet":
         return ()
     if case.owner is not None and case.owner["kind"] == "Job":
@@ -292,7 +292,7 @@ def _count_patches(case: ProposalCase, index: int, count: int) -> Sequence[Patch
 
 
 def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Proposal]:
-    """Propose tolerations or selectors that make an excluded flavor with free quota usable."""
+    """Yield tolerations or selectors with which the Workload's pods could use an excluded flavor and be admitted."""
     for name in _excluded_flavors(case):
         flavor = case.simulation.snapshot.flavors.get(name)
         if flavor is None:
@@ -342,7 +342,7 @@ def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str
 
 
 def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
-    """Return a text that describes how the pods must change to use a flavor."""
+    """Return a text that says which taints to tolerate and which labels to select so that the pods may use a flavor."""
     parts = []
     specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in specs]
@@ -358,7 +358,7 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
 
 
 def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    """Return the patches of the pod templates; none for a job whose tolerations stay the same."""
+    """Return the patches of the job's pod template; () if its tolerations stay as they are, so patches do not help."""
     old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
     owner = case.owner
@@ -382,7 +382,7 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
 def _add_operations(
     specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
 ) -> list[Mapping[str, Any]]:
-    """Return the JSON Patch operations that set the scheduling fields of the pod specs."""
+    """Return the JSON Patch operations that set tolerations, nodeSelector and affinity of the given pod specs."""
     return [
         {"op": "add", "path": f"{path_format.format(position)}/{field}", "value": specs[name][field]}
         for position, name in enumerate(pod_set_names)
@@ -395,7 +395,7 @@ def _add_operations(
 def propose_ends(
     case: ProposalCase, holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]
 ) -> Iterator[Proposal]:
-    """Propose a minimal set of Workloads to end, chosen from the holders of the missing quota in the given order.
+    """Yield a minimal set of quota-holding Workloads whose end admits the pending one, chosen from `holders` in order.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
@@ -413,7 +413,7 @@ def propose_ends(
 
 
 def _minimal_set(simulation: CohortSimulation, keys: Sequence[str]) -> list[str]:
-    """Return a minimal set of Workloads whose end admits the pending Workload; empty if there is none."""
+    """Return the keys of a minimal set of Workloads whose end admits the pending Workload; [] if none does."""
     chosen_keys: list[str] = []
     for key in keys[:_ENDED_MAX]:
         chosen_keys.append(key)
@@ -432,7 +432,7 @@ def _minimal_set(simulation: CohortSimulation, keys: Sequence[str]) -> list[str]
 
 
 def propose_strategy(case: ProposalCase) -> Iterator[Proposal]:
-    """Propose the strategy BestEffortFIFO if a StrictFIFO ClusterQueue blocks the Workload."""
+    """Yield the change to BestEffortFIFO if the order of a StrictFIFO ClusterQueue alone keeps the Workload pending."""
     case.simulation.restore_quota_objects()
     view = case.simulation.queue.view
     if not view.strict_fifo:

@@ -1,1 +1,1 @@
-"""Housekeeping controllers: Namespaces, ServiceAccounts, roles, CustomResourceDefinitions, expiry."""
+"""Controllers for Namespaces, their default objects, aggregated ClusterRoles, CustomResourceDefinitions and expiry."""

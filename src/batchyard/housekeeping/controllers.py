@@ -1,4 +1,4 @@
-"""Housekeeping controllers of kube-controller-manager and of the API server.
+"""Small controllers of kube-controller-manager and kube-apiserver that maintain and clean up objects.
 
 - the lifecycle of Namespaces, with their default ServiceAccount and root CA ConfigMap
 - the rules of aggregated ClusterRoles
@@ -45,7 +45,7 @@ _NO_PROBLEM: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class Namespaces:
-    """Maintains the finalizer, phase and conditions of Namespaces, and deletes their content."""
+    """Controller that sets the phase and conditions of Namespaces, and deletes the content of deleted Namespaces."""
 
     name = "namespaces"
     rank = 0
@@ -57,7 +57,7 @@ class Namespaces:
         self._terminating: dict[str, None] = {}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the Namespace if it changed, or if an object in a terminating Namespace was created or deleted."""
+        """Return a changed Namespace, or the terminating Namespace in which an object was created or deleted."""
         key = event.key
         if key.kind != scheme.NAMESPACE:
             is_relevant = event.type is not _MODIFIED and key.namespace in self._terminating
@@ -70,7 +70,7 @@ class Namespaces:
         return [meta.Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_first_event else (key,)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Activate a new Namespace; delete the content of a deleted Namespace and then remove its finalizer."""
+        """Activate a new Namespace; of a deleted Namespace delete the content, then remove the finalizer."""
         namespace = reader.get(key)
         if namespace is None:
             return ReconcileResult([client.Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
@@ -90,7 +90,7 @@ class Namespaces:
 
 
 def _kinds(reader: client.Reader) -> Sequence[ServedKind]:
-    """Return the namespaced kinds, including custom ones."""
+    """Return all served kinds whose objects are in Namespaces, including those of CustomResourceDefinitions."""
     custom_infos = [
         custom_kinds.kind_from_definition(definition)
         for definition in reader.list(custom_kinds.DEFINITION)
@@ -104,7 +104,7 @@ def _is_deleted(obj: meta.Obj) -> bool:
 
 
 def _activate(namespace: meta.Obj) -> ReconcileResult:
-    """Add the label and finalizer to a Namespace, then set its phase to Active."""
+    """Return the next write for a new Namespace: its label and finalizer, then the phase Active; none if done."""
     new_namespace_object = with_namespace_finalizer(namespace)
     if new_namespace_object is not namespace:
         return ReconcileResult([client.Update(new_namespace_object)])
@@ -115,7 +115,7 @@ def _activate(namespace: meta.Obj) -> ReconcileResult:
 
 
 def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta.Obj]], now: Instant) -> dict[str, Any]:
-    """Return the status of a terminating Namespace, given its remaining objects by resource."""
+    """Return the status of a terminating Namespace; `objects` are its deleted but remaining objects by resource."""
     old = namespace.get("status") or {}
     old_conditions = {condition["type"]: condition for condition in old.get("conditions") or ()}
     problems = {**dict.fromkeys(_NO_PROBLEM), **_remaining_problems(objects)}
@@ -124,7 +124,7 @@ def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta
 
 
 def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
-    """Return the reason and message of each condition that reports remaining content."""
+    """Return the reason and message of each Namespace condition about remaining objects and their finalizers."""
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
     finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
@@ -151,21 +151,21 @@ def _condition(
 
 
 class ServiceAccounts:
-    """Creates the ServiceAccount `default` of each Namespace."""
+    """Controller that creates the ServiceAccount `default` in each Namespace."""
 
     name = "serviceaccounts"
     rank = 0
     kinds = (scheme.NAMESPACE, scheme.SERVICE_ACCOUNT)
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return a new or changed Namespace, or the Namespace whose ServiceAccount was deleted."""
+        """Return a new or changed Namespace, or the Namespace whose ServiceAccount `default` was deleted."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is client.EventType.DELETED else (event.key,)
         is_lost = event.type is client.EventType.DELETED and event.key.name == service_accounts.DEFAULT
         return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),) if is_lost else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Create the ServiceAccount of a Namespace if it is missing."""
+        """Create the ServiceAccount `default` of a Namespace if it is missing."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
@@ -180,7 +180,7 @@ class ServiceAccounts:
 
 
 class ClusterRoleAggregation:
-    """Sets the rules of aggregated ClusterRoles."""
+    """Controller that sets the rules of ClusterRoles with an aggregationRule."""
 
     name = "clusterrole-aggregation"
     rank = 0
@@ -191,7 +191,7 @@ class ClusterRoleAggregation:
         self._aggregates: dict[meta.Key, None] = {}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return all aggregated ClusterRoles, since any of them may select the changed one."""
+        """Return all ClusterRoles with an aggregationRule, since any of them may select the changed ClusterRole."""
         if event.type is not client.EventType.DELETED and event.obj.get("aggregationRule"):
             self._aggregates[event.key] = None
         else:
@@ -199,7 +199,7 @@ class ClusterRoleAggregation:
         return list(self._aggregates)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Set the rules to the rules of all selected ClusterRoles, without duplicates."""
+        """Set the rules of an aggregated ClusterRole to those of all ClusterRoles that it selects."""
         role = reader.get(key)
         if role is None or not role.get("aggregationRule"):
             return ReconcileResult()
@@ -231,7 +231,7 @@ _DELETED: Final = client.EventType.DELETED
 
 
 class RootCertificates:
-    """Creates the ConfigMap with the root CA certificate in each Namespace."""
+    """Controller that creates the ConfigMap with the API server's CA certificate in each Namespace."""
 
     name = "root-ca-cert-publisher"
     rank = 0
@@ -241,7 +241,7 @@ class RootCertificates:
         self._data = {service_accounts.CERTIFICATE_KEY: certificate}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return a new or changed Namespace, or the Namespace of a changed root certificate ConfigMap."""
+        """Return a new or changed Namespace, or the Namespace whose CA certificate ConfigMap changed."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is _DELETED else (event.key,)
         if event.key.name != service_accounts.ROOT_CERTIFICATE:
@@ -249,7 +249,7 @@ class RootCertificates:
         return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Create the ConfigMap of a Namespace, or correct its content."""
+        """Create the CA certificate ConfigMap of a Namespace, or restore its content."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
@@ -277,7 +277,7 @@ _FINAL_CONDITIONS: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: 
 
 
 class TtlAfterFinished:
-    """Deletes finished Jobs and JobSets after their TTL."""
+    """Controller that deletes finished Jobs and JobSets after `ttlSecondsAfterFinished`."""
 
     name = "ttl-after-finished"
     rank = 0
@@ -286,11 +286,11 @@ class TtlAfterFinished:
         self.kinds = kinds
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of a finished object with a TTL."""
+        """Return the changed Job or JobSet if it has finished and has a `ttlSecondsAfterFinished`."""
         return (event.key,) if _expires_at(event.key, event.obj) is not None else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete the object if its TTL has expired; otherwise requeue at that time."""
+        """Delete a finished Job or JobSet if its TTL has expired; otherwise requeue it for the time of expiry."""
         obj = reader.get(key)
         expires_at = None if obj is None else _expires_at(key, obj)
         if obj is None or expires_at is None:
@@ -302,7 +302,7 @@ class TtlAfterFinished:
 
 
 def _expires_at(key: meta.Key, obj: meta.Obj) -> Instant | None:
-    """Return when a Job or JobSet expires; None if it is unfinished, being deleted, or without a TTL."""
+    """Return when a finished Job or JobSet has to be deleted; None if unfinished, without a TTL or being deleted."""
     seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
@@ -312,7 +312,7 @@ def _expires_at(key: meta.Key, obj: meta.Obj) -> Instant | None:
 
 
 def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
-    """Report whether another controller deletes the object: a JobSet with another `managedBy`."""
+    """Report whether another controller is responsible for a JobSet, according to its `managedBy`."""
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
 
 
@@ -334,7 +334,7 @@ _SURPLUS_INTERVAL: Final = SECOND
 
 
 class EventExpiry:
-    """Deletes expired and surplus Events, with a heap of expiry times."""
+    """Controller that deletes Events an hour after they last occurred, and the oldest Events if there are too many."""
 
     name = "event-expiry"
     rank = 0
@@ -345,7 +345,7 @@ class EventExpiry:
         self._expiries: list[tuple[Instant, meta.Key]] = []
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the common key if a new Event expires first, or if the surplus fills a batch."""
+        """Return EVENTS_KEY if the new Event expires before all others, or if surplus Events fill a batch."""
         if event.type is not client.EventType.ADDED:
             return ()
         heappush(self._expiries, (_expiry_of(event.obj, now), event.key))
@@ -353,7 +353,7 @@ class EventExpiry:
         return (EVENTS_KEY,) if is_batch or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete expired Events, and the surplus Events that expire first."""
+        """Delete a batch of expired Events, and of the surplus Events those that expire first."""
         expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
         surplus_count = len(expiries) - KEPT_MAX
         while expiries and len(deletions) < BATCH_MAX and (expiries[0][0] <= now or surplus_count > 0):
@@ -375,7 +375,7 @@ class EventExpiry:
 
 
 def _expiry_of(event: meta.Obj, now: Instant) -> Instant:
-    """Return when an Event expires; the stated time of occurrence counts only if it is plausible."""
+    """Return when an Event expires: an hour after it last occurred, or after its creation if that is implausible."""
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred_at if created_at <= occurred_at <= now + KEPT_FOR else created_at) + KEPT_FOR
@@ -395,7 +395,7 @@ _CONFLICTS: Final = {
 
 
 class CustomResourceDefinitions:
-    """Updates the status of CustomResourceDefinitions, and deletes the objects of deleted ones."""
+    """Controller that sets the status of CustomResourceDefinitions, and deletes the objects of deleted ones."""
 
     name = "custom-resources"
     rank = 0
@@ -408,7 +408,7 @@ class CustomResourceDefinitions:
         self._terminating: dict[str, meta.Key] = {}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the changed definition, definitions that can use freed names, or that of a deleted object."""
+        """Return the changed definition, those that can use its freed names, or that of a deleted custom object."""
         key = event.key
         if key.kind != custom_kinds.DEFINITION:
             definition_key = self._terminating.get(key.kind)
@@ -424,7 +424,7 @@ class CustomResourceDefinitions:
         return (key,)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Add the finalizer, update the status, or delete the objects of a deleted definition."""
+        """Add the finalizer of a definition, update its status, or delete its objects if it is being deleted."""
         definition = reader.get(key)
         if definition is None:
             return ReconcileResult()
@@ -440,7 +440,7 @@ class CustomResourceDefinitions:
 
 
 def _delete_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -> ReconcileResult:
-    """Delete the objects of a deleted definition, then remove its finalizer."""
+    """Return the deletions of a deleted definition's objects; without objects, the removal of its finalizer."""
     if CRD_FINALIZER not in meta.finalizers_of(definition):
         return ReconcileResult()
     has_objects = meta.is_true(definition, custom_kinds.ESTABLISHED) and custom_kinds.built_in_kind(definition) is None
@@ -464,7 +464,7 @@ def _delete_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -
 
 
 def status_of(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict[str, Any]:
-    """Return the status of a definition that is not being deleted."""
+    """Return the new status of a CustomResourceDefinition that is not being deleted."""
     old = definition.get("status") or {}
     spec_names, old_names = definition["spec"]["names"], custom_kinds.accepted_names(definition)
     conflicts = _conflicts(spec_names, old_names, _find_names_in_use(definition, reader))
@@ -505,7 +505,7 @@ def _conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant
 
 
 def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
-    """Return a message for each name field whose name another kind uses."""
+    """Return a message for each name field of a CustomResourceDefinition whose name another kind already uses."""
     conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
         names, field_name = (in_use.kinds, field) if field in ("kind", "listKind") else (in_use.resources, field)
@@ -517,7 +517,7 @@ def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_u
 
 
 class _NamesInUse:
-    """The names of the other kinds in a group."""
+    """The resource names and kind names that other kinds of the same API group use."""
 
     __slots__ = ("kinds", "resources")
 

@@ -1,1 +1,1 @@
-"""Lint: rules that find problems of a configuration, over all objects of a set of manifests."""
+"""The rules of `batchyard lint`, which find configuration problems in a set of Kubernetes and Kueue manifests."""

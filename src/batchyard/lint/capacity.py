@@ -13,9 +13,9 @@ from batchyard.scheduling.quota import QuotaNode
 
 
 class QuotaDemand(NamedTuple):
-    """The demand of a quota subtree: the part met by quota it never lends, and the part drawn from its parent.
+    """What a cohort subtree can use of one flavor-resource: from own quota that it never lends, and from its parent.
 
-    None as the second part means unlimited.
+    `from_parent` is None if the use of the parent's quota is unlimited.
     """
 
     from_unlent: int
@@ -23,7 +23,7 @@ class QuotaDemand(NamedTuple):
 
 
 def max_concurrent_usage(root: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> int:
-    """Return the maximum of a flavor-resource that the `active_leaves` of a quota tree can use together."""
+    """Return how much of flavor-resource `fr` the ClusterQueues `active_leaves` of a cohort tree can use together."""
     if not root.children:
         return root.subtree[fr] if root in active_leaves else 0
     demands = [_quota_demand(child, fr, active_leaves) for child in root.children.values()]
@@ -56,7 +56,7 @@ def _limit_demand(limit: int, demand: int | None) -> int:
 
 
 class QuotaDeclaration(NamedTuple):
-    """One nominal quota of a flavor-resource: the manifest that declares it, its field path, and the amount."""
+    """A nominalQuota in a manifest: the manifest of the ClusterQueue or Cohort, the field path and the amount."""
 
     manifest: Manifest
     path: str
@@ -64,7 +64,7 @@ class QuotaDeclaration(NamedTuple):
 
 
 def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor-resource whose quota exceeds the capacity of its machines: admitted pods stay Pending."""
+    """Report each resource of a flavor whose quota exceeds what its machines have: admitted pods would stay Pending."""
     if not config.inventory.is_known:
         return
     for fr, (flavor, resource) in enumerate(config.snapshot.names):
@@ -81,7 +81,7 @@ def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
 
 
 def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
-    """Return the amount of a flavor-resource that queues can admit together without an AdmissionCheck for capacity."""
+    """Return how much of a flavor-resource can be in use by ClusterQueues that do not request machines for it."""
     snapshot = config.snapshot
 
     def may_use(node: QuotaNode) -> bool:
@@ -94,7 +94,7 @@ def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
 
 
 def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> list[QuotaDeclaration]:
-    """Return the positive nominal quotas of a flavor-resource, in the order of their definition."""
+    """Return all nominal quotas above 0 of a resource in a flavor: ClusterQueues first, then Cohorts."""
     return [
         QuotaDeclaration(
             manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal
@@ -109,7 +109,7 @@ def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> 
 def _report_over_capacity(
     config: Configuration, flavor_resource: tuple[str, str], amounts: tuple[int, int], machines: Sequence[MachineGroup]
 ) -> Iterator[RuleResult]:
-    """Report all quotas of a flavor-resource as one finding, located at the first quota."""
+    """Report that a flavor's quotas of a resource exceed its machines, as one result located at the first quota."""
     flavor, resource = flavor_resource
     holders = quota_declarations_of(config, flavor, resource)
     admissible, available = (format_amount(resource, amount) for amount in amounts)
@@ -131,7 +131,7 @@ def _format_machine_count(machines: MachineGroup) -> str:
 
 
 def _lower_quota_patch(holder: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]) -> Obj:
-    """Return the patch that lowers one quota to its proportional part of the capacity."""
+    """Return the merge patch that scales one nominal quota down so that all quotas together match the machines."""
     admissible, available = amounts
     lower_quota = format_amount(flavor_resource[1], holder.nominal * available // admissible)
     groups = [

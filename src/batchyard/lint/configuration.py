@@ -1,7 +1,7 @@
-"""The linted objects, indexed for the rules: queues, flavors, jobs, and the machines that their pods can use.
+"""The objects of the linted manifests, indexed for the rules: queues, flavors, jobs, and machines for their pods.
 
-If the manifests contain several versions of an object, rules that combine objects use the last version. Rules on single
-objects check every version.
+If the manifests define an object several times, rules that combine objects use the last definition. Rules on single
+objects check every definition.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ _TEMPORARY_TAINT_PREFIXES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MachineGroup:
-    """The machines of one node pool, or one node: their templates, maximum number and provisioning model."""
+    """The machines of one NodePool, or one Node: a template per zone, the maximum number and provisioning model."""
 
     name: str
     manifest: Manifest
@@ -57,16 +57,16 @@ class MachineGroup:
     hosts: int
 
     def has_labels(self, labels: Mapping[str, str]) -> bool:
-        """Return whether at least one node template has all of these labels."""
+        """Return whether the node template of at least one zone has all of the given labels."""
         return any(labels.items() <= template.labels.items() for template in self.templates)
 
     def total_allocatable(self, resource: str) -> int:
-        """Return the allocatable amount of a resource on the maximum number of machines."""
+        """Return the allocatable amount of a resource if the group has its maximum number of machines."""
         return self.max_count * max(template.allocatable.get(resource, 0) for template in self.templates)
 
 
 class MachineInventory:
-    """The machines of a set of manifests: node pools, nodes, and pools that the autoscaler can create."""
+    """The machines in the linted manifests: node pools, nodes, and pools that the autoscaler could create."""
 
     def __init__(self, clusters: Sequence[Manifest], pools: Sequence[Manifest], nodes: Sequence[Manifest]) -> None:
         self.cluster: Obj | None = clusters[0].obj if clusters else None
@@ -81,26 +81,26 @@ class MachineInventory:
 
     @property
     def is_known(self) -> bool:
-        """Whether the manifests describe any machines: a Cluster, a NodePool or a Node."""
+        """Whether the manifests contain a Cluster, a NodePool or a Node, so that rules can judge capacity."""
         return self.cluster is not None or bool(self.machines)
 
     @property
     def pools(self) -> list[MachineGroup]:
-        """The machines that belong to node pools."""
+        """The machine groups of node pools, without those of single Nodes."""
         return [machines for machines in self.machines if machines.path]
 
     def machines_for(self, flavor: workload.FlavorView) -> list[MachineGroup]:
-        """Return the machines whose labels match a ResourceFlavor."""
+        """Return the machine groups whose node labels match a ResourceFlavor."""
         return [machines for machines in self.machines if machines.has_labels(flavor.labels)]
 
     def can_create_pool_for(self, pod: PodView) -> bool:
-        """Return whether the autoscaler can create a node pool for a pod."""
+        """Return whether node auto-provisioning can create a node pool on which a pod fits."""
         if self.cluster is None or not self.can_create_pools:
             return False
         return isinstance(NodeAutoProvisioner(self.cluster, self._limits, ()).requirements(pod), NodeRequirements)
 
     def max_creatable_amount(self, resource: str, labels: Mapping[str, str]) -> int:
-        """Return the maximum amount of a resource in pools that the autoscaler can create for these labels."""
+        """Return how much of a resource auto-provisioned node pools with the given flavor labels can have in total."""
         if not self.can_create_pools:
             return 0
         if resource in {"cpu", "memory"}:
@@ -113,14 +113,14 @@ class MachineInventory:
 
 
 def _requests_accelerator(resource: str, accelerator: str) -> bool:
-    """Return whether pods request accelerators of a type by this resource name."""
+    """Return whether a resource name (GPU or TPU) is the one by which pods request an accelerator type."""
     return resource == (well_known.TPU if accelerator.startswith("tpu") else well_known.GPU)
 
 
 def _pool_machines(
     cluster: Obj | None, clusters: Sequence[Manifest], pools: Sequence[Manifest]
 ) -> Iterator[MachineGroup]:
-    """Yield the machines of the Cluster's node pools and of all NodePools; the last pool of each name counts."""
+    """Yield the machine groups of the Cluster's node pools and of NodePools; of several with one name, the last."""
     if cluster is None:
         return
     pools_by_name: dict[str, tuple[Manifest, str, Obj]] = {}
@@ -149,7 +149,7 @@ def _machines_of_pool(pool: Obj, cluster: Obj, manifest: Manifest, path: str) ->
 
 
 def _max_machine_count(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> int:
-    """Return the maximum number of machines of a pool; a reservation limits it."""
+    """Return the largest number of machines a node pool can have, as limited by its size and its reservation."""
     if groups[0].is_autoscaled:
         maximum = min(sum(group.size.maximum for group in groups), groups[0].total.maximum)
     else:
@@ -160,7 +160,7 @@ def _max_machine_count(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> 
 
 
 def format_machine_names(machines: Sequence[MachineGroup]) -> str:
-    """Format the names of machine groups: the first three, and the number of further groups."""
+    """Return the names of the first three machine groups as a text, with the number of further groups."""
     names = [group.name for group in machines]
     return ", ".join(names[:_NAMES_SHOWN_MAX]) + (
         f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
@@ -168,7 +168,7 @@ def format_machine_names(machines: Sequence[MachineGroup]) -> str:
 
 
 def _node_as_machine(manifest: Manifest) -> MachineGroup:
-    """Return a node as a machine group, without its temporary taints."""
+    """Return a Node as a machine group of one machine, without the taints that controllers set temporarily."""
     view = node_view(manifest.obj)
     taints = [taint for taint in view.taints if not taint.key.startswith(_TEMPORARY_TAINT_PREFIXES)]
     view = replace(view, taints=tuple(taints))
@@ -188,11 +188,11 @@ _FLAVOR_COMBINATIONS_MAX: Final = 64
 
 
 class LintContext(Protocol):
-    """The machines, flavors and queues that the node checks need."""
+    """The machines, flavors and queues against which lint checks whether pods fit nodes."""
 
     @property
     def inventory(self) -> MachineInventory:
-        """The machines that the manifests describe."""
+        """The machines that the linted manifests describe."""
 
     @property
     def flavors(self) -> Mapping[str, tuple[Manifest, workload.FlavorView]]:
@@ -200,11 +200,11 @@ class LintContext(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The queues and Cohorts as a scheduler snapshot."""
+        """The ClusterQueues and Cohorts as a scheduler snapshot."""
 
 
 class NodeMismatch(NamedTuple):
-    """The reason why the pods of a pod set fit no node with certain flavors: the lint rule, the problem and the fix."""
+    """Why the pods of a pod set fit no node in their flavors: the violated lint rule, the problem and how to fix it."""
 
     rule: str
     problem: str
@@ -217,7 +217,7 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return for each admissible pod set, by flavor combination, why its pods fit no node; None if they fit."""
+    """Return each pod set that can be admitted, with a NodeMismatch per flavor combination; None where the pods fit."""
     if not context.inventory.is_known:
         return []
     admissible_pod_sets = [each for each in pod_sets if each.assignment.mode is not FlavorAssignmentMode.NO_FIT]
@@ -231,7 +231,7 @@ def _mismatches_by_flavors(pod_set: LintedPodSet, context: LintContext) -> NodeM
 
 
 def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContext) -> list[str]:
-    """Return the flavors of a resource group that a pod set can get; none if it requests no resource of the group."""
+    """Return the flavors of a resource group that suit a pod set; [] if it requests no resource of the group."""
     group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
     template = pod_set.job.view.pod_sets[pod_set.index].template
     count = pod_set.assignment.count
@@ -276,7 +276,7 @@ def _find_mismatch(pod_set: LintedPodSet, combination: Sequence[str], context: L
 
 
 def _pods_per_machine(pod: PodView, machines: MachineGroup, *, only_taints: bool = False) -> int:
-    """Return how many of these pods one machine holds; with `only_taints`, 1 if labels and taints match."""
+    """Return how many such pods one machine holds; with `only_taints`, 1 if its labels and taints admit the pod."""
     return max((_pods_on_template(pod, template, only_taints) for template in machines.templates), default=0)
 
 
@@ -330,7 +330,7 @@ def _pod_count_mismatch(pod: PodView, count: int, machines: Sequence[MachineGrou
 
 
 class Configuration:
-    """The linted objects and their indexes. Instances are immutable, so derived values are cached."""
+    """The objects of the linted manifests, with indexes for the rules. They never change, so indexes are cached."""
 
     def __init__(self, manifests: Sequence[Manifest], jobs: Sequence[LintedJob], *, fair_sharing: bool = False) -> None:
         self.manifests = manifests
@@ -346,23 +346,23 @@ class Configuration:
                 self._latest[key_of(manifest.obj)] = manifest
 
     def all_versions(self, kind: str) -> Sequence[Manifest]:
-        """Return every version of every object of a kind, in the order of the manifests."""
+        """Return every definition of every object of a kind, in the order of the manifests."""
         return self._by_kind.get(kind, ())
 
     def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
-        """Return the last version of an object; None if the manifests do not contain it."""
+        """Return the manifest that defines an object last; None if no manifest defines it."""
         return self._latest.get(Key(kind, namespace, name))
 
     def has_kind(self, kind: str) -> bool:
-        """Return whether the manifests contain objects of a kind. If so, rules assume that they contain all."""
+        """Return whether the manifests contain a kind; if so, rules assume that no other objects of it exist."""
         return kind in self._by_kind
 
     def latest_versions(self, kind: str) -> list[Manifest]:
-        """Return the last version of each object of a kind."""
+        """Return the last definition of each object of a kind."""
         return [manifest for manifest in self.all_versions(kind) if self._is_latest(manifest)]
 
     def is_changed_later(self, manifest: Manifest) -> bool:
-        """Return whether the last version of an object is submitted at a different time than this version."""
+        """Return whether the object of a manifest is defined again for another submission time."""
         last_version = self._latest.get(key_of(manifest.obj), manifest)
         return annotation(last_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
@@ -370,7 +370,7 @@ class Configuration:
         return self._latest.get(key_of(manifest.obj)) is manifest
 
     def node_selectors(self) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
-        """Yield the node selectors of all pod templates and flavors, each with its manifest and field path."""
+        """Yield the node labels that pod templates and flavors select, each with its manifest and field path."""
         for job in self.jobs:
             for path, template in zip(job.paths, job.templates, strict=True):
                 yield job.manifest, f"{path}.spec.nodeSelector", (template.get("spec") or {}).get("nodeSelector") or {}
@@ -381,29 +381,29 @@ class Configuration:
 
     @cached_property
     def queue_versions(self) -> list[tuple[Manifest, workload.ClusterQueueView]]:
-        """Every version of every ClusterQueue, each with its manifest."""
+        """Every definition of every ClusterQueue, as pairs of manifest and view."""
         return [(each, workload.cluster_queue_view(each.obj)) for each in self.all_versions(scheme.CLUSTER_QUEUE)]
 
     @cached_property
     def queues(self) -> dict[str, tuple[Manifest, workload.ClusterQueueView]]:
-        """The last version of each ClusterQueue by name, each with its manifest."""
+        """The manifest and view of the last definition of each ClusterQueue, by name."""
         return {view.name: (manifest, view) for manifest, view in self.queue_versions if self._is_latest(manifest)}
 
     @cached_property
     def cohorts(self) -> dict[str, tuple[Manifest, workload.CohortView]]:
-        """The Cohorts that the manifests define, by name, each with its manifest."""
+        """The manifest and view of each Cohort object, by name."""
         manifests = self.latest_versions(scheme.COHORT)
         return {m.obj["metadata"]["name"]: (m, workload.cohort_view(m.obj)) for m in manifests}
 
     @cached_property
     def quotas(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
-        """The resource groups of all ClusterQueues, then of all Cohorts, each with its manifest."""
+        """The resource groups of each ClusterQueue, then of each Cohort, each with the manifest of that object."""
         queues = [(manifest, view.groups) for manifest, view in self.queues.values()]
         return queues + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
 
     @cached_property
     def local_queues(self) -> dict[str, tuple[Manifest, workload.LocalQueueView]]:
-        """The LocalQueues by `namespace/name`, each with its manifest."""
+        """The manifest and view of each LocalQueue, by `namespace/name`."""
         views = [(each, workload.local_queue_view(each.obj)) for each in self.latest_versions(scheme.LOCAL_QUEUE)]
         return {view.key: (each, view) for each, view in views}
 
@@ -414,13 +414,13 @@ class Configuration:
 
     @cached_property
     def flavors(self) -> dict[str, tuple[Manifest, workload.FlavorView]]:
-        """The ResourceFlavors by name, each with its manifest."""
+        """The manifest and view of each ResourceFlavor, by name."""
         manifests = self.latest_versions(scheme.RESOURCE_FLAVOR)
         return {m.obj["metadata"]["name"]: (m, workload.flavor_view(m.obj)) for m in manifests}
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """The queues, Cohorts and flavors as a scheduler snapshot without usage."""
+        """The ClusterQueues, Cohorts and ResourceFlavors as a scheduler snapshot in which no quota is used."""
         snapshot = Snapshot()
         for _, flavor in self.flavors.values():
             snapshot.put_flavor(flavor)
@@ -432,13 +432,13 @@ class Configuration:
         return snapshot
 
     def cluster_queue_of(self, job: LintedJob) -> ClusterQueue | None:
-        """Return the ClusterQueue of a job; None if the manifests lack it or the LocalQueue."""
+        """Return the ClusterQueue of a job; None if the manifests lack its LocalQueue or ClusterQueue."""
         local_queue = self.local_queues.get(job.view.queue)
         return None if local_queue is None else self.snapshot.queues.get(local_queue[1].cluster_queue)
 
     @cached_property
     def jobs_by_queue(self) -> dict[str, list[LintedJob]]:
-        """The jobs and Workloads of each ClusterQueue, by its name."""
+        """The Jobs, JobSets and bare Workloads of each ClusterQueue, by its name."""
         jobs_by_queue: dict[str, list[LintedJob]] = {name: [] for name in self.queues}
         for job in self.jobs:
             queue = self.cluster_queue_of(job)
@@ -448,29 +448,30 @@ class Configuration:
 
     @cached_property
     def pod_sets(self) -> list[LintedPodSet]:
-        """The pod sets of all jobs and Workloads whose ClusterQueue the manifests contain."""
+        """The pod sets of all Jobs, JobSets and Workloads whose ClusterQueue is in the manifests."""
         return list(assign_flavors(self.jobs, self.cluster_queue_of, self.snapshot))
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """For each pod set, by flavor combination, the reason why its pods fit no node; None if they fit."""
+        """Each pod set that can be admitted, with its NodeMismatch by flavor combination, or None if pods fit."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:
-        """Return the ClusterQueues that have quota of a flavor."""
+        """Return the views of the ClusterQueues that list a flavor in their resource groups."""
         return [view for _, view in self.queues.values() if flavor in view.flavors]
 
     # --- machines ---
 
     @cached_property
     def inventory(self) -> MachineInventory:
-        """The machines that the manifests describe."""
+        """The machines that the linted manifests describe."""
         return MachineInventory(
             self.all_versions(scheme.CLUSTER), self.latest_versions(scheme.NODE_POOL), self.latest_versions(scheme.NODE)
         )
 
     def can_create_pools_for(self, name: str) -> bool:
-        """Return whether the autoscaler can create pools for a flavor; assume that it can if no job uses the flavor.
+        """Return whether node auto-provisioning can create pools for the pods of a flavor; if no job uses it, assume
+        so.
 
         If pools with the flavor's labels exist, the autoscaler creates no further pool for pods that tolerate only the
         flavor's own taints. The exception is a flavor whose taints repel all other pods.
@@ -492,7 +493,7 @@ class Configuration:
         return is_possible
 
     def eligible_pod_sets(self, flavor: str) -> list[tuple[LintedJob, int]]:
-        """Return the pod sets that can get a flavor by taints and labels, as pairs of job and pod set index."""
+        """Return the pod sets whose taints and labels allow a flavor, as pairs of job and pod set index."""
         eligible = self._eligible_pod_sets.get(flavor)
         if eligible is None:
             view = self.flavors[flavor][1]
@@ -508,14 +509,14 @@ class Configuration:
     # --- admission checks ---
 
     def requests_capacity(self, queue: workload.ClusterQueueView, flavor: str) -> bool:
-        """Return whether an AdmissionCheck of a ClusterQueue requests capacity for a flavor before admission."""
+        """Return whether an AdmissionCheck of a ClusterQueue creates ProvisioningRequests for Workloads in a flavor."""
         names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
         checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]
         return any(check and check.obj["spec"].get("controllerName") == PROVISIONING_CONTROLLER for check in checks)
 
 
 def _has_taint_per_label(flavor: workload.FlavorView) -> bool:
-    """Return whether the flavor has a taint for each of its non-system labels, as auto-created pools require."""
+    """Return whether a flavor has a taint for each of its non-system labels, as node auto-provisioning requires."""
     keys = [taint.key for taint in flavor.taints]
     return all(is_system_label(key) or key in keys for key in flavor.labels)
 

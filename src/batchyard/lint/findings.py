@@ -1,4 +1,4 @@
-"""Lint rules, their severities, and the findings that they report: location, problem and fix."""
+"""Lint rules, their severities, and the findings that `batchyard lint` reports: location, problem and fix."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ RULES_DOCUMENT: Final = "docs/lint.md"
 
 
 class Severity(StrEnum):
-    """The severity of a finding."""
+    """How serious the problem of a lint finding is."""
 
     #: The configuration can never work.
     ERROR = "error"
@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """One problem that a rule found: the object, the field, the problem and the fix."""
+    """A problem that a lint rule found in a manifest: the field, what is wrong, and how to fix it."""
 
     manifest: Manifest
     #: The field, such as `spec.resourceGroups[0]`; '' for the object as a whole.
@@ -46,7 +46,7 @@ RuleCheck = Callable[[Configuration], Iterator[RuleResult]]
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """A lint rule. `check` is None for rules that are checked while documents are read."""
+    """A lint rule: its name, severity and check; `check` is None if the manifest reader itself detects the problem."""
 
     name: str
     severity: Severity
@@ -57,7 +57,7 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """A finding as reported to the user: the rule, the file and object, the problem and the fix."""
+    """A problem as reported to the user: the lint rule, the file and object, what is wrong, and how to fix it."""
 
     rule: str
     severity: Severity
@@ -77,12 +77,12 @@ class LintFinding:
 
     @property
     def link(self) -> str:
-        """The link to the description of the finding's rule."""
+        """The link to the section of the documentation that describes the finding's rule."""
         return f"{RULES_DOCUMENT}#{self.rule}"
 
 
 def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
-    """Return the finding for a result of a rule."""
+    """Return a rule's result as a finding with the rule's name and severity, the file and the object."""
     manifest = result.manifest
     metadata = manifest.obj["metadata"]
     return LintFinding(
@@ -103,7 +103,7 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
 
 
 def _add_object_identity(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch with the kind and name of its object added, so that it can be applied directly."""
+    """Return a merge patch with apiVersion, kind and name of its object added, so that it identifies the object."""
     obj_metadata = obj["metadata"]
     identity = {field: obj_metadata[field] for field in ("name", "namespace") if field in obj_metadata}
     metadata = {**identity, **(patch.get("metadata") or {})}

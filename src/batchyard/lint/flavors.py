@@ -1,4 +1,4 @@
-"""Lint rules on ResourceFlavors, taints, misplaced labels, and accelerator topologies."""
+"""Lint rules on ResourceFlavors, taints, labels at places without effect, and TPU topologies and accelerators."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -32,7 +32,7 @@ def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ResourceFlavor whose labels no node has."""
+    """Report each ResourceFlavor with quota whose labels no node or node pool has, or could get automatically."""
     if not config.inventory.is_known:
         return
     for name, (manifest, flavor) in config.flavors.items():
@@ -47,7 +47,7 @@ def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
 
 
 def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor of a ClusterQueue that has no quota in its whole cohort."""
+    """Report each flavor of a ClusterQueue for which neither the ClusterQueue nor its cohort has any quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         potential = snapshot.queues[name].node.potential
@@ -65,7 +65,7 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
 
 
 def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor that is never used because an earlier flavor has quota for all jobs of the queue."""
+    """Report each flavor that is never used because an earlier flavor has quota for all jobs of the ClusterQueue."""
     for name, (manifest, view) in config.queues.items():
         for group_index, group in enumerate(view.groups):
             sufficient = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
@@ -80,7 +80,7 @@ def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor with a taint that neither the flavor nor any job of its queues tolerates."""
+    """Report each flavor with a taint that neither the flavor nor any job of its ClusterQueues tolerates."""
     for name, (manifest, flavor) in config.flavors.items():
         jobs = [job for queue in config.queues_using(name) for job in config.jobs_by_queue[queue.name]]
         templates = [pod_set.template for job in jobs for pod_set in job.view.pod_sets]
@@ -100,7 +100,7 @@ def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report each taint that all nodes of a flavor have but the flavor does not declare."""
+    """Report each taint that all nodes of a flavor have, but that is missing in the flavor's spec.nodeTaints."""
     for name, (manifest, flavor) in config.flavors.items():
         machines = config.inventory.machines_for(flavor) if flavor.labels else []
         if not machines or config.can_create_pools_for(name):
@@ -133,7 +133,7 @@ def _is_declared(config: Configuration, name: str, flavor: FlavorView, taint: Ta
 
 
 def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
-    """Return whether the queue's own quota of a flavor holds all jobs of the queue together."""
+    """Return whether a ClusterQueue's nominal quota of a flavor suffices for all its jobs at the same time."""
     jobs = dict.fromkeys(config.jobs_by_queue[view.name])
     eligible = (
         [(job, index) for job, index in config.eligible_pod_sets(flavor) if job in jobs]
@@ -151,7 +151,7 @@ def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavo
 
 
 def _hard_taints(machines: MachineGroup) -> list[Taint]:
-    """Return the NoSchedule and NoExecute taints that all templates of the machines have."""
+    """Return the NoSchedule and NoExecute taints that the machine group has in all its zones."""
     template_a, *others = machines.templates
     return [
         t for t in template_a.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)
@@ -159,7 +159,7 @@ def _hard_taints(machines: MachineGroup) -> list[Taint]:
 
 
 def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
-    """Return a fix that names the machines with the most matching labels, and their differing labels."""
+    """Return a suggested fix that names the machines with the most labels of the flavor, and the labels that differ."""
     templates = [(machines.name, machines.templates[0].labels) for machines in config.inventory.machines]
     if not templates:
         return "add a pool with these labels"
@@ -247,7 +247,7 @@ def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
 
 
 def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
-    """Report each priority class or time limit that is set where Kueue ignores it."""
+    """Report each priority class or time limit that is set at a field where Kueue ignores it."""
     for job in config.jobs:
         for key in _JOB_LABELS if job.is_job else ():
             if key in (job.obj["metadata"].get("labels") or {}):
@@ -261,7 +261,7 @@ def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
-    """Report each label or annotation with Kueue's prefix that Kueue does not define."""
+    """Report each label or annotation that starts with `kueue.x-k8s.io/` and that Kueue does not define."""
     for job in config.jobs:
         for path, keys in _labels_and_annotations(job):
             for key in keys:
@@ -303,7 +303,7 @@ def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
 
 
 def not_suspended(config: Configuration) -> Iterator[RuleResult]:
-    """Report each queued JobSet that sets `suspend: false`."""
+    """Report each JobSet with a queue name that sets `suspend: false`."""
     for job in config.jobs:
         if job.queue and job.obj["kind"] == "JobSet" and job.obj["spec"].get("suspend") is False:
             problem = "suspend is false, but Kueue suspends a queued JobSet until its Workload is admitted"
@@ -323,14 +323,14 @@ def _add_label_patch(key: str, value: str) -> Mapping[str, object]:
 
 
 def _misplaced_values(job: LintedJob, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and value of a key that is set outside of the job's own labels."""
+    """Yield the field path and value of each label or annotation `key` that is not among the job's own labels."""
     for path, mapping in _labels_and_annotations(job):
         if path != "metadata.labels" and key in mapping:
             yield f"{path}[{key}]", mapping[key]
 
 
 def _labels_and_annotations(job: LintedJob) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the labels and annotations of a job, of a JobSet's Jobs and of the pod templates, with their paths."""
+    """Yield each map of labels or annotations of a job, its child Jobs and its pod templates, with the field path."""
     yield from _metadata_mappings("metadata", job.obj["metadata"])
     for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
         metadata = replicated_job["template"].get("metadata") or {}
@@ -355,7 +355,7 @@ _TOPOLOGY_SEPARATOR: Final = "x"
 
 
 def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Job whose total TPU chips differ from the chips of the selected slice topology."""
+    """Report each Job whose pods together request another number of TPU chips than the selected slice topology has."""
     for job in config.jobs:
         for job_spec, path, index in _job_specs(job):
             topology, per_pod = _tpu_topology_and_chips(job, index)
@@ -375,7 +375,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
 
 
 def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
-    """Report pods that request only some chips of their machine: no other pod can use the remaining chips."""
+    """Report pods that request only some TPU chips of their machine, because no other pod can use the rest."""
     for job in config.jobs:
         for index, path in enumerate(job.paths):
             pod = job.pod(index)
@@ -425,7 +425,7 @@ def _supports_accelerator(catalog: Catalog, name: str, accelerator: str) -> bool
 
 
 def _job_specs(job: LintedJob) -> Iterator[tuple[Obj, str, int]]:
-    """Yield the spec, path and pod set index of each Job of a workload object; one Job runs on one TPU slice."""
+    """Yield the spec, field path and pod set index of a Job, or of each replicated Job of a JobSet."""
     if job.obj["kind"] == "Job":
         yield job.obj["spec"], "spec", 0
     for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
@@ -433,7 +433,7 @@ def _job_specs(job: LintedJob) -> Iterator[tuple[Obj, str, int]]:
 
 
 def _tpu_topology_and_chips(job: LintedJob, index: int) -> tuple[str, int]:
-    """Return the TPU topology that the pods select, and the chips per pod; '' and 0 without a valid topology."""
+    """Return the TPU topology that a pod set selects and the TPU chips of one pod; ('', 0) without a valid topology."""
     spec = job.templates[index].get("spec") or {}
     topology = (spec.get("nodeSelector") or {}).get(well_known.TPU_TOPOLOGY, "")
     dimensions = topology.split(_TOPOLOGY_SEPARATOR)

@@ -1,4 +1,4 @@
-"""Lint rules on queues, quota and preemption: stopped queues, jobs that cannot be admitted, useless policies."""
+"""Lint rules on queues, quota and preemption: stopped queues, jobs that are never admitted, policies without effect."""
 
 from collections.abc import Container, Iterator, Mapping
 from itertools import combinations
@@ -55,7 +55,7 @@ def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
 
 
 def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
-    """Report each stopped queue for which the manifests contain jobs."""
+    """Report each ClusterQueue or LocalQueue with a stopPolicy and with jobs in the manifests."""
     for name, (manifest, view) in config.queues.items():
         jobs = config.jobs_by_queue[name]
         if view.stop_policy != "None" and jobs:
@@ -90,7 +90,7 @@ def queue_without_local_queue(config: Configuration) -> Iterator[RuleResult]:
 
 
 def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
-    """Report each StrictFIFO queue whose head can block jobs that could start."""
+    """Report each StrictFIFO ClusterQueue whose first job can block later jobs for which quota is free."""
     for name, (manifest, view) in config.queues.items():
         if not view.strict_fifo:
             continue
@@ -116,7 +116,7 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
 
 
 def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
-    """Report each memory quota below 1 MiB, whose unit was probably forgotten."""
+    """Report each memory quota below 1 MiB, where a unit such as Gi was probably forgotten."""
     for manifest, groups in config.quotas:
         for group_index, group in enumerate(groups):
             for quota in group.quotas:
@@ -130,7 +130,7 @@ def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _equality_key(config: Configuration, view: ClusterQueueView, job: LintedJob) -> object:
-    """Return the key of equal jobs: the requests and the usable flavors of each pod set."""
+    """Return the requests and usable flavors of a job's pod sets; jobs with equal keys wait for the same quota."""
     return tuple(
         [
             (
@@ -143,7 +143,7 @@ def _equality_key(config: Configuration, view: ClusterQueueView, job: LintedJob)
 
 
 def _largest_and_smallest(jobs: list[LintedJob]) -> tuple[str, str]:
-    """Return the keys of the largest and of the smallest job."""
+    """Return the keys (namespace/name) of the jobs with the largest and the smallest total requests."""
     sorted_jobs = sorted(jobs, key=lambda job: (_total_requests(job), job.view.key))
     return sorted_jobs[-1].view.key, sorted_jobs[0].view.key
 
@@ -186,7 +186,7 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
 
 
 def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set that is larger than the maximum quota its ClusterQueue can ever use."""
+    """Report each pod set that requests more than its ClusterQueue could get with all quota of its cohort free."""
     for pod_set in config.pod_sets:
         excesses = [fact for fact in pod_set.assignment.facts if isinstance(fact, ExceedsMaxCapacity)]
         if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
@@ -202,7 +202,7 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
 
 
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set that matches no flavor of its ClusterQueue because of taints or labels."""
+    """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
     for pod_set in config.pod_sets:
         facts = pod_set.assignment.facts
         if pod_set.assignment.unavailable or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT or not facts:
@@ -216,7 +216,7 @@ def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set that requests no resource which its ClusterQueue covers."""
+    """Report each pod set that requests none of the resources that its ClusterQueue has quota for."""
     for pod_set in config.pod_sets:
         covered_resources = [resource for group in pod_set.queue.view.groups for resource in group.resources]
         template = pod_set.job.view.pod_sets[pod_set.index].template
@@ -250,27 +250,27 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
 
 
 def pod_larger_than_node(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set whose pods are larger than any node they may use."""
+    """Report each pod set whose pods are larger than every node that they may run on."""
     yield from _report_node_mismatches(config, "pod-larger-than-node")
 
 
 def no_such_node(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set whose pods select labels that no node has."""
+    """Report each pod set whose pods select node labels that no node has."""
     yield from _report_node_mismatches(config, "no-such-node")
 
 
 def untolerated_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set whose pods do not tolerate the taints of any node they may use."""
+    """Report each pod set for which every node with the selected labels has a taint that the pods do not tolerate."""
     yield from _report_node_mismatches(config, "untolerated-taint")
 
 
 def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job with more parallel pods than all nodes together can hold."""
+    """Report each job that runs more pods in parallel than all nodes for them together can hold."""
     yield from _report_node_mismatches(config, "too-few-nodes")
 
 
 def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleResult]:
-    """Report pod sets that fit no node: an error for all flavors, a warning if only some flavors have no node."""
+    """Report the pod sets that fit no node by `rule`: an error if in all flavors, a warning if only in some."""
     for pod_set, fits in config.node_mismatches:
         mismatches = {choice: fit for choice, fit in fits.items() if fit is not None}
         if not mismatches or next(iter(mismatches.values())).rule != rule:
@@ -299,8 +299,8 @@ def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
 def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
     """Report two jobs that can preempt each other endlessly, because one of them allows partial admission.
 
-    With fewer pods the job stays within the nominal quota of its queue and reclaims that quota. Once the quota is free,
-    all its pods would fit by borrowing. The preempted job, which borrows too, is then first and takes the quota back.
+    Partially admitted, the job fits its ClusterQueue's nominal quota and reclaims it. Once that quota is free, all its
+    pods would fit by borrowing. The preempted job also borrows, is ordered first, and takes the quota back.
     """
     for pod_set in config.pod_sets:
         policy = pod_set.queue.view.preemption.reclaim_within_cohort
@@ -319,7 +319,7 @@ def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
-    """Return the flavor-resources that only the full pod count would borrow; the minimum count fits the quota."""
+    """Return the flavor-resources that a pod set borrows with its full pod count, but not with its minimum count."""
     view, node = pod_set.job.view.pod_sets[pod_set.index], pod_set.queue.node
     minimum = view.min_count
     usage = dict(pod_set.assignment.assigned_flavors.usage)
@@ -329,7 +329,7 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
 
 
 def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
-    """Return a job of another queue in the cohort tree that uses contended quota and can preempt, or None."""
+    """Return a job of another ClusterQueue in the cohort tree that uses `contended_frs` and can preempt, or None."""
     for candidate in config.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
@@ -342,7 +342,7 @@ def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs:
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
-    """Report two jobs that WorkloadPriorityClass and PriorityClass order differently."""
+    """Report two jobs whose WorkloadPriorityClass and PriorityClass order them in opposite ways."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for name, jobs in config.jobs_by_queue.items():
         jobs_by_priorities = {_queue_and_pod_priority(job, classes): job for job in jobs}
@@ -372,7 +372,7 @@ def zero_weight(config: Configuration) -> Iterator[RuleResult]:
 
 
 def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue with borrowWithinCohort, which fair sharing ignores."""
+    """Report each ClusterQueue that sets borrowWithinCohort although fair sharing is enabled, which ignores it."""
     for manifest, view in config.queue_versions:
         if config.fair_sharing and view.preemption.borrow_within_cohort:
             problem = "borrowWithinCohort has no effect under fair sharing: shares determine the victims"
@@ -392,7 +392,7 @@ def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
 
 
 def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
-    """Report each borrowingLimit of a flavor for which no other member of the cohort lends quota."""
+    """Report each borrowingLimit for a flavor-resource of which no other member of the cohort lends quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         node = snapshot.queues[name].node
@@ -411,7 +411,7 @@ def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
 
 
 def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Cohort in which every member has a lendingLimit of 0."""
+    """Report each Cohort whose members all have a lendingLimit of 0."""
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
         children = list(cohort.children.values())
@@ -425,7 +425,7 @@ def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
 
 
 def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
-    """Report each queue whose pods could preempt each other, but whose quota admits only one of two jobs."""
+    """Report ClusterQueues without preemption whose quota admits one of two jobs that could preempt by pod priority."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for manifest, view in config.queue_versions:
         if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
@@ -446,7 +446,7 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: LintedJob, job_b: LintedJob) -> bool:
-    """Return whether each of two jobs fits the idle queue, but both together do not."""
+    """Return whether a ClusterQueue without usage can admit each of two jobs alone, but not both together."""
     pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
@@ -459,21 +459,21 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: Lin
 
 
 def _may_preempt(job: LintedJob, classes: Mapping[str, Obj]) -> bool:
-    """Return whether the pods of a job have a PriorityClass that preempts."""
+    """Return whether all PriorityClasses of a job's pods allow preemption; False if it names none."""
     names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in job.templates]
     job_classes = [classes[name] for name in names if name in classes]
     return bool(job_classes) and all(each.get("preemptionPolicy") != "Never" for each in job_classes)
 
 
 def _queue_and_pod_priority(job: LintedJob, classes: Mapping[str, Obj]) -> tuple[int, int]:
-    """Return the priority of a job in its queue, and the priority of its pods."""
+    """Return a job's priority in its ClusterQueue, and the priority that kube-scheduler gives to its pods."""
     name = ((job.templates[0].get("spec") or {}).get("priorityClassName") if job.templates else None) or ""
     value: int = classes[name]["value"] if name in classes else 0
     return job.view.priority, value
 
 
 def _has_cohort_neighbours(config: Configuration, view: ClusterQueueView) -> bool:
-    """Return whether the cohort tree of a ClusterQueue has other queues or quota."""
+    """Return whether the cohort tree of a ClusterQueue has other ClusterQueues, or quota to reclaim."""
     if not view.cohort:
         return False
     cohort = config.snapshot.cohorts.get(view.cohort)

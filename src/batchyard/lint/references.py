@@ -1,7 +1,7 @@
-"""Lint rules on references to missing objects, and on Spot, queued and time-limited machines.
+"""Lint rules on references to missing objects, and on jobs that suit Spot, queued and time-limited machines badly.
 
-If the manifests contain no object of the referenced kind, such objects may exist elsewhere. The finding is then a note
-instead of an error.
+If the manifests contain no object of the referenced kind, such objects may exist in the cluster. The finding is then a
+note instead of an error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each quota of a ResourceFlavor that does not exist."""
+    """Report each ResourceFlavor that a ClusterQueue lists but that does not exist."""
     for manifest, view in config.queue_versions:
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
@@ -78,7 +78,7 @@ def unknown_admission_check(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
-    """Report each AdmissionCheck without its ProvisioningRequestConfig, and each unknown provisioning class."""
+    """Report AdmissionChecks without their ProvisioningRequestConfig, and classes that no autoscaler serves."""
     for manifest in config.all_versions(scheme.ADMISSION_CHECK):
         spec = manifest.obj["spec"]
         if spec.get("controllerName") == PROVISIONING_CONTROLLER:
@@ -124,7 +124,7 @@ def unknown_priority_class(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod template and flavor that selects a node pool that does not exist."""
+    """Report each pod template or ResourceFlavor that selects a node pool which does not exist."""
     pools = {machines.name: None for machines in config.inventory.pools}
     if not pools:
         return
@@ -147,7 +147,7 @@ def cohort_cycle(config: Configuration) -> Iterator[RuleResult]:
 
 
 def defined_twice(config: Configuration) -> Iterator[RuleResult]:
-    """Report each object that the manifests define more than once for the same time of submission."""
+    """Report each object that the manifests define more than once with the same submission time."""
     first_definitions: dict[object, Manifest] = {}
     for manifest in config.manifests:
         if group_kind(manifest.obj) == scheme.CLUSTER or not manifest.obj["metadata"].get("name"):
@@ -166,7 +166,7 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _report_missing(config: Configuration, reference: ObjectReference) -> Iterator[RuleResult]:
-    """Report a reference whose target does not exist."""
+    """Report a reference to a missing object; only as a note if the manifests have no object of that kind."""
     if config.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]
@@ -215,7 +215,7 @@ _MAX_RUN_ANNOTATION: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSec
 
 
 def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod whose grace period is longer than Spot machines allow, except the default grace period."""
+    """Report each non-default grace period of pods on Spot machines that is longer than Spot machines allow."""
     for pod_set in _pod_sets_on_spot(config):
         spec = pod_set.job.templates[pod_set.index].get("spec") or {}
         grace_period = spec.get("terminationGracePeriodSeconds")
@@ -230,7 +230,7 @@ def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
 
 
 def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job that fails permanently when its first Spot machine is reclaimed."""
+    """Report each job that fails for good when its first Spot machine is reclaimed, because its backoffLimit is 0."""
     for pod_set in _pod_sets_on_spot(config):
         job, spec = pod_set.job, _job_spec(pod_set)
         if spec is None or spec.get("backoffLimit") != 0 or _ignores_disruptions(spec):
@@ -246,7 +246,7 @@ def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
 
 
 def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job that needs a queued node pool, in a ClusterQueue that requests no machines."""
+    """Report each job for a node pool of queued provisioning whose ClusterQueue creates no ProvisioningRequest."""
     for pod_set in config.pod_sets:
         flavor_names = [choice.flavor for choice in pod_set.assignment.choices.values()]
         flavors = [config.flavors[name][1] for name in flavor_names if name in config.flavors]
@@ -265,7 +265,7 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
 
 
 def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job whose run time exceeds the limit of machines on request."""
+    """Report each job that may run longer than machines from queued provisioning exist."""
     for job in config.jobs:
         if not _requests_gke_capacity(config, job):
             continue
@@ -296,7 +296,7 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
 
 
 def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
-    """Report each capacity check whose managedResources exclude all resources that the pods request."""
+    """Report each provisioning AdmissionCheck whose managedResources contain no resource that the pods request."""
     for pod_set in config.pod_sets:
         for rule in pod_set.queue.view.check_rules:
             resources = _managed_resources(config, rule.name)
@@ -313,7 +313,7 @@ def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _pod_sets_on_spot(config: Configuration) -> Iterator[LintedPodSet]:
-    """Yield the pod sets that can run on Spot machines."""
+    """Yield the pod sets that can run on Spot machines by their flavors or node selectors."""
     for pod_set in config.pod_sets:
         template = pod_set.job.view.pod_sets[pod_set.index].template
         node_selector_labels = dict(template.node_selector)
@@ -357,7 +357,7 @@ def _ignores_disruptions(spec: Any) -> bool:
 
 
 def _requests_gke_capacity(config: Configuration, job: LintedJob) -> bool:
-    """Return whether an AdmissionCheck requests the machines of a job from GKE's queued provisioning."""
+    """Return whether an AdmissionCheck of a job's ClusterQueue requests machines from GKE's queued provisioning."""
     queue = config.cluster_queue_of(job)
     names = queue.view.admission_checks if queue is not None else ()
     return any(_provisioning_class(config, name) == QUEUED_CLASS for name in names)
@@ -380,7 +380,7 @@ def _managed_resources(config: Configuration, check: str) -> list[str]:
 
 
 def _declared_run_times(job: LintedJob) -> Iterator[tuple[str, int]]:
-    """Yield the run times that a job declares, as pairs of field path and seconds."""
+    """Yield the field path and seconds of each run time limit or run time that a job declares."""
     limit = parse_integer(label(job.obj, well_known.MAX_EXEC_TIME) or "")
     if limit:
         yield f"metadata.labels[{well_known.MAX_EXEC_TIME}]", limit

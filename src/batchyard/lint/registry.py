@@ -1,4 +1,4 @@
-"""The lint run: all rules in the order of their documentation, repair of invalid objects, and the report."""
+"""Runs `batchyard lint`: reads manifests, repairs invalid objects so far as possible, runs all rules and reports."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -208,7 +208,7 @@ RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
 
 def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFinding]:
-    """Yield the findings of the named rules; of all rules if `names` is empty."""
+    """Run the lint rules with the given names (all rules if empty) and yield their findings."""
     for rule in RULES:
         if rule.check is not None and (not names or rule.name in names):
             for result in rule.check(config):
@@ -227,7 +227,7 @@ _REPAIRS_MAX: Final = 6
 
 
 def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """Repair an invalid manifest; return it with its decoded object, or None if it cannot be repaired."""
+    """Remove the invalid fields of a manifest; return the result with its decoded object, or None if still invalid."""
     for _ in range(_REPAIRS_MAX):
         if not isinstance(value, Mapping):
             return None
@@ -258,7 +258,7 @@ def _remove_fault(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any
 
 
 def _change_element(value: Any, steps: Sequence[str], change: Any) -> Any:
-    """Return a document with `change` applied to the element at the path `steps`; unchanged if there is none."""
+    """Return a copy of a document in which `change` replaced the element at the path `steps`; as it is without one."""
     if not steps:
         return change(value)
     step, later_steps = steps[0], steps[1:]
@@ -279,7 +279,7 @@ def _remove_element(holder: Any, step: str) -> Any:
 
 
 def _cover_all_resources(group: Any) -> Any:
-    """Add all resources with quota in the flavors of a resource group to its coveredResources."""
+    """Return a resource group whose coveredResources are all resources for which its flavors have quota."""
     if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
         return group
     resource_lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
@@ -312,7 +312,7 @@ _SEVERITIES: Final = tuple(Severity)
 
 
 class LintReport(NamedTuple):
-    """The findings of a lint run in the order of the files, and the number of documents."""
+    """The findings of a lint run, ordered by file and position, and the number of documents that were checked."""
 
     findings: Sequence[LintFinding]
     documents: int
@@ -323,7 +323,7 @@ class LintReport(NamedTuple):
 
 
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
-    """Lint files, folders, texts and objects; `rules` selects the rules to run, all if empty."""
+    """Check the manifests in files, folders, texts or objects by the named rules (all if empty) and return a report."""
     unreadable_files: list[FileFault] = []
     source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
     manifests = read_manifests(source_texts)
@@ -344,7 +344,7 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
 
 
 def build_configuration(objects: Sequence[Manifest]) -> Configuration:
-    """Return the objects as a Configuration, on which the rules run."""
+    """Return manifests with the jobs among them as a Configuration, which the lint rules check."""
     reader = _ObjectReader(objects)
     jobs = [job for manifest in objects for job in _linted_jobs_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
@@ -354,13 +354,13 @@ def build_configuration(objects: Sequence[Manifest]) -> Configuration:
 
 
 def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
-    """Sort manifests by file and document position, because the last version of an object counts."""
+    """Return manifests in the order of file and document, because rules use the last definition of an object."""
     positions = {source: position for position, source in enumerate(sources)}
     return sorted(objects, key=lambda manifest: (positions[manifest.source], manifest.document))
 
 
 class _ObjectReader:
-    """An index of manifests with the object lookups that controller code expects."""
+    """Offers the objects of manifests by the read methods of an API client, for code shared with the controllers."""
 
     def __init__(self, objects: Sequence[Manifest]) -> None:
         self._objects = {key_of(m.obj): m.obj for m in objects if m.obj["metadata"].get("name")}
@@ -369,7 +369,7 @@ class _ObjectReader:
             self._kinds.setdefault(group_kind(obj), []).append(obj)
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with a key; None if it does not exist."""
+        """Return the object with a key; None if no manifest defines it."""
         return self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -378,13 +378,13 @@ class _ObjectReader:
         return objects if namespace is None else [o for o in objects if o["metadata"].get("namespace") == namespace]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return no objects: controllers have not created any yet."""
+        """Return no objects, because only controllers create owned objects, and lint runs none."""
         del uid, namespace
         return ()
 
 
 def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[LintedJob]:
-    """Yield a Job, JobSet or Workload with the Workload that Kueue creates for it."""
+    """Yield the LintedJob of a manifest that is a Job, JobSet or Workload, with the Workload as Kueue creates it."""
     obj = manifest.obj
     kind = group_kind(obj)
     if kind == scheme.WORKLOAD:
@@ -431,7 +431,7 @@ def _file_finding(fault: FileFault) -> LintFinding:
 
 
 def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
-    """Yield findings for invalid documents, each with a repaired object if possible, and for decoder warnings."""
+    """Yield findings for errors and warnings of the manifest reader, each with the repaired object as its patch."""
     others = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
     for source, document in sorted(others):
         error = FieldError(
@@ -473,7 +473,7 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
 
 
 def _cluster_findings(objects: Sequence[Manifest]) -> Iterator[LintFinding]:
-    """Yield findings for Clusters and NodePools that name machine types or zones missing from the catalogue."""
+    """Yield findings for Clusters and NodePools that name machine types or zones missing in the cloud catalog."""
     clusters = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CLUSTER]
     faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_faults(manifest.obj)]
     cluster = clusters[0].obj if clusters else None
@@ -495,7 +495,7 @@ def _rule_of_fault(fault: ManifestFault) -> str:
 
 
 def _is_not_manifest(value: object) -> bool:
-    """Return whether a document has none of the fields that every Kubernetes object has."""
+    """Return whether a YAML document has none of the fields apiVersion, kind, metadata and spec."""
     return not isinstance(value, Mapping) or not {"apiVersion", "kind", "metadata", "spec"} & set(value)
 
 
@@ -516,7 +516,7 @@ def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str
 
 
 def _add_lines(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
-    """Add line numbers to the findings; only documents with findings are parsed for this."""
+    """Return the findings with the line numbers of their fields; only documents with findings are parsed again."""
     documents = {(finding.source, finding.document): None for finding in findings}
     texts = manifests.texts
     lines = {location: DocumentLines(*texts[location]) for location in documents if location in texts}

@@ -1,4 +1,4 @@
-"""Jobs, JobSets and bare Workloads as lint checks them: with their Workload, pod sets and flavor assignment."""
+"""Jobs, JobSets and bare Workloads as lint rules see them: with their Workload, pod sets and assigned flavors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LintedJob:
-    """A Job, JobSet or bare Workload with the Workload that Kueue creates for it."""
+    """A manifest's Job, JobSet or bare Workload, with the Workload that Kueue would create for it."""
 
     manifest: Manifest
     #: The Workload that Kueue creates for the job.
@@ -33,12 +33,12 @@ class LintedJob:
 
     @property
     def obj(self) -> Obj:
-        """The object in the manifest."""
+        """The Job, JobSet or Workload object in the manifest."""
         return self.manifest.obj
 
     @property
     def is_job(self) -> bool:
-        """Whether the object is a Job or JobSet, which is queued by a label, and no bare Workload."""
+        """Whether the object is a Job or JobSet, whose label names its queue, and not a bare Workload."""
         return bool(self.manifest.obj["kind"] != "Workload")
 
     @property
@@ -54,11 +54,14 @@ class LintedJob:
 
     @property
     def templates(self) -> Sequence[Mapping[str, Any]]:
-        """The pod template of each pod set."""
+        """The pod template of each pod set, in order."""
         return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
 
     def pod(self, index: int, flavors: Sequence[FlavorView] = (), *, queued: bool = False) -> PodView:
-        """Return a pod of a pod set with these flavors; `queued` adds the toleration for requested machines."""
+        """Return a pod of pod set `index` with the labels and tolerations that admission in `flavors` adds.
+
+        With `queued`, the pod also tolerates the taint of machines from queued provisioning.
+        """
         template = self.templates[index]
         metadata = template.get("metadata") or {}
         obj = {
@@ -88,7 +91,7 @@ def _toleration_as_dict(toleration: Toleration) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LintedPodSet:
-    """A pod set of a job, with its ClusterQueue and flavor assignment."""
+    """A pod set of a linted job, with its ClusterQueue and the flavors that the scheduler would assign."""
 
     job: LintedJob
     index: int
@@ -97,12 +100,12 @@ class LintedPodSet:
 
     @property
     def path(self) -> str:
-        """The field path of the pod spec."""
+        """The field path of the pod set's pod spec in the manifest."""
         return f"{self.job.paths[self.index]}.spec"
 
     @property
     def subject(self) -> str:
-        """The subject of messages about the pod set: `the job` for an only pod set, or `pod set NAME`."""
+        """How messages name the pod set: `the job` if it is the only one, else `pod set NAME`."""
         all_pod_sets = self.job.view.pod_sets
         return "the job" if len(all_pod_sets) == 1 else f"pod set {all_pod_sets[self.index].name}"
 
@@ -110,7 +113,7 @@ class LintedPodSet:
 def assign_flavors(
     jobs: Sequence[LintedJob], queue_of: Callable[[LintedJob], ClusterQueue | None], snapshot: Snapshot
 ) -> Iterator[LintedPodSet]:
-    """Yield the pod sets whose ClusterQueue is known, each with the flavors for its minimum pod count."""
+    """Yield each pod set of jobs with a known ClusterQueue, with the flavors that its minimum pod count would get."""
     for job in jobs:
         queue = queue_of(job)
         if queue is None:
