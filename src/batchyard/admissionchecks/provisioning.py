@@ -219,9 +219,9 @@ def _check_from_request(case: CheckCase, request: meta.Obj, config: Provisioning
     if meta.is_true(request, provisioning_request_pods.PROVISIONED):
         if check["state"] == READY:
             return check
-        updates = _pod_set_updates(case, request, config)
+        pod_set_updates = _pod_set_updates(case, request, config)
         message = _message(request, provisioning_request_pods.PROVISIONED)
-        return {**check, "state": READY, "message": message, "podSetUpdates": updates}
+        return {**check, "state": READY, "message": message, "podSetUpdates": pod_set_updates}
     if meta.is_true(request, provisioning_request_pods.ACCEPTED):
         condition = meta.find_condition(request, provisioning_request_pods.PROVISIONED)
         return check if condition is None else {**check, "state": PENDING, "message": condition.get("message", "")}
@@ -236,19 +236,19 @@ def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, mess
     retry_count = case.check.get("retryCount", 0)
     if case.attempt <= retry_count:
         return new_check
-    wait = exponential_backoff(config.backoff_base, config.backoff_max, retry_count + 1)
-    return {**new_check, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
+    retry_delay = exponential_backoff(config.backoff_base, config.backoff_max, retry_count + 1)
+    return {**new_check, "state": RETRY, "requeueAfterSeconds": retry_delay // SECOND}
 
 
 def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningConfig) -> list[Mapping[str, Any]]:
     """Return a check's podSetUpdates: annotations and node selectors by which pods use the provisioned machines."""
     name = request["metadata"]["name"]
-    templates = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
-    details = (request.get("status") or {}).get("provisioningClassDetails") or {}
+    template_names = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
+    class_details = (request.get("status") or {}).get("provisioningClassDetails") or {}
     selector = {
-        pod_set_update.key: details[pod_set_update.detail]
-        for pod_set_update in config.node_selector
-        if pod_set_update.detail in details
+        update.key: class_details[update.class_detail]
+        for update in config.node_selector
+        if update.class_detail in class_details
     }
     pod_set_update: dict[str, Any] = {
         "annotations": {
@@ -258,8 +258,8 @@ def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningCon
     }
     if selector:
         pod_set_update["nodeSelector"] = selector
-    groups = [group for group in case.groups if template_name(name, group.name) in templates]
-    return [{"name": member, **pod_set_update} for group in groups for member in group.members]
+    groups = [group for group in case.groups if template_name(name, group.name) in template_names]
+    return [{"name": member, **pod_set_update} for group in groups for member in group.member_names]
 
 
 def _without_pod_set_updates(check: Check) -> Check:

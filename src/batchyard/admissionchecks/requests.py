@@ -21,7 +21,7 @@ class NodeSelectorUpdate(NamedTuple):
     """A node selector key for provisioned pods, and the key in provisioningClassDetails whose value it gets."""
 
     key: str
-    detail: str
+    class_detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ def config_name(check: meta.Obj) -> str | InvalidConfig:
 
 
 def _parse_config(spec: Mapping[str, Any]) -> ProvisioningConfig:
-    retry = spec.get("retryStrategy") or _NOTHING
+    retry_strategy = spec.get("retryStrategy") or _NOTHING
     updates = (spec.get("podSetUpdates") or _NOTHING).get("nodeSelector") or ()
     return ProvisioningConfig(
         class_name=spec.get("provisioningClassName", ""),
         parameters=spec.get("parameters") or _NOTHING,
         managed_resources=tuple(spec.get("managedResources") or ()),
-        retries_max=retry.get("backoffLimitCount", 3),
-        backoff_base=retry.get("backoffBaseSeconds", 60) * SECOND,
-        backoff_max=retry.get("backoffMaxSeconds", 1800) * SECOND,
+        retries_max=retry_strategy.get("backoffLimitCount", 3),
+        backoff_base=retry_strategy.get("backoffBaseSeconds", 60) * SECOND,
+        backoff_max=retry_strategy.get("backoffMaxSeconds", 1800) * SECOND,
         merge_policy=spec.get("podSetMergePolicy") or "",
         node_selector=tuple(NodeSelectorUpdate(u["key"], u["valueFromProvisioningClassDetail"]) for u in updates),
     )
@@ -103,7 +103,7 @@ class TemplateGroup:
     #: The total number of pods of the pod sets.
     count: int
     #: The names of all pod sets of the group.
-    members: list[str]
+    member_names: list[str]
 
     @property
     def name(self) -> str:
@@ -123,16 +123,16 @@ def groups_needing_capacity(workload: meta.Obj, config: ProvisioningConfig) -> l
             groups.append(TemplateGroup(pod_set, assignment, count, [pod_set["name"]]))
         else:
             matching_group.count += count
-            matching_group.members.append(pod_set["name"])
+            matching_group.member_names.append(pod_set["name"])
     return groups
 
 
 def _admitted_pod_sets(workload: meta.Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
     """Yield each pod set of a Workload that has a pod set assignment, with this assignment."""
-    assignments = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
+    assignment_by_name = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
     for pod_set in workload["spec"]["podSets"]:
-        if pod_set["name"] in assignments:
-            yield pod_set, assignments[pod_set["name"]]
+        if pod_set["name"] in assignment_by_name:
+            yield pod_set, assignment_by_name[pod_set["name"]]
 
 
 def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
@@ -196,9 +196,9 @@ def attempt_of(request: str, workload: str, check: str) -> int | None:
     In a truncated name the attempt is part of the hash, so all attempt numbers are tried.
     """
     prefix = f"{workload}-{check}-"
-    number = request.removeprefix(prefix)
-    if number != request and number.isdecimal():
-        return int(number)
+    attempt_text = request.removeprefix(prefix)
+    if attempt_text != request and attempt_text.isdecimal():
+        return int(attempt_text)
     if len(prefix) < _PREFIX_MAX - _DIGITS_MAX:
         return None
     return next((n for n in range(1, _ATTEMPTS_MAX) if request_name(workload, check, n) == request), None)

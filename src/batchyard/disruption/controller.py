@@ -322,32 +322,32 @@ def _expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Expected
     spec = spec_of(budget)
     if not is_based_on_controllers(spec):
         return ExpectedPods(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
-    scales: dict[str, int] = {}
+    scale_by_uid: dict[str, int] = {}
     unmanaged_names: list[str] = []
     for pod in pods:
         owner = controller_of(pod)
         if owner is None:
             unmanaged_names.append(pod["metadata"]["name"])
-        elif owner["uid"] not in scales:
+        elif owner["uid"] not in scale_by_uid:
             uid, scale = _scale_of(owner, pod, reader)
-            scales[uid] = scale
-    return ExpectedPods(sum(scales.values()), tuple(unmanaged_names))
+            scale_by_uid[uid] = scale
+    return ExpectedPods(sum(scale_by_uid.values()), tuple(unmanaged_names))
 
 
 def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
     """Return the uid and replica count of a pod's controller, or of the Deployment that owns its ReplicaSet."""
     namespace = pod["metadata"].get("namespace", "")
-    constant, path = _scale_path(owner, reader)
-    controller = reader.get(Key(constant, namespace, owner["name"]))
-    parent = None if controller is None or constant != scheme.REPLICA_SET else controller_of(controller)
+    controller_kind, replicas_path = _scale_path(owner, reader)
+    controller = reader.get(Key(controller_kind, namespace, owner["name"]))
+    parent = None if controller is None or controller_kind != scheme.REPLICA_SET else controller_of(controller)
     if parent is not None and parent["kind"] == "Deployment":
         owner, controller = parent, reader.get(Key(scheme.DEPLOYMENT, namespace, parent["name"]))
     if controller is None or controller["metadata"]["uid"] != owner["uid"]:
         raise _UnknownScaleError(f'found no controllers for pod "{pod["metadata"]["name"]}"')
     value: Any = controller
-    for field in path:
+    for field in replicas_path:
         value = value.get(field) or {}
-    return owner["uid"], value if isinstance(value, int) else 1 if constant in _SCALABLE_KINDS else 0
+    return owner["uid"], value if isinstance(value, int) else 1 if controller_kind in _SCALABLE_KINDS else 0
 
 
 def _scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
@@ -379,12 +379,12 @@ def _format_selector(spec: Mapping[str, Any]) -> str:
     if label_selector is None:
         return "nil"
     labels = "".join(f"{key}: {value}," for key, value in sorted((label_selector.get("matchLabels") or {}).items()))
-    expressions = "".join(map(_expression, label_selector.get("matchExpressions") or ()))
+    expressions = "".join(map(_format_expression, label_selector.get("matchExpressions") or ()))
     text = f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"
     return f"&LabelSelector{{{text}}}"
 
 
-def _expression(expression: Mapping[str, Any]) -> str:
+def _format_expression(expression: Mapping[str, Any]) -> str:
     values = " ".join(expression.get("values") or ())
     fields_text = f"Key:{expression['key']},Operator:{expression['operator']},Values:[{values}],"
     return f"LabelSelectorRequirement{{{fields_text}}},"

@@ -87,13 +87,13 @@ class NodeCapacityView:
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the cause in an autoscaler message (such as STOCK_OUT) and the NodePool's name; '' if unknown."""
         if message.startswith(_SCALE_UP_TRIGGERED):
-            upcoming = self._index.machines.upcoming_machines.values()
-            return BOOTING, next((machine.group.pool for machine in upcoming), "")
+            booting_machines = self._index.machines.upcoming_machines.values()
+            return BOOTING, next((machine.group.pool for machine in booting_machines), "")
         if IN_BACKOFF in message:
-            backoffs = self._backoffs(now)
-            codes = {each.code for _, each in backoffs}
+            backoffs = self._unretried_backoffs(now)
+            backoff_codes = {each.code for _, each in backoffs}
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
-            return (CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
+            return (CLOUD_QUOTA if backoff_codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
         return (LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
@@ -103,15 +103,15 @@ class NodeCapacityView:
             created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(
                 machine.created_at
             )
-        texts = [
+        awaited_texts = [
             f"{len(times)} machine{'s' * (len(times) > 1)} of {zone} requested, the first at {format_time(min(times))}"
             for zone, times in sorted(created_by_zone.items())
         ]
-        for location, each in self._backoffs(now):
-            texts.append(f"pool {location}: {each.code}; retried after {format_time(each.end)}")
-        return texts[:_SHOWN_MAX]
+        for location, each in self._unretried_backoffs(now):
+            awaited_texts.append(f"pool {location}: {each.code}; retried after {format_time(each.end)}")
+        return awaited_texts[:_SHOWN_MAX]
 
-    def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
+    def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
         """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
         all_backoffs = sorted(self._index.backoffs.items())
         return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
@@ -164,7 +164,7 @@ def _growth_patches(group: NodeGroup, count: int, capacity: NodeCapacityView) ->
 
 def _size_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
     """Yield how many pods must be left out so that all the other pods get nodes."""
-    count = _minimum_number(lambda fewer: capacity.has_room_for(pods[fewer:]), len(pods) - 1)
+    count = _minimum_number(lambda omitted_count: capacity.has_room_for(pods[omitted_count:]), len(pods) - 1)
     if count:
         yield Proposal(SIZE, f"with {count} pods fewer, the other {len(pods) - count} pods would have nodes", ())
 
@@ -175,7 +175,7 @@ def _end_proposals(
     """Yield a minimal set of Workloads whose end makes room for all pods, chosen from the first (largest) occupants."""
 
     def is_satisfied(selected_occupants: Sequence[NodeOccupant]) -> bool:
-        return capacity.has_room_for(pods, without_uids=[uid for each in selected_occupants for uid in each.pods])
+        return capacity.has_room_for(pods, without_uids=[uid for each in selected_occupants for uid in each.pod_uids])
 
     selected_occupants: list[NodeOccupant] = []
     for occupant in [each for each in occupants[:_OCCUPANTS_CHECKED_MAX] if each.key][:_ENDED_MAX]:
@@ -230,34 +230,34 @@ class AdmittedExplainer:
         part: DocumentPart = nonempty_fields(clusterQueue=queue, admission=_assignment_parts(admission))
         view = workload_view(workload)
         part["priority"] = view.priority
-        eviction, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
+        eviction, admitted_condition = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
         if eviction is not None and eviction["status"] == "True":
             summary = f"it is being evicted ({eviction['reason']}): {eviction['message']}"
             return {**part, "state": EVICTED, "summary": summary, "facts": {"since": eviction["lastTransitionTime"]}}
-        if admitted is None or admitted["status"] != "True":
+        if admitted_condition is None or admitted_condition["status"] != "True":
             return {**part, "state": QUOTA_RESERVED, **self._explain_checks(workload)}
         preemptors = self._possible_preemptors(view)
-        part["facts"] = nonempty_fields(since=admitted["lastTransitionTime"], preemptible=preemptors)
-        return {**part, **self._explain_pods(workload, admitted, now, user)}
+        part["facts"] = nonempty_fields(since=admitted_condition["lastTransitionTime"], preemptible=preemptors)
+        return {**part, **self._explain_pods(workload, admitted_condition, now, user)}
 
     # --- admission checks ---
 
     def _explain_checks(self, workload: Obj) -> DocumentPart:
-        states = checks_of(workload)
-        checks = [nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in states]
+        check_states = checks_of(workload)
+        checks = [nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in check_states]
         requests = [
             nonempty_fields(kind=each["kind"], name=_name_of(each), told=_conditions_text(each))
             for each in self._requests(workload)
         ]
-        part = nonempty_fields(checks=checks, requests=requests)
+        document_part = nonempty_fields(checks=checks, requests=requests)
         waiting_checks = [check for check in checks_of(workload) if check["state"] != READY]
         if not waiting_checks:
-            return {**part, "summary": "it has quota, and is admitted next"}
+            return {**document_part, "summary": "it has quota, and is admitted next"}
         first_check = waiting_checks[0]
-        detail = f": {first_check['message']}" if first_check.get("message") else ""
-        text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){detail}"
+        suffix = f": {first_check['message']}" if first_check.get("message") else ""
+        text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
         binding = BindingLimit(CHECK, text, "AdmissionCheck", first_check["name"])
-        return {**part, "summary": text, "binding": binding.document()}
+        return {**document_part, "summary": text, "binding": binding.document()}
 
     def _requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]
@@ -305,19 +305,19 @@ class AdmittedExplainer:
             is_selected = bool(selected_nodes(pod_view(unplaced_pods[0]), self._reader))
             limit = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
         text = f"admitted, but {len(unplaced_pods)} of {len(job_pods)} pods have no node: {scheduler_message}"
-        texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler_texts.items()]
-        texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler_texts.items()]
-        texts += [f"autoscaler waits for: {each}" for each in waits_for]
-        nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=texts, waitsFor=waits_for)
+        details = [f"scheduler, {count} pods: {each}" for each, count in scheduler_texts.items()]
+        details += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler_texts.items()]
+        details += [f"autoscaler waits for: {each}" for each in waits_for]
+        nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=details, waitsFor=waits_for)
         flavor = _flavor_of(workload)
         kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
         binding = BindingLimit(limit, autoscaler_message or scheduler_message, kind, object_name, flavor)
         result = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
-        holders = occupants_of(workload, unplaced_pods, self._index.snapshot, self._reader)
-        holder_parts = [each._replace(flavor=flavor).document(user) for each in holders[:_SHOWN_MAX]]
-        result |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
+        occupants = occupants_of(workload, unplaced_pods, self._index.snapshot, self._reader)
+        holder_parts = [each._replace(flavor=flavor).document(user) for each in occupants[:_SHOWN_MAX]]
+        result |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(occupants) - _SHOWN_MAX) or None)
         if limit in {CAPACITY, LIMITS, TOPOLOGY}:
-            proposals = propose_node_changes([pod_view(each) for each in unplaced_pods], holders, self._capacity, user)
+            proposals = propose_node_changes([pod_view(p) for p in unplaced_pods], occupants, self._capacity, user)
             result |= nonempty_fields(changes=[each.document() for each in proposals])
         return result
 
@@ -333,10 +333,10 @@ class AdmittedExplainer:
             return ""
         queue = holder.queue
         policy = queue.view.preemption.within_cluster_queue
-        parts = []
+        preemptor_texts = []
         if policy != "Never":
             priority = f"priority above {view.priority}" + (" or an older one of the same" if "Equal" in policy else "")
-            parts.append(f"in {queue.name} by {priority}")
+            preemptor_texts.append(f"in {queue.name} by {priority}")
         if queue.node.parent is not None:
             frs = [fr for fr, _ in holder.usage]
             is_borrowing = not is_within_nominal(queue.node, frs)
@@ -346,8 +346,8 @@ class AdmittedExplainer:
                 if each is not queue and each.view.preemption.reclaim_within_cohort != "Never"
             ]
             if is_borrowing and other_queues:
-                parts.append(f"by {', '.join(other_queues[:_SHOWN_MAX])} for quota that {queue.name} borrows")
-        return "; ".join(parts) or "by none at present"
+                preemptor_texts.append(f"by {', '.join(other_queues[:_SHOWN_MAX])} for quota that {queue.name} borrows")
+        return "; ".join(preemptor_texts) or "by none at present"
 
 
 def explain_finished(workload: Obj) -> DocumentPart:
@@ -408,10 +408,10 @@ def _scheduler_text(pod: Obj) -> str:
 
 def _count_texts(texts: Iterable[str]) -> dict[str, int]:
     """Return how often each nonempty text occurs, most frequent text first."""
-    counts: dict[str, int] = {}
+    count_by_text: dict[str, int] = {}
     for text in filter(None, texts):
-        counts[text] = counts.get(text, 0) + 1
-    return dict(sorted(counts.items(), key=lambda each: -each[1]))
+        count_by_text[text] = count_by_text.get(text, 0) + 1
+    return dict(sorted(count_by_text.items(), key=lambda each: -each[1]))
 
 
 def _shorten_names(names: Sequence[str]) -> str:
@@ -422,8 +422,8 @@ def _shorten_names(names: Sequence[str]) -> str:
 
 def _flavor_of(workload: Obj) -> str:
     """Return the first ResourceFlavor in a Workload's status.admission; '' if there is none."""
-    assignments = _assignment_parts((workload.get("status") or {}).get("admission") or {})
-    return next((str(flavor) for each in assignments for flavor in (each.get("flavors") or {}).values()), "")
+    pod_set_assignments = _assignment_parts((workload.get("status") or {}).get("admission") or {})
+    return next((str(flavor) for each in pod_set_assignments for flavor in (each.get("flavors") or {}).values()), "")
 
 
 def _has_owner(workload: Obj) -> bool:

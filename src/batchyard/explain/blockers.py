@@ -66,8 +66,8 @@ def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: Sche
 
 def _describe_deactivation(workload: Obj) -> str:
     eviction = find_condition(workload, "Evicted")
-    cause = f": {eviction['message']}" if eviction is not None and eviction.get("message") else ""
-    return f"it is deactivated (spec.active is false){cause}"
+    cause_suffix = f": {eviction['message']}" if eviction is not None and eviction.get("message") else ""
+    return f"it is deactivated (spec.active is false){cause_suffix}"
 
 
 def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit: str) -> tuple[str, str]:
@@ -157,10 +157,12 @@ class NodeOccupant(NamedTuple):
     key: str
     queue: str
     priority: int
+    #: The requests of the pods, by resource.
     amounts: Mapping[str, int]
+    #: The names of the nodes.
     nodes: Sequence[str]
     #: The uids of its pods on these nodes.
-    pods: Sequence[str] = ()
+    pod_uids: Sequence[str] = ()
     flavor: str = ""
 
     def document(self, user: ExplanationUser) -> DocumentPart:
@@ -218,7 +220,7 @@ def _add_pod(
         if resource in requested_resources:
             amounts[resource] = amounts.get(resource, 0) + amount
     nodes = list(dict.fromkeys([*occupant.nodes, view.node_name]))
-    occupants_by_key[key] = occupant._replace(amounts=amounts, nodes=nodes, pods=[*occupant.pods, view.uid])
+    occupants_by_key[key] = occupant._replace(amounts=amounts, nodes=nodes, pod_uids=[*occupant.pod_uids, view.uid])
 
 
 # The ClusterQueue or Cohort whose quota limit rejects an amount, found by a walk up the cohort tree.
@@ -260,9 +262,9 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
         limit = step.borrowing_ceiling[fr]
         if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
             return LimitingNode(BORROWING, step, shortfall)
-    unlent = unlent_quota(node, fr)
-    if unlent and sum(each.amount for each in unlent) >= shortfall:
-        return LimitingNode(LENDING, unlent[0].node, shortfall)
+    unlent_quotas = unlent_quota(node, fr)
+    if unlent_quotas and sum(each.amount for each in unlent_quotas) >= shortfall:
+        return LimitingNode(LENDING, unlent_quotas[0].node, shortfall)
     uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
     return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0], shortfall)
 
@@ -270,9 +272,9 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
 def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
     """Return the unused quota that the node's relatives in the cohort tree do not lend, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
-    unlent = [UnlentQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
-    unlent = [each for each in unlent if each.amount > 0]
-    return sorted(unlent, key=lambda each: (-each.amount, each.node.name))
+    unlent_quotas = [UnlentQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
+    unlent_quotas = [each for each in unlent_quotas if each.amount > 0]
+    return sorted(unlent_quotas, key=lambda each: (-each.amount, each.node.name))
 
 
 def _nodes_off_path(node: QuotaNode) -> Iterator[QuotaNode]:
@@ -318,20 +320,20 @@ class QuotaShortage(NamedTuple):
     request: FlavorResourceRequest | None
     limiting_node: LimitingNode | None
     #: A resource that the ClusterQueue does not cover.
-    unavailable: str = ""
+    uncovered_resource: str = ""
 
 
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
     """Return the worst shortage among the pod sets and resource groups of a Workload; None if the Workload fits."""
-    shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
+    ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:
-        if pod_set.unavailable:
-            return QuotaShortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.unavailable)
-        for group in pod_set.groups():
+        if pod_set.uncovered_resource:
+            return QuotaShortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.uncovered_resource)
+        for group in pod_set.grouped_outcomes():
             nearest = min(group, key=_fit_distance)
             if not nearest.fits:
-                shortages.append((_fit_distance(nearest), _shortage_in_flavor(pod_set.name, nearest, queue)))
-    return max(shortages, key=lambda each: each[0])[1] if shortages else None
+                ranked_shortages.append((_fit_distance(nearest), _shortage_in_flavor(pod_set.name, nearest, queue)))
+    return max(ranked_shortages, key=lambda each: each[0])[1] if ranked_shortages else None
 
 
 def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
@@ -341,7 +343,7 @@ def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
         return 0, 0.0
     if outcome.obstacle:
         return 4 if mismatch_rule(outcome.obstacle) == TAINT_MISMATCH else 5, fraction
-    if outcome.exceeds:
+    if outcome.exceeds_potential:
         return 3, fraction
     return 1 if outcome.possibility in {PreemptionPossibility.PREEMPT, PreemptionPossibility.RECLAIM} else 2, fraction
 
@@ -350,6 +352,6 @@ def _shortage_in_flavor(pod_set: str, outcome: FlavorOutcome, queue: ClusterQueu
     if outcome.obstacle:
         return QuotaShortage(pod_set, mismatch_rule(outcome.obstacle), outcome, None, None)
     unmet_requests = [request for request in outcome.requests if request.shortfall]
-    request = max(unmet_requests, key=lambda each: (each.total > each.potential, each.shortfall / each.total))
+    request = max(unmet_requests, key=lambda each: (each.total > each.potential_quota, each.shortfall / each.total))
     limiting_node = find_limiting_node(queue.node, request.fr, request.total)
     return QuotaShortage(pod_set, limiting_node.limit, outcome, request, limiting_node)

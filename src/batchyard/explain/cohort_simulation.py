@@ -27,25 +27,25 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
     The copy numbers (flavor, resource) pairs as the original. Evicted Workloads are left out: they will release their
     quota.
     """
-    copy = Snapshot()
+    snapshot_copy = Snapshot()
     for flavor in snapshot.flavors.values():
-        copy.put_flavor(flavor)
+        snapshot_copy.put_flavor(flavor)
     for quota_key in snapshot.names:
-        copy.id_of(*quota_key)
+        snapshot_copy.id_of(*quota_key)
     for view in snapshot.forest.views.values():
-        copy.put_cohort(view)
+        snapshot_copy.put_cohort(view)
     queues_of_tree = snapshot.queues_below(queue.node.path[0])
     for each in queues_of_tree:
-        copy.put_queue(each.view).active = each.active
-    copy.settle()
+        snapshot_copy.put_queue(each.view).active = each.active
+    snapshot_copy.settle()
     for each in queues_of_tree:
         for quota_holder in each.workloads.values():
             if not quota_holder.evicted:
-                copy.hold(_copy_holder(quota_holder, copy.queues[each.name]))
-    return copy
+                snapshot_copy.hold(_copy_holder(quota_holder, snapshot_copy.queues[each.name]))
+    return snapshot_copy
 
 
-def dismantle(snapshot: Snapshot) -> None:
+def dismantle_snapshot(snapshot: Snapshot) -> None:
     """Break the reference cycles of a discarded snapshot, because Python's cyclic garbage collector runs rarely."""
     for queue in snapshot.queues.values():
         queue.workloads.clear()
@@ -77,7 +77,7 @@ AHEAD_MAX: Final = 64
 OTHERS_MAX: Final = 32
 #: Limits on simulated decisions: of a CohortSimulation, and of one search for changes. Beyond, a trial has no result.
 DECISIONS_MAX: Final = 1000
-PURPOSE_MAX: Final = 400
+SEARCH_DECISIONS_MAX: Final = 400
 #: If a Workload is preempted more often in one trial, the trial ends as a preemption loop.
 _TIMES_PREEMPTED_MAX: Final = 3
 
@@ -124,30 +124,30 @@ class CohortSimulation:
         self._policy = policy
         self._namespaces = index.namespaces
         self._now: Instant = index.queue_manager.now
-        self._pending = index.queue_manager.pending
+        self._pending_queues = index.queue_manager.pending
         #: Numbers of Workloads left out because of the limits: ahead of the Workload, and elsewhere in the tree.
         self.omitted_ahead = self.omitted_elsewhere = 0
-        self._waiting = self._select_pending()
+        self._pending_views = self._select_pending()
         #: Views of quota holders, needed if they are preempted and become pending.
         self._views = {key: view for key in self._holder_keys() if (view := index.workload_cache.view(key)) is not None}
-        self._number = 0
-        self._decided = 0
-        self._decided_max = PURPOSE_MAX
+        self._cycle_number = 0
+        self._decision_count = 0
+        self._decision_count_max = SEARCH_DECISIONS_MAX
         self._original_views: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
 
     def begin_search(self) -> None:
         """Restart the limit on simulated scheduling decisions for a search of another kind of change."""
-        self._decided_max = min(DECISIONS_MAX, self._decided + PURPOSE_MAX)
+        self._decision_count_max = min(DECISIONS_MAX, self._decision_count + SEARCH_DECISIONS_MAX)
 
     def count_decisions(self, heads: int) -> None:
         """Count one scheduling decision for each queue head; raise DecisionLimitReached if the limit is exceeded."""
-        self._decided += heads
-        if self._decided > self._decided_max:
+        self._decision_count += heads
+        if self._decision_count > self._decision_count_max:
             raise DecisionLimitReached
 
     def close(self) -> None:
         """Dismantle the copied snapshot; no trial may follow."""
-        dismantle(self.snapshot)
+        dismantle_snapshot(self.snapshot)
 
     def restore_quota_objects(self) -> None:
         """Undo hypothetical changes of ClusterQueues and Cohorts, so that the snapshot shows the original quotas."""
@@ -155,7 +155,7 @@ class CohortSimulation:
 
     def other_pending_views(self) -> Iterable[WorkloadView]:
         """Return the views of all simulated pending Workloads except the explained Workload."""
-        return [view for views in self._waiting.values() for view in views if view.key != self.explained_view.key]
+        return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
         """Simulate a change and return the outcome; raise DecisionLimitReached if it takes too many decisions."""
@@ -171,11 +171,11 @@ class CohortSimulation:
 
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
         """Return a limited number of pending Workloads to simulate, as lists by ClusterQueue name in queue order."""
-        names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending[name])]
+        names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending_queues[name])]
         limit_per_queue = max(1, OTHERS_MAX // max(1, len(names)))
-        views = {name: self._pending[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
-        self.omitted_elsewhere = sum(len(self._pending[name]) for name in names) - sum(map(len, views.values()))
-        own_queue = self._pending[self.queue.name]
+        views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
+        self.omitted_elsewhere = sum(len(self._pending_queues[name]) for name in names) - sum(map(len, views.values()))
+        own_queue = self._pending_queues[self.queue.name]
         ahead = own_queue.place_of(self.explained_view.key) if own_queue.get(self.explained_view.key) is not None else 0
         if ahead > AHEAD_MAX:
             self.omitted_ahead = ahead
@@ -213,21 +213,21 @@ class _Trial:
     """One simulation of scheduling cycles after a hypothetical change; all its effects are undone at the end."""
 
     def __init__(self, simulation: CohortSimulation, change: HypotheticalChange) -> None:
-        self._fork = simulation
+        self._simulation = simulation
         self._snapshot = simulation.snapshot
         self._explained_view = change.workload or simulation.explained_view
         self._queue_manager = QueueManager(simulation.snapshot, simulation._namespaces)
         self._queue_manager.now = simulation._now
-        self._released: dict[str, AdmittedWorkload] = {}
-        self._admitted: dict[str, WorkloadView] = {}
-        self._preempted: dict[str, int] = {}
+        self._released_holders: dict[str, AdmittedWorkload] = {}
+        self._admitted_views: dict[str, WorkloadView] = {}
+        self._preemption_counts: dict[str, int] = {}
         self._outcome = TrialOutcome()
         for key in change.ended_workloads:
-            self._release(key)
+            self._release_quota(key)
         for name, queue in simulation.snapshot.queues.items():
             pending_queue = self._queue_manager.pending[name] = PendingQueue(name)
             pending_queue.strict_fifo = queue.view.strict_fifo
-            for view in simulation._waiting.get(name, ()):
+            for view in simulation._pending_views.get(name, ()):
                 pending_queue.put_in_line(self._explained_view if view.key == self._explained_view.key else view)
             if len(pending_queue):
                 self._queue_manager.record_new_workload(name)
@@ -238,8 +238,8 @@ class _Trial:
         try:
             while not self._outcome.is_admitted and not self._is_looping:
                 heads = self._queue_manager.heads()
-                self._fork.count_decisions(len(heads))
-                decisions = self._cycle().run(heads)
+                self._simulation.count_decisions(len(heads))
+                decisions = self._new_cycle().run(heads)
                 parked_flags = [self._apply(decision) for decision in decisions]
                 if any(parked_flags) or any(not _stays_pending(decision) for decision in decisions):
                     seen_signatures.clear()
@@ -249,17 +249,17 @@ class _Trial:
                     break
                 seen_signatures[signature] = None
         finally:
-            self._undo()
+            self._undo_effects()
         return self._outcome
 
     @property
     def _is_looping(self) -> bool:
-        return max(self._preempted.values(), default=0) > _TIMES_PREEMPTED_MAX
+        return max(self._preemption_counts.values(), default=0) > _TIMES_PREEMPTED_MAX
 
-    def _cycle(self) -> Cycle:
-        simulation = self._fork
-        simulation._number += 1
-        return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._number)
+    def _new_cycle(self) -> Cycle:
+        simulation = self._simulation
+        simulation._cycle_number += 1
+        return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._cycle_number)
 
     def _apply(self, decision: Decision) -> bool:
         """Apply a scheduling decision to the copy; return whether its Workload was parked as inadmissible."""
@@ -269,7 +269,7 @@ class _Trial:
                 return False
             case Preempt():
                 for target in decision.targets:
-                    self._preempt(decision, target.workload.key)
+                    self._preempt_workload(decision, target.workload.key)
             case StayPending():
                 pass
         return self._queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue)
@@ -277,35 +277,35 @@ class _Trial:
     def _admit(self, decision: Admit) -> None:
         view = decision.head.workload
         self._queue_manager.pending[decision.queue.name].remove(view.key)
-        self._snapshot.hold(holder_from_admission(decision, self._fork._now, admitted=True))
-        self._admitted[view.key] = view
+        self._snapshot.hold(holder_from_admission(decision, self._simulation._now, admitted=True))
+        self._admitted_views[view.key] = view
         self._outcome.is_admitted |= view.key == self._explained_view.key
 
-    def _preempt(self, decision: Preempt, key: str) -> None:
+    def _preempt_workload(self, decision: Preempt, key: str) -> None:
         quota_holder = self._snapshot.holder(key)
         if quota_holder is None:
             return
-        self._preempted[key] = self._preempted.get(key, 0) + 1
+        self._preemption_counts[key] = self._preemption_counts.get(key, 0) + 1
         if decision.head.workload.key == self._explained_view.key:
             self._outcome.preempted_keys.append(key)
-        name, view = quota_holder.queue.name, self._admitted.get(key) or self._fork._views.get(key)
-        self._release(key)
+        name, view = quota_holder.queue.name, self._admitted_views.get(key) or self._simulation._views.get(key)
+        self._release_quota(key)
         self._queue_manager.wake(name)
         if view is not None:
             self._queue_manager.pending[name].put_in_line(view)
             self._queue_manager.record_new_workload(name)
 
-    def _release(self, key: str) -> None:
+    def _release_quota(self, key: str) -> None:
         quota_holder = self._snapshot.release(key)
-        if key in self._admitted:
-            del self._admitted[key]
+        if key in self._admitted_views:
+            del self._admitted_views[key]
         elif quota_holder is not None:
-            self._released[key] = quota_holder
+            self._released_holders[key] = quota_holder
 
-    def _undo(self) -> None:
-        for key in self._admitted:
+    def _undo_effects(self) -> None:
+        for key in self._admitted_views:
             self._snapshot.release(key)
-        for quota_holder in self._released.values():
+        for quota_holder in self._released_holders.values():
             self._snapshot.hold(quota_holder)
         for pending_queue in self._queue_manager.pending.values():
             pending_queue.clear()

@@ -34,7 +34,7 @@ class FlavorResourceRequest(NamedTuple):
     earlier_amount: int
     #: The available quota of the ClusterQueue, and the maximum that it could use in an empty cohort tree.
     free_quota: int
-    potential: int
+    potential_quota: int
     possibility: quota.PreemptionPossibility
 
     @property
@@ -53,7 +53,7 @@ class FlavorOutcome(NamedTuple):
 
     flavor: str
     #: The index of the flavor's resource group.
-    group: int
+    group_index: int
     #: Why the flavor is excluded regardless of quota, in Kueue's words; '' if it may be used.
     obstacle: str
     requests: tuple[FlavorResourceRequest, ...]
@@ -66,25 +66,25 @@ class FlavorOutcome(NamedTuple):
         return self.possibility is quota.PreemptionPossibility.FIT
 
     @property
-    def exceeds(self) -> bool:
+    def exceeds_potential(self) -> bool:
         """Whether a request exceeds the quota that the ClusterQueue could use if the cohort tree were empty."""
-        return any(request.total > request.potential for request in self.requests)
+        return any(request.total > request.potential_quota for request in self.requests)
 
 
 class PodSetFlavorOutcomes(NamedTuple):
     """One pod set with the FlavorOutcome of every flavor of the ClusterQueue."""
 
     name: str
-    pods: int
+    pod_count: int
     outcomes: tuple[FlavorOutcome, ...]
     #: A resource that no group of the ClusterQueue covers; '' if all are covered.
-    unavailable: str
+    uncovered_resource: str
 
-    def groups(self) -> list[list[FlavorOutcome]]:
+    def grouped_outcomes(self) -> list[list[FlavorOutcome]]:
         """Return the flavor outcomes as one list for each resource group of the ClusterQueue."""
         outcomes_by_group: dict[int, list[FlavorOutcome]] = {}
         for outcome in self.outcomes:
-            outcomes_by_group.setdefault(outcome.group, []).append(outcome)
+            outcomes_by_group.setdefault(outcome.group_index, []).append(outcome)
         return list(outcomes_by_group.values())
 
 
@@ -123,7 +123,7 @@ def _flavor_outcome(
 ) -> FlavorOutcome:
     node = assigner.queue.node
     resource_qualities = qualities if not plan.obstacles[index] else [quota.NO_FIT] * len(plan.resources)
-    asks = tuple(
+    requests = tuple(
         [
             FlavorResourceRequest(
                 resource,
@@ -140,7 +140,7 @@ def _flavor_outcome(
         ]
     )
     possibility = quota.possibility_of(quota.worst(qualities, assigner.queue.view.fungibility))
-    return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
+    return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], requests, possibility)
 
 
 def _add_usage(usage: quota.Usage, added_usage: quota.Usage) -> quota.Usage:
@@ -173,7 +173,7 @@ class BindingLimit(NamedTuple):
     name: str = ""
     flavor: str = ""
     resource: str = ""
-    missing: str = ""
+    missing_amount: str = ""
 
     def document(self) -> DocumentPart:
         """Return the limit as the field `binding` of the Explanation document."""
@@ -183,7 +183,7 @@ class BindingLimit(NamedTuple):
             where=limiting_object,
             flavor=self.flavor,
             resource=self.resource,
-            missing=self.missing,
+            missing=self.missing_amount,
             message=self.message,
         )
 
@@ -210,8 +210,8 @@ def pod_sets_part(
     return [
         nonempty_fields(
             name=each.name,
-            count=each.pods,
-            unavailable=each.unavailable,
+            count=each.pod_count,
+            unavailable=each.uncovered_resource,
             flavors=[_flavor_part(snapshot, node, outcome) for outcome in each.outcomes],
         )
         for each in outcomes
@@ -220,7 +220,7 @@ def pod_sets_part(
 
 def _flavor_part(snapshot: Snapshot, node: quota.QuotaNode, outcome: FlavorOutcome) -> DocumentPart:
     verdict = mismatch_rule(outcome.obstacle) if outcome.obstacle else _VERDICT_BY_POSSIBILITY[outcome.possibility]
-    if not outcome.obstacle and outcome.exceeds:
+    if not outcome.obstacle and outcome.exceeds_potential:
         verdict = "exceedsMaximum"
     resources = [_resource_part(snapshot, node, request) for request in outcome.requests]
     return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resources)
@@ -308,13 +308,13 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     metadata = job["metadata"]
     owned_objects = reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
     owned_workloads = [each for each in owned_objects if each["kind"] == "Workload"]
-    prebuilt = prebuilt_key(job)
-    if not owned_workloads and prebuilt is not None:
-        prebuilt_workload = reader.get(prebuilt)
+    prebuilt_workload_key = prebuilt_key(job)
+    if not owned_workloads and prebuilt_workload_key is not None:
+        prebuilt_workload = reader.get(prebuilt_workload_key)
         owned_workloads = [] if prebuilt_workload is None else [prebuilt_workload]
     if owned_workloads:
         return WorkloadLookup(owned_workloads[0], job)
-    return WorkloadLookup(None, job, _why_unmanaged(job, prebuilt, reader))
+    return WorkloadLookup(None, job, _why_unmanaged(job, prebuilt_workload_key, reader))
 
 
 def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
@@ -325,11 +325,11 @@ def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
     return job
 
 
-def _why_unmanaged(job: Obj, prebuilt: Key | None, reader: Reader) -> str:
+def _why_unmanaged(job: Obj, prebuilt_workload_key: Key | None, reader: Reader) -> str:
     kind, name, namespace = job["kind"], job["metadata"]["name"], job["metadata"].get("namespace", "")
     queue = label(job, well_known.QUEUE_NAME)
-    if queue and prebuilt is not None:
-        return f"{kind} {name} waits for its Workload {prebuilt.name}, which does not exist"
+    if queue and prebuilt_workload_key is not None:
+        return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
     if queue:
         return f"the Workload of {kind} {name} is not created yet, or was deleted after the job finished"
     reason = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"

@@ -56,9 +56,9 @@ def eviction_part(
     return {"preemption": document.nonempty_fields(by=name, rule=rule, at=at, text=text, alternatives=spared_holders)}
 
 
-def eviction_summary(part: Mapping[str, Any]) -> str:
+def eviction_summary(document_part: Mapping[str, Any]) -> str:
     """Return the text about the eviction that starts an evicted Workload's summary; '' if there was no eviction."""
-    preemption = part.get("preemption") or {}
+    preemption = document_part.get("preemption") or {}
     if not preemption:
         return ""
     return f"preempted {preemption['text']}; " if "by" in preemption else f"{preemption['text']}; "
@@ -109,8 +109,8 @@ def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) 
     """Return why the victim was preempted before another candidate: its priority, or its time of reservation."""
     if candidate.priority != victim.priority:
         return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
-    time = format_time(candidate.reserved_at)
-    return f"it has the same priority and quota since {time}: the latest is preempted first"
+    reservation_time = format_time(candidate.reserved_at)
+    return f"it has the same priority and quota since {reservation_time}: the latest is preempted first"
 
 
 # Writes that the API server keeps rejecting, as reported by the Events of controllers about an object.
@@ -143,9 +143,6 @@ def _last_observed_at(event: Mapping[str, Any]) -> Instant:
 # ClusterQueues: whether they admit Workloads, why the first Workload is pending, and the used, borrowed and lent quota.
 
 
-_EXPLAINER_SHOWN_MAX: Final = 5
-
-
 class QueueExplainer:
     """Explains from the scheduler cache whether a ClusterQueue admits Workloads, and how its quota is used."""
 
@@ -162,14 +159,14 @@ class QueueExplainer:
         self._index.snapshot.settle()
         readiness = self._index.readiness(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
-        holders = len(queue.workloads)
+        count = len(queue.workloads)
         part["line"] = document.nonempty_fields(
             of=len(pending_queue), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
         share = weighted_share(queue.node, self._index.snapshot.names)
         part["facts"] = document.nonempty_fields(
             pending_queue=f"{len(pending_queue)} Workloads",
-            holding=f"{holders} Workloads",
+            holding=f"{count} Workloads",
             share=_format_share(share.rounded_value, share.weight),
         )
         if not readiness.active:
@@ -177,7 +174,7 @@ class QueueExplainer:
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding.document()}
         head_views = pending_queue.front(1)
         if not head_views:
-            summary = f"the ClusterQueue is active; {holders} Workloads hold quota and none is ready to be scheduled"
+            summary = f"the ClusterQueue is active; {count} Workloads hold quota and none is ready to be scheduled"
             suffix = (
                 f"; {len(pending_queue)} wait for the end of a backoff or a change of conditions"
                 if len(pending_queue)
@@ -194,21 +191,21 @@ class QueueExplainer:
 
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
-        node, quotas = queue.node, []
+        node, quota_parts = queue.node, []
         for fr in node.declared:
             flavor, resource = self._index.snapshot.names[fr]
-            quota, used, available_amount = node.subtree[fr], node.usage[fr], available(node, fr)
-            lent = max(0, quota - used - max(0, available_amount)) if node.parent is not None else 0
+            quota, used_amount, available_amount = node.subtree[fr], node.usage[fr], available(node, fr)
+            lent_amount = max(0, quota - used_amount - max(0, available_amount)) if node.parent is not None else 0
             amount_by_name = {
                 "nominal": node.nominal.get(fr, 0),
-                "used": used,
-                "borrowed": max(0, used - quota),
-                "lent": lent,
+                "used": used_amount,
+                "borrowed": max(0, used_amount - quota),
+                "lent": lent_amount,
                 "available": available_amount,
             }
             amounts = {name: format_amount(resource, amount) for name, amount in amount_by_name.items()}
-            quotas.append({"flavor": flavor, "resource": resource, **amounts})
-        return quotas
+            quota_parts.append({"flavor": flavor, "resource": resource, **amounts})
+        return quota_parts
 
 
 def _format_share(share: int, weight: float) -> str:
@@ -248,13 +245,13 @@ class Explainer:
         obj = self._reader.get(key)
         if obj is None:
             return None
-        part = {
+        document_part = {
             **document.explanation_header(obj["kind"], key.namespace, key.name, now),
             **self._explain_object(key, obj, now, ExplanationUser(may_read)),
         }
         if refusal := last_rejected_write(obj, self._reader, now):
-            part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
-        return part
+            document_part["facts"] = {**(document_part.get("facts") or {}), "refused": refusal}
+        return document_part
 
     def _explain_object(self, key: Key, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         if key.kind == scheme.CLUSTER_QUEUE:
@@ -278,18 +275,18 @@ class Explainer:
         """Return the document field `pod` and a summary of the pod's state; {} for an object of another kind."""
         if obj["kind"] != "Pod":
             return {}
-        part = pod_part(obj, self._capacity)
-        pod_parts: DocumentPart = {"pod": part}
+        pod_fields = pod_part(obj, self._capacity)
+        pod_parts: DocumentPart = {"pod": pod_fields}
         if is_terminal(obj):
-            suffix = f"; {part['containers']}" if part.get("containers") else ""
+            suffix = f"; {pod_fields['containers']}" if pod_fields.get("containers") else ""
             pod_parts["summary"] = f"the pod has ended: {phase(obj)}{suffix}"
-        elif part.get("scheduler"):
-            suffix = f"; the autoscaler: {part['autoscaler']}" if part.get("autoscaler") else ""
-            pod_parts["summary"] = f"the pod has no node: {part['scheduler']}{suffix}"
-        elif part.get("containers"):
-            pod_parts["summary"] = f"the pod is on {part.get('node', 'no node')}; {part['containers']}"
-        elif part.get("node"):
-            pod_parts["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
+        elif pod_fields.get("scheduler"):
+            suffix = f"; the autoscaler: {pod_fields['autoscaler']}" if pod_fields.get("autoscaler") else ""
+            pod_parts["summary"] = f"the pod has no node: {pod_fields['scheduler']}{suffix}"
+        elif pod_fields.get("containers"):
+            pod_parts["summary"] = f"the pod is on {pod_fields.get('node', 'no node')}; {pod_fields['containers']}"
+        elif pod_fields.get("node"):
+            pod_parts["summary"] = f"the pod is {pod_fields['phase'].lower()} on {pod_fields['node']}"
         return pod_parts
 
     def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:

@@ -92,17 +92,17 @@ class _QuotaField(NamedTuple):
         field_value: int | None = None if quota is None else getattr(quota, _VIEW_FIELDS[self.field])
         return None if field_value is None or is_unlimited(field_value) else field_value
 
-    def raise_by(self, amounts: Mapping[tuple[str, str], int]) -> HypotheticalChange:
+    def raise_by(self, increase_by_key: Mapping[tuple[str, str], int]) -> HypotheticalChange:
         """Return the hypothetical change that adds `amounts`, by flavor and resource, to the quota field."""
-        groups = tuple([self._raise_in_group(group, amounts) for group in self.view.groups])
+        groups = tuple([self._raise_in_group(group, increase_by_key) for group in self.view.groups])
         if isinstance(self.view, ClusterQueueView):
             return HypotheticalChange(queues={self.view.name: replace(self.view, groups=groups)})
         return HypotheticalChange(cohorts={self.view.name: replace(self.view, groups=groups)})
 
-    def _raise_in_group(self, group: ResourceGroup, amounts: Mapping[tuple[str, str], int]) -> ResourceGroup:
+    def _raise_in_group(self, group: ResourceGroup, increase_by_key: Mapping[tuple[str, str], int]) -> ResourceGroup:
         quotas = []
         for quota in group.quotas:
-            increase = amounts.get((quota.flavor, quota.resource), 0)
+            increase = increase_by_key.get((quota.flavor, quota.resource), 0)
             view_field = _VIEW_FIELDS[self.field]
             quotas.append(quota._replace(**{view_field: getattr(quota, view_field) + increase}) if increase else quota)
         return replace(group, quotas=tuple(quotas))
@@ -137,11 +137,11 @@ def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
     groups: dict[int, dict[str, list[FlavorOutcome]]] = {}
     for pod_set in case.outcomes:
         for outcome in pod_set.outcomes:
-            groups.setdefault(outcome.group, {}).setdefault(outcome.flavor, []).append(outcome)
+            groups.setdefault(outcome.group_index, {}).setdefault(outcome.flavor, []).append(outcome)
     usable_by_group = []
     for flavors in groups.values():
-        usable = [each for each in flavors.values() if not any(outcome.obstacle for outcome in each)]
-        usable_by_group.append(sorted(map(_amounts_in_flavor, usable), key=_shortage_rank))
+        usable_flavors = [each for each in flavors.values() if not any(outcome.obstacle for outcome in each)]
+        usable_by_group.append(sorted(map(_amounts_in_flavor, usable_flavors), key=_shortage_rank))
     for combination in product(*usable_by_group):
         merged_amounts: RequestedAmounts = {}
         for amounts in combination:
@@ -152,22 +152,22 @@ def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
 def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
     """Return what all pod sets together request of one flavor, and what of it is missing, by flavor and resource."""
     requested_amounts: dict[tuple[str, str], int] = {}
-    available: dict[tuple[str, str], int] = {}
+    available_quota: dict[tuple[str, str], int] = {}
     for outcome in outcomes:
         for request in outcome.requests:
             quota_key = outcome.flavor, request.resource
             requested_amounts[quota_key] = requested_amounts.get(quota_key, 0) + request.amount
-            available[quota_key] = request.free_quota
+            available_quota[quota_key] = request.free_quota
     return {
-        quota_key: (amount, max(0, amount - available[quota_key]) if amount else 0)
+        quota_key: (amount, max(0, amount - available_quota[quota_key]) if amount else 0)
         for quota_key, amount in requested_amounts.items()
     }
 
 
 def _shortage_rank(amounts: RequestedAmounts) -> tuple[bool, float]:
     """Return a sort key for requested amounts: whether any is missing, and the largest missing fraction."""
-    fractions = [shortfall / request_amount for request_amount, shortfall in amounts.values() if request_amount]
-    return max(fractions, default=0.0) > 0, max(fractions, default=0.0)
+    missing_fractions = [shortfall / request_amount for request_amount, shortfall in amounts.values() if request_amount]
+    return max(missing_fractions, default=0.0) > 0, max(missing_fractions, default=0.0)
 
 
 def _raisable_fields(
@@ -196,12 +196,12 @@ def _minimal_raise(
 ) -> Proposal | None:
     """Return the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
     quota_keys = list(shortfall_by_key)
-    steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
+    raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
 
     def is_admitted(amounts: Sequence[int]) -> bool:
         return case.simulation.admits(field.raise_by(dict(zip(quota_keys, amounts, strict=True))))
 
-    increases = minimize_amounts(is_admitted, steps)
+    increases = minimize_amounts(is_admitted, raise_steps)
     if increases is None or not any(increases):
         return None
     increase_by_key = {
@@ -213,7 +213,7 @@ def _minimal_raise(
 
 def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
     """Return quota raises to try, ascending: the shortfalls, then with other pending Workloads' requests added."""
-    steps, total_amounts = [shortfalls], list(shortfalls)
+    raise_steps, total_amounts = [shortfalls], list(shortfalls)
     for view in case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
@@ -224,19 +224,19 @@ def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shor
             total_amounts = [
                 one + competing_amount for one, competing_amount in zip(total_amounts, competing_amounts, strict=True)
             ]
-            steps.append(total_amounts)
-    return steps
+            raise_steps.append(total_amounts)
+    return raise_steps
 
 
 def _describe_raise(field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> str:
-    parts = []
+    change_texts = []
     for (flavor, resource), increase in increase_by_key.items():
         current_value = field.value((flavor, resource)) or 0
-        old, new, delta = [
+        old_text, new_text, delta = [
             format_amount(resource, each) for each in (current_value, current_value + increase, increase)
         ]
-        parts.append(f"{field.field} of {resource} in flavor {flavor} from {old} to {new} (+{delta})")
-    return f"{field.kind} {field.view.name}: raise {' and '.join(parts)}"
+        change_texts.append(f"{field.field} of {resource} in flavor {flavor} from {old_text} to {new_text} (+{delta})")
+    return f"{field.kind} {field.view.name}: raise {' and '.join(change_texts)}"
 
 
 def _raise_patch(quota_field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
@@ -290,7 +290,7 @@ class PendingExplainer:
         if blocker is not None:
             return {"binding": blocker.document(), **self._fixes_part(workload, queues.cluster_queue_name)}
         queue = self._index.snapshot.queues.get(queues.cluster_queue_name)
-        view = self._view(workload, queues.cluster_queue_name)
+        view = self._pending_view(workload, queues.cluster_queue_name)
         if queue is None:
             message = f"ClusterQueue {queues.cluster_queue_name} doesn't exist"
             return {"binding": BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
@@ -302,10 +302,10 @@ class PendingExplainer:
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
         if workload is None:
             return None
-        analysis = self._analysis(workload, self._view(workload, queue.name), queue)
+        analysis = self._analysis(workload, self._pending_view(workload, queue.name), queue)
         return blockers.binding_of_refusal(analysis.decision, self._index) or self._shortage_binding(analysis, user)
 
-    def _view(self, workload: Obj, queue: str) -> WorkloadView:
+    def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
         """Return a Workload's view from the ClusterQueue's pending queue, or a new one if it is not queued."""
         view = workload_view(workload)
         pending_queue = self._index.queue_manager.pending.get(queue)
@@ -433,9 +433,9 @@ class PendingExplainer:
         shortage, queue = analysis.shortage, analysis.queue
         if shortage is None:
             return None
-        if shortage.unavailable:
-            text = f"resource {shortage.unavailable} is in no resource group of ClusterQueue {queue.name}"
-            return BindingLimit(shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.unavailable)
+        if shortage.uncovered_resource:
+            text = f"resource {shortage.uncovered_resource} is in no resource group of ClusterQueue {queue.name}"
+            return BindingLimit(shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.uncovered_resource)
         outcome, request, limiting_node = shortage.outcome, shortage.request, shortage.limiting_node
         assert outcome is not None
         if request is None or limiting_node is None:
@@ -468,15 +468,15 @@ class PendingExplainer:
         decision = analysis.decision
         targets = decision.targets if isinstance(decision, Preempt) else ()
         target_keys = {target.workload.key for target in targets}
-        parts = []
+        holder_parts = []
         for holder in analysis.holders[:HOLDERS_SHOWN]:
             if holder.workload.evicted or holder.workload.key in target_keys:
                 preemption_fields: Mapping[str, Any] = {"preempted": True}
             else:
                 reason = self._protection_of(analysis, holder)
                 preemption_fields = nonempty_fields(stays="" if reason is None else reason.text)
-            parts.append(holder_part(self._index.snapshot, holder, user, preemption_fields))
-        return nonempty_fields(holders=parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None)
+            holder_parts.append(holder_part(self._index.snapshot, holder, user, preemption_fields))
+        return nonempty_fields(holders=holder_parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None)
 
     def _queue_position_part(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> DocumentPart:
         pending_queue = self._index.queue_manager.pending[queue.name]
@@ -491,12 +491,12 @@ class PendingExplainer:
     def _fair_shares_part(self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]) -> list[DocumentPart]:
         """Return the fair-sharing shares of the Workload's ClusterQueue and of those that hold missing quota."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
-        parts = []
+        share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
             share = weighted_share(each.node, self._index.snapshot.names)
-            values = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
-            parts.append(nonempty_fields(clusterQueue=each.name, **values))
-        return parts
+            share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
+            share_parts.append(nonempty_fields(clusterQueue=each.name, **share_fields))
+        return share_parts
 
     def _changes_part(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser
@@ -534,7 +534,7 @@ class PendingExplainer:
         if queue is None:
             return {}
         self._index.snapshot.settle()
-        view = self._view(workload, name)
+        view = self._pending_view(workload, name)
         fixes = propose_fixes(workload, view, queue, self._index, self._policy)
         return nonempty_fields(changes=[each.document() for each in fixes])
 
@@ -548,8 +548,8 @@ class PendingExplainer:
 
 
 def _proposal_part(proposal: Proposal, simulation: CohortSimulation) -> DocumentPart:
-    ahead = simulation.omitted_ahead
-    assumptions = [f"once the {ahead} Workloads ahead of it in the queue have started"] if ahead else []
+    ahead_count = simulation.omitted_ahead
+    assumptions = [f"once the {ahead_count} Workloads ahead of it in the queue have started"] if ahead_count else []
     if simulation.omitted_elsewhere:
         assumptions.append(
             f"if none of {simulation.omitted_elsewhere} other Workloads in its cohort takes the quota first"
@@ -584,7 +584,7 @@ def _describe_shortage(analysis: PendingAnalysis, limit: str, limiting_object: s
     request, flavor = shortage.request, shortage.outcome.flavor
     request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
     if limit == MAXIMUM:
-        maximum = format_amount(request.resource, request.potential)
+        maximum = format_amount(request.resource, request.potential_quota)
         return f"{request_text}, but ClusterQueue {analysis.queue.name} can never use more than {maximum}"
     free_text = format_amount(request.resource, max(0, request.free_quota))
     cause_by_limit = {

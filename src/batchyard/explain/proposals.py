@@ -199,16 +199,16 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
     simulation, current_priority = case.simulation, case.view.priority
     pending_priorities = [view.priority for view in simulation.other_pending_views()]
     held_priorities = [
-        each.priority for queue in simulation.snapshot.queues.values() for each in queue.workloads.values()
+        each.priority for queue in simulation.snapshot.queues.priorities() for each in queue.workloads.priorities()
     ]
     thresholds = dict.fromkeys([value + step for value in (*pending_priorities, *held_priorities) for step in (0, 1)])
-    values = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
+    priorities = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
 
     def is_satisfied(value: int) -> bool:
         obj = with_path(case.workload, ("spec", "priority"), value)
         return simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
-    new_priority = _first_value(values, is_satisfied)
+    new_priority = _first_value(priorities, is_satisfied)
     if new_priority is None or is_satisfied(new_priority - 1):
         return
     priority_class = min(((value, name) for name, value in classes.items() if value >= new_priority), default=None)
@@ -240,17 +240,17 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
     count: int = pod_set.get("count", 1)
 
     def is_satisfied(pods: int) -> bool:
-        smaller = {**pod_set, "count": pods}
-        smaller.pop("minCount", None)
-        obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller, *pod_sets[index + 1 :]])
+        smaller_set = {**pod_set, "count": pods}
+        smaller_set.pop("minCount", None)
+        obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_set, *pod_sets[index + 1 :]])
         return case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
-    step = _pods_of_one_job(case.owner, pod_set["name"])
-    step_count = _largest_number(lambda jobs: is_satisfied(jobs * step), count // step)
+    pods_per_step = _pods_of_one_job(case.owner, pod_set["name"])
+    step_count = _largest_number(lambda jobs: is_satisfied(jobs * pods_per_step), count // pods_per_step)
     if step_count:
         pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
-        text = f"request {step_count * step} pods{pod_set_suffix} instead of {count}"
-        yield Proposal(SIZE, text, _count_patches(case, index, step_count * step))
+        text = f"request {step_count * pods_per_step} pods{pod_set_suffix} instead of {count}"
+        yield Proposal(SIZE, text, _count_patches(case, index, step_count * pods_per_step))
 
 
 def _largest_number(is_satisfied: Callable[[int], bool], limit: int) -> int:
@@ -272,10 +272,10 @@ def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
     if owner is None or owner["kind"] != "JobSet":
         return 1
     replicas_by_job = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
-    specs = {each["name"]: each["template"]["spec"] for each in owner["spec"].get("replicatedJobs") or ()}
+    job_specs = {each["name"]: each["template"]["spec"] for each in owner["spec"].get("replicatedJobs") or ()}
     if replicas_by_job.get(pod_set, 0) < 1:
         return 1
-    spec = specs[pod_set]
+    spec = job_specs[pod_set]
     parallelism = int(spec.get("parallelism", 1))
     return max(1, min(parallelism, int(spec.get("completions") or parallelism)))
 
@@ -316,7 +316,7 @@ def _fit_pod_set_to_flavor(pod_set: Mapping[str, Any], flavor: FlavorView) -> di
 
 
 def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
-    tolerations = [
+    flavor_tolerations = [
         {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
         if taint.value
         else {"key": taint.key, "operator": "Exists", "effect": taint.effect}
@@ -325,36 +325,36 @@ def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str
     old_tolerations = list(spec.get("tolerations") or ())
     new_spec = {
         **spec,
-        "tolerations": [*old_tolerations, *[each for each in tolerations if each not in old_tolerations]],
+        "tolerations": [*old_tolerations, *[each for each in flavor_tolerations if each not in old_tolerations]],
     }
     selector = spec.get("nodeSelector") or {}
     if selector:
         new_spec["nodeSelector"] = {key: flavor.labels.get(key, value) for key, value in selector.items()}
     affinity = spec.get("affinity") or {}
-    node = affinity.get("nodeAffinity") or {}
-    if "requiredDuringSchedulingIgnoredDuringExecution" in node and flavor.labels:
+    node_affinity = affinity.get("nodeAffinity") or {}
+    if "requiredDuringSchedulingIgnoredDuringExecution" in node_affinity and flavor.labels:
         labels = sorted(flavor.labels.items())
         expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in labels]
         required_terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
-        new_node_affinity = {**node, "requiredDuringSchedulingIgnoredDuringExecution": required_terms}
+        new_node_affinity = {**node_affinity, "requiredDuringSchedulingIgnoredDuringExecution": required_terms}
         new_spec["affinity"] = {**affinity, "nodeAffinity": new_node_affinity}
     return new_spec
 
 
 def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
     """Return a text that says which taints to tolerate and which labels to select so that the pods may use a flavor."""
-    parts = []
-    specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
-    new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in specs]
-    quota_keys = list(zip(new_specs, specs, strict=True))
-    if any(new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in quota_keys):
-        parts.append(f"tolerate {', '.join(f'{taint.key}={taint.value}:{taint.effect}' for taint in flavor.taints)}")
-    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in quota_keys):
+    changes = []
+    old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
+    new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in old_specs]
+    new_and_old_specs = list(zip(new_specs, old_specs, strict=True))
+    if any(new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in new_and_old_specs):
+        changes.append(f"tolerate {', '.join(f'{taint.key}={taint.value}:{taint.effect}' for taint in flavor.taints)}")
+    if any(new.get("nodeSelector") != old.get("nodeSelector") for new, old in new_and_old_specs):
         labels = {key: value for new in new_specs for key, value in (new.get("nodeSelector") or {}).items()}
-        parts.append(f"select {', '.join(f'{key}={value}' for key, value in labels.items() if key in flavor.labels)}")
-    if any(new.get("affinity") != old.get("affinity") for new, old in zip(new_specs, specs, strict=True)):
-        parts.append(f"require {', '.join(f'{key}={value}' for key, value in sorted(flavor.labels.items()))}")
-    return ", ".join(parts)
+        changes.append(f"select {', '.join(f'{key}={value}' for key, value in labels.items() if key in flavor.labels)}")
+    if any(new.get("affinity") != old.get("affinity") for new, old in zip(new_specs, old_specs, strict=True)):
+        changes.append(f"require {', '.join(f'{key}={value}' for key, value in sorted(flavor.labels.items()))}")
+    return ", ".join(changes)
 
 
 def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
@@ -380,15 +380,15 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
 
 
 def _add_operations(
-    specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
+    pod_specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
 ) -> list[Mapping[str, Any]]:
     """Return the JSON Patch operations that set tolerations, nodeSelector and affinity of the given pod specs."""
     return [
-        {"op": "add", "path": f"{path_format.format(position)}/{field}", "value": specs[name][field]}
+        {"op": "add", "path": f"{path_format.format(position)}/{field}", "value": pod_specs[name][field]}
         for position, name in enumerate(pod_set_names)
-        if name in specs
+        if name in pod_specs
         for field in ("tolerations", "nodeSelector", "affinity")
-        if specs[name].get(field)
+        if pod_specs[name].get(field)
     ]
 
 

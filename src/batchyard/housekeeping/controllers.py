@@ -30,7 +30,7 @@ from batchyard.interfaces.controller import ReconcileResult
 
 
 _MODIFIED: Final = client.EventType.MODIFIED  # enum member access is slow
-_NAMESPACED: Final = tuple(info for info in scheme.KINDS if info.namespaced)
+_NAMESPACED_KINDS: Final = tuple(info for info in scheme.KINDS if info.namespaced)
 #: The conditions in order, with reason and message while there is no problem.
 _NO_PROBLEM: Final[Mapping[str, tuple[str, str]]] = {
     "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
@@ -51,7 +51,7 @@ class Namespaces:
     rank = 0
 
     def __init__(self, *, with_custom_kinds: bool = False) -> None:
-        watched_kinds = (scheme.NAMESPACE, *[info.constant for info in _NAMESPACED])
+        watched_kinds = (scheme.NAMESPACE, *[info.constant for info in _NAMESPACED_KINDS])
         self.kinds: Sequence[str] | None = None if with_custom_kinds else watched_kinds
         #: The names of Namespaces that are being deleted.
         self._terminating: dict[str, None] = {}
@@ -75,7 +75,7 @@ class Namespaces:
         if namespace is None:
             return ReconcileResult([client.Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
-            return _activate(namespace)
+            return _activate_namespace(namespace)
         content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
         deleted_objects = {name: [obj for obj in objects if _is_deleted(obj)] for name, objects in content.items()}
         status = _terminating_status(namespace, deleted_objects, now)
@@ -96,14 +96,14 @@ def _kinds(reader: client.Reader) -> Sequence[ServedKind]:
         for definition in reader.list(custom_kinds.DEFINITION)
         if custom_kinds.is_served(definition)
     ]
-    return [*_NAMESPACED, *[info for info in custom_infos if info.namespaced]]
+    return [*_NAMESPACED_KINDS, *[info for info in custom_infos if info.namespaced]]
 
 
 def _is_deleted(obj: meta.Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-def _activate(namespace: meta.Obj) -> ReconcileResult:
+def _activate_namespace(namespace: meta.Obj) -> ReconcileResult:
     """Return the next write for a new Namespace: its label and finalizer, then the phase Active; none if done."""
     new_namespace_object = with_namespace_finalizer(namespace)
     if new_namespace_object is not namespace:
@@ -221,7 +221,7 @@ def _is_selected(other_object: meta.Obj, role: meta.Obj) -> bool:
 # Each Namespace has a ConfigMap with the CA certificate that signed the API server's certificate.
 # Source: Kubernetes's pkg/controller/certificates/rootcacertpublisher.
 
-_ANNOTATION: Final = "kubernetes.io/description"
+_DESCRIPTION_ANNOTATION: Final = "kubernetes.io/description"
 _DESCRIPTION: Final = (
     "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the "
     "internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes "
@@ -256,12 +256,12 @@ class RootCertificates:
         name = service_accounts.ROOT_CERTIFICATE
         config_map = reader.get(meta.Key(scheme.CONFIG_MAP, key.name, name))
         if config_map is None:
-            metadata = {"name": name, "namespace": key.name, "annotations": {_ANNOTATION: _DESCRIPTION}}
+            metadata = {"name": name, "namespace": key.name, "annotations": {_DESCRIPTION_ANNOTATION: _DESCRIPTION}}
             new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": self._data}
             return ReconcileResult([client.Create(new)])
-        if config_map.get("data") == self._data and meta.annotation(config_map, _ANNOTATION):
+        if config_map.get("data") == self._data and meta.annotation(config_map, _DESCRIPTION_ANNOTATION):
             return ReconcileResult()
-        annotations = {**(config_map["metadata"].get("annotations") or {}), _ANNOTATION: _DESCRIPTION}
+        annotations = {**(config_map["metadata"].get("annotations") or {}), _DESCRIPTION_ANNOTATION: _DESCRIPTION}
         new_config_map = meta.with_metadata({**config_map, "data": self._data}, annotations=annotations)
         return ReconcileResult([client.Update(new_config_map)])
 
@@ -303,12 +303,12 @@ class TtlAfterFinished:
 
 def _expires_at(key: meta.Key, obj: meta.Obj) -> Instant | None:
     """Return when a finished Job or JobSet has to be deleted; None if unfinished, without a TTL or being deleted."""
-    seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
-    if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
+    ttl_seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
+    if ttl_seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
     end_conditions = [meta.find_condition(obj, kind) for kind in _FINAL_CONDITIONS[key.kind]]
     end_times = [parse_time(c["lastTransitionTime"]) for c in end_conditions if c is not None and c["status"] == "True"]
-    return end_times[0] + seconds * SECOND if end_times else None
+    return end_times[0] + ttl_seconds * SECOND if end_times else None
 
 
 def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:

@@ -73,11 +73,11 @@ def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
         labels = config.flavors[flavor][1].labels
         machines = config.inventory.machines_for(config.flavors[flavor][1])
         can_create_pools = config.can_create_pools_for(flavor)
-        available = sum(group.total_allocatable(resource) for group in machines)
-        available += config.inventory.max_creatable_amount(resource, labels) if can_create_pools else 0
+        available_amount = sum(group.total_allocatable(resource) for group in machines)
+        available_amount += config.inventory.max_creatable_amount(resource, labels) if can_create_pools else 0
         admissible = max_admissible_amount(config, fr, flavor)
-        if (machines or can_create_pools) and admissible > available:
-            yield from _report_over_capacity(config, (flavor, resource), (admissible, available), machines)
+        if (machines or can_create_pools) and admissible > available_amount:
+            yield from _report_over_capacity(config, (flavor, resource), (admissible, available_amount), machines)
 
 
 def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
@@ -88,9 +88,9 @@ def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
         view = snapshot.queue_of[node].view
         return flavor in view.flavors and not config.requests_capacity(view, flavor)
 
-    leaves = {node: None for node in snapshot.queue_of if may_use(node)}
-    roots = {node.path[0]: None for node in leaves}
-    return sum(max_concurrent_usage(root, fr, leaves) for root in roots)
+    active_leaves = {node: None for node in snapshot.queue_of if may_use(node)}
+    roots = {node.path[0]: None for node in active_leaves}
+    return sum(max_concurrent_usage(root, fr, active_leaves) for root in roots)
 
 
 def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> list[QuotaDeclaration]:
@@ -99,7 +99,7 @@ def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> 
         QuotaDeclaration(
             manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal
         )
-        for manifest, groups in config.quotas
+        for manifest, groups in config.quota_groups
         for index, group in enumerate(groups)
         for quota in group.quotas
         if (quota.flavor, quota.resource) == (flavor, resource) and quota.nominal > 0
@@ -111,32 +111,32 @@ def _report_over_capacity(
 ) -> Iterator[RuleResult]:
     """Report that a flavor's quotas of a resource exceed its machines, as one result located at the first quota."""
     flavor, resource = flavor_resource
-    holders = quota_declarations_of(config, flavor, resource)
+    declarations = quota_declarations_of(config, flavor, resource)
     admissible, available = (format_amount(resource, amount) for amount in amounts)
-    names = ", ".join(sorted({holder.manifest.obj["metadata"]["name"] for holder in holders}))
-    counts = [f"{group.name}: {_format_machine_count(group)}" for group in machines]
-    machine_counts = ", ".join(counts) or "pools that could be created"
+    names = ", ".join(sorted({quota.manifest.obj["metadata"]["name"] for quota in declarations}))
+    count_texts = [f"{group.name}: {_format_machine_count(group)}" for group in machines]
+    machine_counts = ", ".join(count_texts) or "pools that could be created"
     problem = (
         f"the queues may use {admissible} {resource} of flavor {flavor} at once, but its machines have {available}"
         f" ({machine_counts})."
         " Workloads that are admitted beyond that amount hold quota while their pods stay Pending"
     )
     fix = f"lower the quota of {resource} in {names} to {available} in total, or enlarge the pools"
-    patches = [(holder.manifest, _lower_quota_patch(holder, flavor_resource, amounts)) for holder in holders]
-    yield from (RuleResult(holder.manifest, holder.path, problem, fix, patches) for holder in holders[:1])
+    patches = [(quota.manifest, _lower_quota_patch(quota, flavor_resource, amounts)) for quota in declarations]
+    yield from (RuleResult(quota.manifest, quota.path, problem, fix, patches) for quota in declarations[:1])
 
 
 def _format_machine_count(machines: MachineGroup) -> str:
     return f"{'at most ' if machines.is_autoscaled else ''}{machines.max_count} node{'s' * (machines.max_count != 1)}"
 
 
-def _lower_quota_patch(holder: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]) -> Obj:
+def _lower_quota_patch(quota: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]) -> Obj:
     """Return the merge patch that scales one nominal quota down so that all quotas together match the machines."""
     admissible, available = amounts
-    lower_quota = format_amount(flavor_resource[1], holder.nominal * available // admissible)
+    lower_quota = format_amount(flavor_resource[1], quota.nominal * available // admissible)
     groups = [
         {**group, "flavors": [_set_nominal_quota(flavor, flavor_resource, lower_quota) for flavor in group["flavors"]]}
-        for group in holder.manifest.obj["spec"]["resourceGroups"]
+        for group in quota.manifest.obj["spec"]["resourceGroups"]
     ]
     return {"spec": {"resourceGroups": groups}}
 

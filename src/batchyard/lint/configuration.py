@@ -235,22 +235,22 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
     group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
     template = pod_set.job.view.pod_sets[pod_set.index].template
     count = pod_set.assignment.count
-    amounts = {r: amount * count for r, amount in template.requests if r in group.resources and amount}
-    if not amounts:
+    totals = {r: amount * count for r, amount in template.requests if r in group.resources and amount}
+    if not totals:
         return []
     obstacles = snapshot.obstacles.of(template, group.flavors)
     potential = pod_set.queue.node.potential
     return [
         flavor
         for flavor, obstacle in zip(group.flavors, obstacles, strict=True)
-        if not obstacle and all(amount <= potential[snapshot.id_of(flavor, r)] for r, amount in amounts.items())
+        if not obstacle and all(amount <= potential[snapshot.id_of(flavor, r)] for r, amount in totals.items())
     ]
 
 
-def _find_mismatch(pod_set: LintedPodSet, combination: Sequence[str], context: LintContext) -> NodeMismatch | None:
-    flavors: list[workload.FlavorView] = [context.flavors[name][1] for name in combination]
+def _find_mismatch(pod_set: LintedPodSet, flavor_names: Sequence[str], context: LintContext) -> NodeMismatch | None:
+    flavors: list[workload.FlavorView] = [context.flavors[name][1] for name in flavor_names]
     pod = pod_set.job.pod(
-        pod_set.index, flavors, queued=True
+        pod_set.index, flavors, with_queued_toleration=True
     )  # the rule queued-pool-without-check covers machines on request
     machines, rules = context.inventory.machines, pod.shape.rules
     groups = [group for group in machines if any(selects(rules, template) for template in group.templates)]
@@ -299,15 +299,15 @@ def _first_untolerated_taint(pod: PodView, nodes: Sequence[NodeView]) -> Taint:
 
 
 def _oversized_pod_mismatch(pod: PodView, machines: Sequence[MachineGroup]) -> NodeMismatch:
-    closest = max(machines, key=lambda group: sum(_fits_by_resource(pod, group.templates[0]).values()))
-    node = closest.templates[0]
-    insufficient = [r for r, fits in _fits_by_resource(pod, node).items() if not fits]
-    amounts = ", ".join(
+    closest_group = max(machines, key=lambda group: sum(_fits_by_resource(pod, group.templates[0]).values()))
+    node = closest_group.templates[0]
+    insufficient_resources = [r for r, fits in _fits_by_resource(pod, node).items() if not fits]
+    amounts_text = ", ".join(
         f"{format_amount(r, dict(pod.requests)[r])} {r} requested,"
         f" {format_amount(r, node.allocatable.get(r, 0))} allocatable"
-        for r in insufficient
+        for r in insufficient_resources
     )
-    problem = f"one pod requests more than the allocatable amount of any node; on {closest.name}: {amounts}"
+    problem = f"one pod requests more than the allocatable amount of any node; on {closest_group.name}: {amounts_text}"
     fix = "request at most the allocatable amount of one node, or add a pool of larger machines"
     return NodeMismatch("pod-larger-than-node", problem, fix)
 
@@ -317,14 +317,14 @@ def _fits_by_resource(pod: PodView, node: NodeView) -> dict[str, bool]:
 
 
 def _pod_count_mismatch(pod: PodView, count: int, machines: Sequence[MachineGroup]) -> NodeMismatch | None:
-    capacity = sum(group.max_count * _pods_per_machine(pod, group) for group in machines)
-    if capacity >= count:
+    pod_capacity = sum(group.max_count * _pods_per_machine(pod, group) for group in machines)
+    if pod_capacity >= count:
         return None
-    fix = f"run at most {capacity} pods in parallel, or raise the pools' maximum size so that {count} pods fit"
+    fix = f"run at most {pod_capacity} pods in parallel, or raise the pools' maximum size so that {count} pods fit"
     return NodeMismatch(
         "too-few-nodes",
         f"the job runs {count} pods in parallel, but the nodes of {format_machine_names(machines)} hold at most"
-        f" {capacity}",
+        f" {pod_capacity}",
         fix,
     )
 
@@ -396,7 +396,7 @@ class Configuration:
         return {m.obj["metadata"]["name"]: (m, workload.cohort_view(m.obj)) for m in manifests}
 
     @cached_property
-    def quotas(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
+    def quota_groups(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
         """The resource groups of each ClusterQueue, then of each Cohort, each with the manifest of that object."""
         queues = [(manifest, view.groups) for manifest, view in self.queues.values()]
         return queues + [(manifest, view.groups) for manifest, view in self.cohorts.values()]

@@ -23,7 +23,7 @@ _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each ResourceFlavor that no ClusterQueue or Cohort has quota of."""
-    used_flavors = {flavor: None for _, groups in config.quotas for group in groups for flavor in group.flavors}
+    used_flavors = {flavor: None for _, groups in config.quota_groups for group in groups for flavor in group.flavors}
     for name, (manifest, _) in config.flavors.items():
         if name not in used_flavors:
             problem = f"no ClusterQueue or Cohort has quota of flavor {name}: the flavor is never assigned"
@@ -254,8 +254,8 @@ def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
                 continue
             for path, value in _misplaced_values(job, key):
                 is_class = key == well_known.PRIORITY_CLASS
-                effect = "Kueue ignores this priority class" if is_class else "the job has no time limit"
-                problem = f"{key}: {value} has no effect in this field: {effect}"
+                consequence = "Kueue ignores this priority class" if is_class else "the job has no time limit"
+                problem = f"{key}: {value} has no effect in this field: {consequence}"
                 fix = f"set {key} in metadata.labels of the {job.obj['kind']}"
                 yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, _add_label_patch(key, value))])
 
@@ -358,19 +358,19 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
     """Report each Job whose pods together request another number of TPU chips than the selected slice topology has."""
     for job in config.jobs:
         for job_spec, path, index in _job_specs(job):
-            topology, per_pod = _tpu_topology_and_chips(job, index)
-            if not topology or not per_pod:
+            topology, chips_per_pod = _tpu_topology_and_chips(job, index)
+            if not topology or not chips_per_pod:
                 continue
             chips, pods = chips_in(topology), pods_running_at_once(job_spec)
-            if per_pod < chips and pods * per_pod == chips:
+            if chips_per_pod < chips and pods * chips_per_pod == chips:
                 continue
-            if per_pod == chips:  # each pod uses a complete slice: any number of pods is valid
+            if chips_per_pod == chips:  # each pod uses a complete slice: any number of pods is valid
                 continue
             problem = (
-                f"a slice of topology {topology} has {chips} chips, but each Job has {pods} pods with {per_pod}:"
-                f" {_describe_chip_mismatch(pods * per_pod, chips)}"
+                f"a slice of topology {topology} has {chips} chips, but each Job has {pods} pods with {chips_per_pod}:"
+                f" {_describe_chip_mismatch(pods * chips_per_pod, chips)}"
             )
-            fix = f"set parallelism and completions to {max(1, chips // per_pod)}, or choose another topology"
+            fix = f"set parallelism and completions to {max(1, chips // chips_per_pod)}, or choose another topology"
             yield RuleResult(job.manifest, f"{path}.parallelism", problem, fix)
 
 
@@ -384,12 +384,12 @@ def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
                 continue
             selector = dict(pod.node_selector)
             matching_groups = [m for m in config.inventory.machines if m.has_labels(selector)]
-            counts = {t.allocatable.get(well_known.TPU, 0) for machines in matching_groups for t in machines.templates}
-            if counts and all(per_pod < count for count in counts):
-                minimum = min(counts)
-                problem = f"a pod requests {per_pod} of the {minimum} chips of its machine: the others stay idle, and"
+            chips = {t.allocatable.get(well_known.TPU, 0) for machines in matching_groups for t in machines.templates}
+            if chips and all(per_pod < count for count in chips):
+                min_chips = min(chips)
+                problem = f"a pod requests {per_pod} of the {min_chips} chips of its machine: the others stay idle, and"
                 problem += " TPU programs that require all chips of a slice do not start"
-                fix = f"request google.com/tpu: {minimum}"
+                fix = f"request google.com/tpu: {min_chips}"
                 yield RuleResult(job.manifest, f"{path}.spec.containers", problem, fix)
 
 

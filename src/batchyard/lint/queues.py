@@ -97,10 +97,10 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
         jobs = config.jobs_by_queue[name]
         jobs_by_key = {_equality_key(config, view, job): job for job in jobs}
         if len(jobs_by_key) > 1:
-            largest, smallest = _largest_and_smallest(list(jobs_by_key.values()))
+            largest_job_key, smallest_job_key = _largest_and_smallest(list(jobs_by_key.values()))
             problem = (
-                f"the queue is StrictFIFO and its jobs differ in size: while {largest} is the head and finds no"
-                f" quota, {smallest} and all other jobs wait, even if another flavor has quota for them"
+                f"the queue is StrictFIFO and its jobs differ in size: while {largest_job_key} is the head and finds no"
+                f" quota, {smallest_job_key} and all other jobs wait, even if another flavor has quota for them"
             )
         elif not jobs and len(view.flavors) > 1:
             problem = (
@@ -117,7 +117,7 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
 
 def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each memory quota below 1 MiB, where a unit such as Gi was probably forgotten."""
-    for manifest, groups in config.quotas:
+    for manifest, groups in config.quota_groups:
         for group_index, group in enumerate(groups):
             for quota in group.quotas:
                 if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY:
@@ -233,12 +233,12 @@ def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
 
 def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
     """Report each job whose pods violate a LimitRange of their namespace."""
-    by_namespace: dict[str, list[Obj]] = {}
+    ranges_by_namespace: dict[str, list[Obj]] = {}
     for manifest in config.latest_versions(scheme.LIMIT_RANGE):
-        by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
+        ranges_by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
     for job in config.jobs:
-        ranges = by_namespace.get(job.namespace)
-        violation = out_of_bounds(job.workload, combine_limit_ranges(ranges)) if ranges else ""
+        limit_ranges = ranges_by_namespace.get(job.namespace)
+        violation = out_of_bounds(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
         if violation:
             fix = "change the pods' requests and limits to fit the LimitRange, or change the LimitRange"
             yield RuleResult(
@@ -271,20 +271,20 @@ def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
 
 def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleResult]:
     """Report the pod sets that fit no node by `rule`: an error if in all flavors, a warning if only in some."""
-    for pod_set, fits in config.node_mismatches:
-        mismatches = {choice: fit for choice, fit in fits.items() if fit is not None}
+    for pod_set, mismatch_by_flavors in config.node_mismatches:
+        mismatches = {flavors: mismatch for flavors, mismatch in mismatch_by_flavors.items() if mismatch is not None}
         if not mismatches or next(iter(mismatches.values())).rule != rule:
             continue
-        fits_nowhere = len(mismatches) == len(fits)
-        choice, fit = next(iter(mismatches.items()))
-        flavor_note = f"in flavor {', '.join(choice)} " if any(choice) and not fits_nowhere else ""
+        fits_nowhere = len(mismatches) == len(mismatch_by_flavors)
+        flavors, mismatch = next(iter(mismatches.items()))
+        flavor_note = f"in flavor {', '.join(flavors)} " if any(flavors) and not fits_nowhere else ""
         problem = (
-            f"{pod_set.subject} is admitted {flavor_note}and its pods stay Pending: {fit.problem}"
+            f"{pod_set.subject} is admitted {flavor_note}and its pods stay Pending: {mismatch.problem}"
             if pod_set.queue.view.groups
-            else fit.problem
+            else mismatch.problem
         )
         severity = None if fits_nowhere else Severity.WARNING
-        yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fit.fix, severity=severity)
+        yield RuleResult(pod_set.job.manifest, pod_set.path, problem, mismatch.fix, severity=severity)
 
 
 def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
@@ -303,8 +303,8 @@ def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
     pods would fit by borrowing. The preempted job also borrows, is ordered first, and takes the quota back.
     """
     for pod_set in config.pod_sets:
-        policy = pod_set.queue.view.preemption.reclaim_within_cohort
-        may_reclaim = policy != "Never" if config.fair_sharing else policy == "Any"
+        reclaim_policy = pod_set.queue.view.preemption.reclaim_within_cohort
+        may_reclaim = reclaim_policy != "Never" if config.fair_sharing else reclaim_policy == "Any"
         contended_quota = _borrowed_only_at_full_count(pod_set) if may_reclaim and pod_set.queue.node.parent else ()
         rival_job = _find_rival_job(config, pod_set, contended_quota) if contended_quota else None
         if rival_job is not None:
@@ -415,8 +415,8 @@ def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
         children = list(cohort.children.values())
-        lendable = [fr for fr in cohort.declared if sum(child.subtree[fr] for child in children)]
-        if len(children) > 1 and lendable and not any(cohort.subtree[fr] for fr in lendable):
+        lendable_frs = [fr for fr in cohort.declared if sum(child.subtree[fr] for child in children)]
+        if len(children) > 1 and lendable_frs and not any(cohort.subtree[fr] for fr in lendable_frs):
             manifest = _first_cohort_member(config, name)
             if manifest is not None:
                 problem = f"every member of cohort {name} has a lendingLimit of 0: no queue can borrow quota"
@@ -433,10 +433,10 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
         jobs = sorted(config.jobs_by_queue[view.name], key=lambda job: job.view.priority)
         if len(jobs) < 2 or not _may_preempt(jobs[-1], classes) or jobs[0].view.priority == jobs[-1].view.priority:
             continue
-        lowest, highest = jobs[0], jobs[-1]
-        if _fits_only_one_job(config, view, lowest, highest):
+        lowest_job, highest_job = jobs[0], jobs[-1]
+        if _fits_only_one_job(config, view, lowest_job, highest_job):
             problem = (
-                f"the quota holds {lowest.view.key} or {highest.view.key}, not both, and withinClusterQueue is"
+                f"the quota holds {lowest_job.view.key} or {highest_job.view.key}, not both, and withinClusterQueue is"
                 " Never: the job"
                 " of higher priority waits until the other ends, and its pods, which could preempt, are never created"
             )

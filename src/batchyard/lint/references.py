@@ -44,8 +44,8 @@ def unknown_local_queue(config: Configuration) -> Iterator[RuleResult]:
     for job in config.jobs:
         if job.queue:
             path = f"metadata.labels[{well_known.QUEUE_NAME}]" if job.is_job else "spec.queueName"
-            effect = "the job waits forever"
-            reference = ObjectReference(job.manifest, path, scheme.LOCAL_QUEUE, job.queue, effect, job.namespace)
+            consequence = "the job waits forever"
+            reference = ObjectReference(job.manifest, path, scheme.LOCAL_QUEUE, job.queue, consequence, job.namespace)
             yield from _report_missing(config, reference)
 
 
@@ -187,8 +187,8 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
 
 
 def _existing_names(config: Configuration, reference: ObjectReference) -> Sequence[str]:
-    metas = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
-    return sorted(metadata["name"] for metadata in metas if metadata.get("namespace", "") == reference.namespace)
+    all_metadata = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
+    return sorted(metadata["name"] for metadata in all_metadata if metadata.get("namespace", "") == reference.namespace)
 
 
 def _suggest_name(kind: str, reference: ObjectReference, existing_names: Sequence[str]) -> str:
@@ -252,7 +252,7 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
         flavors = [config.flavors[name][1] for name in flavor_names if name in config.flavors]
         if any(config.requests_capacity(pod_set.queue.view, flavor.name) for flavor in flavors):
             continue
-        pod = pod_set.job.pod(pod_set.index, flavors, queued=True)
+        pod = pod_set.job.pod(pod_set.index, flavors, with_queued_toleration=True)
         groups = [m for m in config.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)]
         if groups and all(m.provisioning == "queued" for m in groups):
             names = ", ".join(m.name for m in groups)
@@ -317,13 +317,13 @@ def _pod_sets_on_spot(config: Configuration) -> Iterator[LintedPodSet]:
     for pod_set in config.pod_sets:
         template = pod_set.job.view.pod_sets[pod_set.index].template
         node_selector_labels = dict(template.node_selector)
-        usable = [
+        usable_flavors = [
             flavor
             for group in pod_set.queue.view.groups
             for name, obstacle in zip(group.flavors, config.snapshot.obstacles.of(template, group.flavors), strict=True)
             if not obstacle and (flavor := config.flavors[name][1])
         ]
-        if any(is_spot(config, flavor) for flavor in usable) or _selects_spot(node_selector_labels):
+        if any(is_spot(config, flavor) for flavor in usable_flavors) or _selects_spot(node_selector_labels):
             yield pod_set
 
 

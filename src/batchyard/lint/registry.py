@@ -335,10 +335,10 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     findings += _cluster_findings(objects)
     findings = [finding for finding in findings if not rules or finding.rule in rules]
     findings += run_rules(build_configuration(objects), rules)
-    positions = {source: position for position, (source, _) in enumerate(source_texts)}
+    position_by_source = {source: position for position, (source, _) in enumerate(source_texts)}
     located_findings = _add_lines(findings, manifests)
     located_findings.sort(
-        key=lambda f: (positions.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity))
+        key=lambda f: (position_by_source.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity))
     )
     return LintReport(located_findings, len(manifests.texts))
 
@@ -355,8 +355,8 @@ def build_configuration(objects: Sequence[Manifest]) -> Configuration:
 
 def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
     """Return manifests in the order of file and document, because rules use the last definition of an object."""
-    positions = {source: position for position, source in enumerate(sources)}
-    return sorted(objects, key=lambda manifest: (positions[manifest.source], manifest.document))
+    position_by_source = {source: position for position, source in enumerate(sources)}
+    return sorted(objects, key=lambda manifest: (position_by_source[manifest.source], manifest.document))
 
 
 class _ObjectReader:
@@ -416,11 +416,11 @@ def _make_linted_work(
     metadata = manifest.obj["metadata"]
     namespace = metadata.get("namespace", "")
     name = metadata.get("name") or metadata.get("generateName", "")
-    ranges = reader.list(scheme.LIMIT_RANGE, namespace)
+    limit_ranges = reader.list(scheme.LIMIT_RANGE, namespace)
     requested_workload = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
     workload = (
-        adjustments.with_default_resources(requested_workload, adjustments.combine_limit_ranges(ranges))
-        if ranges
+        adjustments.with_default_resources(requested_workload, adjustments.combine_limit_ranges(limit_ranges))
+        if limit_ranges
         else requested_workload
     )
     return LintedJob(manifest, workload, WorkloadView(workload), paths, *priority_class)
@@ -432,8 +432,8 @@ def _file_finding(fault: FileFault) -> LintFinding:
 
 def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
     """Yield findings for errors and warnings of the manifest reader, each with the repaired object as its patch."""
-    others = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
-    for source, document in sorted(others):
+    non_manifests = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
+    for source, document in sorted(non_manifests):
         error = FieldError(
             "", "the document is not a Kubernetes manifest and is ignored", "move the file out of the linted folder"
         )
@@ -449,7 +449,7 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
                 error,
             )
     for fault in manifests.faults:
-        if (fault.source, fault.document) in others:
+        if (fault.source, fault.document) in non_manifests:
             continue
         location = next(
             (

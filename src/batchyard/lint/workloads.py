@@ -57,10 +57,10 @@ class LintedJob:
         """The pod template of each pod set, in order."""
         return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
 
-    def pod(self, index: int, flavors: Sequence[FlavorView] = (), *, queued: bool = False) -> PodView:
+    def pod(self, index: int, flavors: Sequence[FlavorView] = (), *, with_queued_toleration: bool = False) -> PodView:
         """Return a pod of pod set `index` with the labels and tolerations that admission in `flavors` adds.
 
-        With `queued`, the pod also tolerates the taint of machines from queued provisioning.
+        With `with_queued_toleration`, the pod also tolerates the taint of machines from queued provisioning.
         """
         template = self.templates[index]
         metadata = template.get("metadata") or {}
@@ -76,7 +76,7 @@ class LintedJob:
         spec = extended_resource_toleration(pod_defaults(obj))["spec"]
         labels: dict[str, str] = {}
         tolerations = list(spec.get("tolerations") or ())
-        if queued:
+        if with_queued_toleration:
             tolerations.append({"key": well_known.QUEUED, "operator": "Exists"})
         for flavor in flavors:
             labels.update(flavor.labels)

@@ -26,7 +26,7 @@ def needed(
     """The groups of pod sets, each with its pods."""
     admission = {"podSetAssignments": [{"name": name, "count": count} for name, count in counts.items()]}
     wl = make.workload(pod_sets=pod_sets, status={"admission": admission})
-    return [(group.members, group.count) for group in groups_needing_capacity(wl, config)]
+    return [(group.member_names, group.count) for group in groups_needing_capacity(wl, config)]
 
 
 def test_request_name_contains_workload_check_and_attempt() -> None:
