@@ -50,8 +50,7 @@ _SHOWN_MAX: Final = 5
 
 
 def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
-    """Return why a pod has no node (such as TAINT), read from the messages of kube-scheduler and the cluster
-    autoscaler.
+    """Return why a pod has no node (such as TAINT), read from the messages of kube-scheduler and the autoscaler.
 
     `is_selected` says whether at least one node matches the pod's node selector.
     """

@@ -248,12 +248,11 @@ class UnlentQuota(NamedTuple):
 
 
 def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
-    """Return the quota limit that rejects an amount of flavor-resource `fr`; the amount must exceed the available
-    quota.
+    """Return the quota limit that rejects an amount of flavor-resource `fr` beyond the available quota.
 
-    Upwards from the ClusterQueue, the first borrowingLimit below the parent's available quota is the limit. If none is,
-    the tree's quota is used or not lent. A lendingLimit is the limit if lending that quota would suffice. Otherwise it
-    is a nominal quota: the ClusterQueue's own if that is all in use, else the root Cohort's.
+    Upwards from `node`, the first borrowingLimit that leaves less to borrow than the parent has available is the limit.
+    If there is none, the tree's quota is used or not lent. A lendingLimit is the limit if lending that quota would
+    suffice. Otherwise it is a nominal quota: that of `node` if `node` uses all of it, else that of the root Cohort.
     """
     if amount > node.potential[fr]:
         return LimitingNode(MAXIMUM, _capping_node(node, fr), amount - node.potential[fr])

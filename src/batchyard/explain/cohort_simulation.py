@@ -24,8 +24,7 @@ from batchyard.scheduling.snapshot import Snapshot
 def copy_tree(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
     """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
 
-    The copy numbers (flavor, resource) pairs as the original. Evicted Workloads are left out: they will release their
-    quota.
+    Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota.
     """
     snapshot_copy = Snapshot()
     for flavor in snapshot.flavors.values():

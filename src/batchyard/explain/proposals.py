@@ -194,12 +194,12 @@ _CHECKED_MAX: Final = 64
 def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Iterator[Proposal]:
     """Yield the lowest priority that admits the Workload, because it then preempts others or is ahead in the queue.
 
-    `classes` are the WorkloadPriorityClasses by name.
+    `classes` are the values of the WorkloadPriorityClasses by name.
     """
     simulation, current_priority = case.simulation, case.view.priority
     pending_priorities = [view.priority for view in simulation.other_pending_views()]
     held_priorities = [
-        each.priority for queue in simulation.snapshot.queues.priorities() for each in queue.workloads.priorities()
+        each.priority for queue in simulation.snapshot.queues.values() for each in queue.workloads.values()
     ]
     thresholds = dict.fromkeys([value + step for value in (*pending_priorities, *held_priorities) for step in (0, 1)])
     priorities = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]

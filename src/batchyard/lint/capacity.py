@@ -13,7 +13,7 @@ from batchyard.scheduling.quota import QuotaNode
 
 
 class QuotaDemand(NamedTuple):
-    """What a cohort subtree can use of one flavor-resource: from own quota that it never lends, and from its parent.
+    """What a cohort subtree can use of a flavor-resource: from its own quota that it never lends, and from its parent.
 
     `from_parent` is None if the use of the parent's quota is unlimited.
     """
@@ -99,7 +99,7 @@ def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> 
         QuotaDeclaration(
             manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal
         )
-        for manifest, groups in config.quota_groups
+        for manifest, groups in config.resource_groups
         for index, group in enumerate(groups)
         for quota in group.quotas
         if (quota.flavor, quota.resource) == (flavor, resource) and quota.nominal > 0

@@ -396,7 +396,7 @@ class Configuration:
         return {m.obj["metadata"]["name"]: (m, workload.cohort_view(m.obj)) for m in manifests}
 
     @cached_property
-    def quota_groups(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
+    def resource_groups(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
         """The resource groups of each ClusterQueue, then of each Cohort, each with the manifest of that object."""
         queues = [(manifest, view.groups) for manifest, view in self.queues.values()]
         return queues + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
@@ -470,8 +470,7 @@ class Configuration:
         )
 
     def can_create_pools_for(self, name: str) -> bool:
-        """Return whether node auto-provisioning can create pools for the pods of a flavor; if no job uses it, assume
-        so.
+        """Return whether node auto-provisioning can create pools for a flavor's pods; assume so if no job uses it.
 
         If pools with the flavor's labels exist, the autoscaler creates no further pool for pods that tolerate only the
         flavor's own taints. The exception is a flavor whose taints repel all other pods.

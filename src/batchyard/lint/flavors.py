@@ -23,7 +23,7 @@ _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each ResourceFlavor that no ClusterQueue or Cohort has quota of."""
-    used_flavors = {flavor: None for _, groups in config.quota_groups for group in groups for flavor in group.flavors}
+    used_flavors = {name: None for _, groups in config.resource_groups for group in groups for name in group.flavors}
     for name, (manifest, _) in config.flavors.items():
         if name not in used_flavors:
             problem = f"no ClusterQueue or Cohort has quota of flavor {name}: the flavor is never assigned"

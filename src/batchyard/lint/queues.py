@@ -117,7 +117,7 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
 
 def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each memory quota below 1 MiB, where a unit such as Gi was probably forgotten."""
-    for manifest, groups in config.quota_groups:
+    for manifest, groups in config.resource_groups:
         for group_index, group in enumerate(groups):
             for quota in group.quotas:
                 if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY:
