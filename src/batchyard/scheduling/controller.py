@@ -1,4 +1,4 @@
-"""Scheduler: runs scheduling cycles while Workloads are pending, and writes their decisions.
+"""Scheduler: runs scheduling cycles while Workloads are pending, and writes the cycles' decisions.
 
 The controller has one constant key, CYCLE. Its rank lets other due reconciles run first, such as those that follow from
 the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Pending reasons change
@@ -44,29 +44,29 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
 
 class CycleObserver(Protocol):
-    """Interface that is called at each stage of a scheduling cycle; simulations use one that reads no clock."""
+    """Interface for measuring the stages of a scheduling cycle; simulations use one that reads no clock."""
 
     def begin(self) -> None:
         """Handle the start of a scheduling cycle."""
 
     def decide(self) -> None:
-        """Handle the end of the decision stage; the scheduler writes the decisions next."""
+        """Handle the end of a cycle's decision stage; after this call, the scheduler writes the decisions."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Handle the end of a scheduling cycle, after its decisions were applied."""
+        """Handle the end of a scheduling cycle, after the scheduler has applied its decisions."""
 
 
 class NoCycleObserver:
-    """CycleObserver that does nothing."""
+    """CycleObserver that ignores every call."""
 
     def begin(self) -> None:
-        """Ignore the start of a cycle."""
+        """Ignore the start of a scheduling cycle."""
 
     def decide(self) -> None:
-        """Ignore the end of the decision stage."""
+        """Ignore the end of a scheduling cycle's decision stage."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Ignore the end of a cycle."""
+        """Ignore the end of a scheduling cycle."""
 
 
 # Kueue's blockAdmission: no Workload is admitted while another Workload with quota has pods that are not ready.
@@ -75,7 +75,7 @@ class NoCycleObserver:
 
 
 class PodsReadyGate:
-    """Blocks admissions while any Workload with quota has pods that are not ready; fed by watch events."""
+    """Kueue's `blockAdmission`: blocks admissions while some Workload with quota has pods that are not ready."""
 
     def __init__(self, policy: PodsReadyPolicy | None = None) -> None:
         self._policy = policy or PodsReadyPolicy()
@@ -83,15 +83,15 @@ class PodsReadyGate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether admissions must wait, because a Workload with quota has unready pods."""
+        """Whether admissions must wait, because some Workload with quota has pods that are not ready."""
         return bool(self._unready)
 
     def awaits(self, workload: Obj) -> bool:
-        """Report whether admitting this Workload closes the gate until its pods are ready."""
+        """Report whether the admission of this Workload blocks further admissions until its pods are ready."""
         return self._policy.awaits(workload)
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the set of unready Workloads from a watch event of a Workload."""
+        """Update the set of Workloads with unready pods from a watch event of a Workload."""
         view = workload_view(event.obj)
         holds_quota = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
         if holds_quota and not view.pods_ready and self.awaits(event.obj):
@@ -119,10 +119,12 @@ BlockedEntry: TypeAlias = Admit | Preempt
 
 
 class BlockedCycle:
-    """The decisions of an interrupted cycle that are not applied yet: the waiting admission and the later decisions."""
+    """The rest of a cycle that was interrupted until pods are ready: its waiting admission and the later decisions."""
 
     def __init__(self, index: SchedulerCache, gate: PodsReadyGate | None) -> None:
-        """Create the store without entries; `gate` is None if admissions do not wait for pods of other Workloads."""
+        """Start without an interrupted cycle; `gate` is None if admissions do not wait for ready pods of other
+        Workloads.
+        """
         self._cache = index
         self._gate = gate
         self._entries: list[BlockedEntry] = []
@@ -130,21 +132,25 @@ class BlockedCycle:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether an interrupted cycle must keep waiting for ready pods."""
+        """Whether there is an interrupted cycle that must keep waiting for ready pods."""
         return bool(self._entries) and self._gate is not None and self._gate.is_closed
 
     @property
     def may_resume(self) -> bool:
-        """Whether an interrupted cycle exists and may now be resumed."""
+        """Whether there is an interrupted cycle that no longer has to wait for ready pods."""
         return bool(self._entries) and not self.is_blocked
 
     def observe(self, event: WatchEvent) -> None:
-        """Pass a watch event of a Workload to the gate; ignore other kinds."""
+        """Pass a watch event of a Workload to the PodsReadyGate; ignore events of other kinds."""
         if self._gate is not None and event.key.kind == scheme.WORKLOAD:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the heads for a cycle; after a restart, the first cycle gets only Workloads that were blocked."""
+        """Return the heads that the next cycle decides on.
+
+        In the first cycle after a restart, these are only the Workloads that waited for ready pods before, if there are
+        any.
+        """
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -153,7 +159,8 @@ class BlockedCycle:
         return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """Return the decisions to apply now and the Workload that must wait, if any; store the later decisions.
+        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the other
+        decisions.
 
         StayPending decisions are always returned, because a later change of the pods does not affect them.
         """
@@ -172,7 +179,7 @@ class BlockedCycle:
         return decisions, None
 
     def resume(self) -> Sequence[Decision]:
-        """Return the stored decisions that are still valid, and clear the store."""
+        """Remove and return the interrupted cycle's decisions, without those that are no longer valid."""
         entries, self._entries = self._entries, []
         new_entries = [self._refresh_entry(entry) for entry in entries]
         return [entry for entry in new_entries if entry is not None]
@@ -186,7 +193,7 @@ class BlockedCycle:
         return pending_queue.head_of(view.key)
 
     def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
-        """Return a stored decision with the current objects; None if it is no longer valid."""
+        """Return a stored decision with the current Workload and queue; None if the decision is no longer valid."""
         old_view, name = entry.head.workload, entry.head.queue
         queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(old_view.key)
         if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(old_view):
@@ -209,7 +216,7 @@ class BlockedCycle:
 
 
 def _decision_inputs(view: WorkloadView) -> tuple[object, ...]:
-    """Return the fields of a Workload that a scheduling decision depends on, except its queue order."""
+    """Return the parts of a Workload on which a scheduling decision depends, to detect changes; not its queue order."""
     return view.uid, view.queue, view.shape[0], view.counts
 
 
@@ -230,7 +237,7 @@ _CYCLES_BEFORE_PAUSE: Final = 5
 
 @dataclass(slots=True)
 class _StalledTree:
-    """The decisions for the heads of one cohort tree since the last change in the tree."""
+    """The decisions about the heads of one cohort tree since the last change in the tree."""
 
     change_count: int
     #: The decisions seen.
@@ -240,14 +247,17 @@ class _StalledTree:
 
 
 class QuiescenceDetector:
-    """Pauses a cohort tree when its cycles no longer change anything, as with a blocked StrictFIFO head."""
+    """Stops cycles for a cohort tree while they change nothing, as with a blocked StrictFIFO head."""
 
     def __init__(self, index: SchedulerCache) -> None:
         self._cache = index
         self._stalled_trees: dict[str, _StalledTree] = {}
 
     def look(self, outcomes: Iterable[tuple[Decision, bool]]) -> None:
-        """Record a cycle's decisions, each with whether its Workload was parked; pause trees without progress."""
+        """Record a cycle's decisions; pause the cohort trees whose decisions only repeat earlier ones.
+
+        Each decision comes with whether its Workload was set aside as inadmissible until its cohort tree changes.
+        """
         trees: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in outcomes:
             queue = self._cache.snapshot.queues.get(decision.head.queue)
@@ -280,7 +290,7 @@ class QuiescenceDetector:
 
 
 def is_new(decision: Decision) -> bool:
-    """Report whether a decision preempts a Workload that is not already being evicted."""
+    """Report whether a decision is a preemption with at least one victim that is not being evicted yet."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
@@ -293,11 +303,11 @@ _WAITING: Final = (lifecycle.WAITING_FOR_PODS_READY, "waiting for all admitted w
 
 
 def ignore_loop(loop: PreemptionLoop) -> None:
-    """Ignore a detected preemption loop (the default callback of the Scheduler)."""
+    """Do nothing about a detected preemption loop; the default callback of Scheduler."""
 
 
 class Scheduler:
-    """Controller that runs scheduling cycles on the scheduler cache and writes their decisions."""
+    """Controller that runs scheduling cycles on the scheduler cache and writes the decisions to Workloads."""
 
     name = "scheduler"
     rank = 10
@@ -330,13 +340,15 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key CYCLE if the event makes a scheduling cycle necessary."""
+        """Return the constant key CYCLE if the watch event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
         return (CYCLE,) if self._note_bypassed(event) or has_work else ()
 
     def _note_bypassed(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is bypassed because an equivalent one did not fit; return whether it is."""
+        """Record a requeued Workload that needs no cycle, as an equivalent one did not fit; return whether it is such a
+        one.
+        """
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -348,7 +360,9 @@ class Scheduler:
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run or resume a scheduling cycle; if no Workload is left to decide on, write the due pending reasons."""
+        """Run a scheduling cycle, or the rest of an interrupted one; without heads, write the pending reasons that are
+        due.
+        """
         self._cache.workload_cache.drop_unconfirmed()
         self._cache.resync(reader, now)
         heads = self._cache.heads(now)
@@ -370,7 +384,7 @@ class Scheduler:
     def _apply_decisions(
         self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
     ) -> None:
-        """Apply decisions up to the first admission that must wait for ready pods; report it on its Workload."""
+        """Apply decisions up to the first admission that must wait for ready pods, and write that it waits."""
         decisions, blocked_workload = self._blocked.split(all_decisions, reader)
         if blocked_workload is not None:
             self._reports.pop(workload_view(blocked_workload).key, None)
@@ -385,7 +399,7 @@ class Scheduler:
             self._on_loop(loop)
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
-        """Apply one scheduling decision; return whether its Workload was parked."""
+        """Apply one scheduling decision; return whether its Workload was set aside as inadmissible until a change."""
         match decision:
             case StayPending():
                 return self._requeue(decision, now)
@@ -436,7 +450,7 @@ class Scheduler:
     def _evict_target(
         self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
     ) -> tuple[Obj, Sequence[EventRecord]]:
-        """Return the evicted target with the Events for the target and the preemptor."""
+        """Return the preemption target with Evicted set, and the Events for the target and the preemptor."""
         snapshot, preemptor = self._cache.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
@@ -461,7 +475,7 @@ class Scheduler:
         return is_parked
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the due pending reasons; requeue for the next backoff end or report time."""
+        """Write the pending reasons that are due; return when to reconcile next (end of a backoff, or next report)."""
         outcome = ReconcileResult(independent=True)
         for name, reason in self._bypassed.items():
             obj = reader.get(_workload_key(name))
@@ -488,13 +502,13 @@ class Scheduler:
 
 
 def _workload_key(name: str) -> Key:
-    """Return the object key of a Workload for the text `namespace/name`."""
+    """Parse `namespace/name` into the object key of a Workload."""
     namespace, _, name = name.partition("/")
     return Key(scheme.WORKLOAD, namespace, name)
 
 
 def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
-    """Return the `status.admission.podSetAssignments` item of a pod set; without requests, it has no flavors."""
+    """Format a pod set's item of `status.admission.podSetAssignments`; without requests, it has no flavors."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
     if not resources:
@@ -508,7 +522,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with this pending reason; None if it is not pending or already has the reason."""
+    """Return the Workload with this pending reason; None if the Workload is not pending, or has this reason already."""
     if obj is None:
         return None
     view = workload_view(obj)
@@ -528,7 +542,7 @@ def _format_priority(workload: WorkloadView | AdmittedWorkload) -> str:
 
 
 def _preemption_events(key: Key, preemptor: WorkloadView, target: PreemptionTarget, message: str) -> list[EventRecord]:
-    """Return the Events of a preemption for its target and its preemptor."""
+    """Return the Events that report a preemption on the victim and on the preemptor."""
     priorities = f"; preemptor {_format_priority(preemptor)}; preemptee {_format_priority(target.workload)}"
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
     return [
@@ -555,7 +569,7 @@ def _admission_events(
 
 
 def _format_considered(assignment: Assignment) -> str:
-    """Format the considered flavors of each pod set as Kueue does, without flavors whose quota is free."""
+    """Format the flavors considered for each pod set as Kueue does, without flavors that fit without borrowing."""
     pod_sets = []
     for pod_set in assignment.pod_sets:
         attempts = [

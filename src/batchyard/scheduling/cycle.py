@@ -1,12 +1,12 @@
-"""Scheduling cycle: takes heads, and returns a decision for each.
+"""Scheduling cycle: takes the first pending Workload of each ClusterQueue (its head), and returns a decision for each.
 
     nominate   choose flavors and preemption targets for every head independently
     order      sort the entries (classically or by fair sharing)
     decide     in that order: admit what still fits, preempt where allowed, give a reason for the rest
 
 Later decisions of a cycle see earlier ones through the snapshot. After the cycle, the snapshot is restored and the
-caller applies the decisions. A cycle is deterministic and has no side effects.
-Source: Kueue's pkg/scheduler/scheduler.go.
+caller applies the decisions. A cycle is deterministic and has no side effects. Source: Kueue's
+pkg/scheduler/scheduler.go.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,14 +32,16 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class OrderableEntry(Protocol):
-    """Interface of a cycle entry that the ordering functions need."""
+    """Interface that the ordering functions need of a pending Workload: the object, its ClusterQueue, its assigned
+    quota.
+    """
 
     workload: WorkloadView
     queue: ClusterQueue
 
     @property
     def borrow(self) -> int:
-        """The height in the cohort tree that the assigned quota comes from; 0 if the Workload does not borrow."""
+        """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
 
     @property
     def usage(self) -> quota.Usage:
@@ -50,7 +52,9 @@ EntryT = TypeVar("EntryT", bound=OrderableEntry)
 
 
 def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
-    """Yield the entries in Kueue's classical order: less borrowing, higher priority, older first."""
+    """Yield the Workloads of a cycle in Kueue's order without fair sharing: less borrowing, higher priority, older
+    first.
+    """
     return iter(sorted(entries, key=_classical_key))
 
 
@@ -60,7 +64,8 @@ def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Yield the entries in fair sharing order, computed lazily: the shares include the usage of earlier winners.
+    """Yield the cycle's Workloads in fair sharing order; lazily, because shares include the usage of those decided
+    before.
 
     Cohort trees are independent of each other and are processed in the order of their roots' names.
     """
@@ -72,7 +77,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """Fair sharing tournament between the entries of one cohort tree, by the shares that their admission would give."""
+    """Orders the Workloads of one cohort tree for fair sharing, by the share that each one's admission would give."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -80,7 +85,7 @@ class _Tournament(Generic[EntryT]):
         self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
     def winners(self) -> Iterator[EntryT]:
-        """Yield the winner of each round until no entry is left."""
+        """Yield the best Workload of each round of the tournament until none is left."""
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:
@@ -92,19 +97,23 @@ class _Tournament(Generic[EntryT]):
             self._forget_around(node)
 
     def _shares_with(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the shares of the nodes from the root to an entry's queue, including the entry's usage."""
+        """Return the dominant resource shares of the nodes from the root Cohort to a Workload's queue, as if it were
+        admitted.
+        """
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
             return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_around(self, node: quota.QuotaNode) -> None:
-        """Discard the cached shares of entries whose path shares a node below the root with the winner."""
+        """Discard the cached shares that the winner's admission changes: those in its queue's branch below the root
+        Cohort.
+        """
         branch = node.path[min(1, len(node.path) - 1)]
         self._shares = {entry_node: s for entry_node, s in self._shares.items() if branch not in entry_node.path}
 
     def _play_round(self) -> EntryT:
-        """Return the winner of one round: each Cohort, deepest first, passes its best entry to its parent."""
+        """Return the best remaining Workload: each Cohort, deepest first, passes its best one to its parent Cohort."""
         by_depth: dict[int, dict[quota.QuotaNode, list[EntryT]]] = {}
         for node, entry in self._entries.items():
             if node.parent is None:
@@ -126,7 +135,7 @@ class _Tournament(Generic[EntryT]):
         return best
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Report whether entry a precedes entry b in a Cohort: by not borrowing, smaller share, priority, then age."""
+        """Report whether Workload a precedes b within a Cohort: by not borrowing, smaller share, priority, then age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
@@ -172,7 +181,7 @@ class SchedulingPolicy:
 
 @dataclass(slots=True)
 class NominatedEntry:
-    """A nominated head of a ClusterQueue, with its flavor assignment and preemption targets."""
+    """A head (first pending Workload) of a ClusterQueue, with its flavor assignment and preemption targets."""
 
     head: Head
     workload: WorkloadView
@@ -182,7 +191,7 @@ class NominatedEntry:
 
     @property
     def borrow(self) -> int:
-        """The height in the cohort tree that the assigned quota comes from; 0 if the Workload does not borrow."""
+        """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
         return self.assignment.borrow
 
     @property
@@ -193,7 +202,7 @@ class NominatedEntry:
 
 @dataclass(slots=True)
 class Cycle:
-    """One scheduling cycle on a snapshot: decides on the heads of all ClusterQueues."""
+    """One scheduling cycle: decides, on a snapshot, about the first pending Workload of each ClusterQueue."""
 
     snapshot: Snapshot
     policy: SchedulingPolicy
@@ -206,7 +215,7 @@ class Cycle:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """Run the cycle: return a decision for each head, in the order of processing."""
+        """Return an admission, preemption or pending decision for each head, in the order in which they were made."""
         self.snapshot.settle()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
@@ -227,7 +236,9 @@ class Cycle:
     # Nomination.
 
     def _nomination_obstacle(self, head: Head) -> Decision | None:
-        """Return a StayPending decision if the head cannot be nominated; otherwise None."""
+        """Return a StayPending decision if a Workload cannot be considered at all (inactive queue, wrong namespace); or
+        None.
+        """
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue = messages.RequeueReason.GENERIC
@@ -265,7 +276,9 @@ class Cycle:
         last_assignment: flavor_assigner.LastAssignment | None,
         nominated_flavors: flavor_assigner.Nominated,
     ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-        """Return a Workload's flavor assignment and preemption targets; if not all pods fit, try partial admission."""
+        """Return a Workload's flavor assignment and preemption targets; if it does not fit, try fewer pods where
+        allowed.
+        """
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         fair = self.policy.fair_sharing
@@ -287,7 +300,9 @@ class Cycle:
     # Decision.
 
     def _decide(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
-        """Decide on an entry: admit if it fits, preempt if its targets free enough quota, otherwise keep it pending."""
+        """Admit a Workload if it fits; preempt if that frees enough quota; otherwise return the reason why it stays
+        pending.
+        """
         if entry.targets and victims.overlap(entry):
             self._nominate_again(entry, victims)
         assignment, head = entry.assignment, entry.head
@@ -322,7 +337,7 @@ class Cycle:
         return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, position)
 
     def _search_position(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
-        """Return the position at which the next flavor search resumes; None if this search tried all flavors."""
+        """Return the position at which the next flavor search continues; None if this search tried all flavors."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.assigned_flavors.has_flavors_left:
@@ -333,9 +348,9 @@ class Cycle:
         return None
 
     def _nominate_again(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> None:
-        """Nominate an entry again, on the assumption that the victims claimed by earlier entries are already gone.
+        """Repeat a Workload's flavor assignment as if the victims of earlier decisions of this cycle were already gone.
 
-        The flavors may not change. If the entry then fits, it must wait until these victims have stopped.
+        The flavors may not change. If the Workload then fits, it must wait until these victims have stopped.
         """
         self.renominated[entry.workload.key] = None
         nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
@@ -347,7 +362,11 @@ class Cycle:
             entry.assignment.mode = _MODE_DEFERRED_FIT
 
     def _reserve_quota(self, entry: NominatedEntry) -> None:
-        """Reserve quota in the snapshot for a head that could not reclaim it later from other queues by preemption."""
+        """Block quota in the snapshot for a Workload without preemption candidates, so that no later Workload takes it.
+
+        A ClusterQueue with `reclaimWithinCohort: Any` needs no such reservation, because it can reclaim quota by
+        preemption.
+        """
         queue = entry.queue
         if queue.view.preemption.reclaim_within_cohort == "Any":
             return
@@ -367,7 +386,7 @@ class Cycle:
 def _assign_counts(
     search: flavor_assigner.FlavorAssigner, victims: Preemptor | None, counts: Sequence[int]
 ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-    """Return the flavor assignment and preemption targets for these pod counts."""
+    """Return the flavor assignment and preemption targets of a Workload with the given pod count per pod set."""
     assignment = search.assign(counts)
     if victims is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
@@ -375,13 +394,13 @@ def _assign_counts(
 
 
 def _can_proceed(result: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
-    """Report whether an assignment fits, either now or after its targets are preempted."""
+    """Report whether a flavor assignment fits, either now or after the preemption of its targets."""
     assignment, targets = result
     return assignment.mode is _MODE_FIT or bool(targets)
 
 
 class _ClaimedVictims:
-    """The preemption victims claimed by the entries decided so far, by cohort tree."""
+    """The Workloads that the decisions made so far in this cycle preempt, by cohort tree."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -389,22 +408,22 @@ class _ClaimedVictims:
         self._claimed: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
-        """Return the victims that earlier entries claimed in the cohort tree of this entry."""
+        """Return the Workloads in the entry's cohort tree that earlier decisions of this cycle preempt."""
         return self._claimed.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def overlap(self, entry: NominatedEntry) -> bool:
-        """Report whether an earlier entry has already claimed one of this entry's targets."""
+        """Report whether an earlier decision of this cycle already preempts one of this entry's targets."""
         claimed_victims = self.claimed_in_tree(entry)
         return bool(claimed_victims) and any(target.workload.key in claimed_victims for target in entry.targets)
 
     def claim(self, entry: NominatedEntry) -> None:
-        """Claim the targets of an entry, so that later entries do not preempt them too."""
+        """Record the preemption targets of an entry, so that later decisions of this cycle do not preempt them too."""
         if entry.targets:
             claimed_victims = self._claimed.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
-        """Report whether an entry fits after all claimed victims and its own targets are preempted."""
+        """Report whether an entry fits once all victims recorded so far and its own targets are gone."""
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
         if not claimed_victims and not entry.targets:
             return quota.has_room(node, entry.usage)
@@ -416,7 +435,7 @@ class _ClaimedVictims:
 
 
 def _over_limit_message(workload: WorkloadView) -> str:
-    """Return Kueue's message for a Workload whose requests exceed their limits."""
+    """Return Kueue's message for a Workload whose containers' resource requests exceed their limits."""
     faults = [
         f"spec.podSets[{index}].template.spec.{path}: Invalid value: [{names}]: requests must not exceed its limits"
         for index, pod_set in enumerate(workload.pod_sets)
@@ -440,7 +459,7 @@ TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage], ...]
 
 
 class PreemptionStep(NamedTuple):
-    """One preemption of a loop: the keys of the preemptor and the victim, and the reason."""
+    """One preemption of a loop: the keys of the preemptor and the victim, and the Preempted reason."""
 
     preemptor: str
     victim: str
@@ -449,7 +468,7 @@ class PreemptionStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLoop:
-    """A detected loop of Workloads in one cohort tree that preempt each other endlessly."""
+    """A detected loop: Workloads in one cohort tree that preempt each other endlessly."""
 
     at: Instant
     #: The id of the cohort tree, and the name of its root.
@@ -468,7 +487,7 @@ class PreemptionLoop:
 
 
 class PreemptionLoopDetector:
-    """Detects preemption loops from the preemptions of each cohort tree at the current instant."""
+    """Detects Workloads that preempt each other endlessly, from the preemptions of successive cycles at one instant."""
 
     def __init__(self) -> None:
         self._instant: Instant = -1
@@ -477,7 +496,7 @@ class PreemptionLoopDetector:
         self._steps: dict[str, list[PreemptionStep]] = {}
 
     def find_loops(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
-        """Record a cycle's preemptions and return the loops that they close; `snapshot` is the state before them."""
+        """Record a cycle's preemptions; return the loops that they complete. `snapshot` is the state before them."""
         if now != self._instant:
             self._instant = now
             self._cycles, self._seen, self._steps = {}, {}, {}
@@ -511,7 +530,7 @@ class PreemptionLoopDetector:
 
 
 def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot) -> TreeHoldings:
-    """Return the key and usage of every quota holder in a cohort tree, for comparison."""
+    """Return the key and quota usage of every Workload with quota in a cohort tree, to compare with other cycles."""
     return tuple(
         (workload.key, workload.usage)
         for queue in snapshot.queues_below(root)

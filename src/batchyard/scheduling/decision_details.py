@@ -1,4 +1,4 @@
-"""Details of scheduling decisions for the decision ledger: flavor assignments, targets and alternatives."""
+"""Details of scheduling decisions for the decision ledger (a log of decisions): flavors, victims, Workloads not chosen."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -25,17 +25,17 @@ POSSIBILITY_WORDS: Final[Mapping[PreemptionPossibility, str]] = {
 
 
 def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
-    """Return the ledger details of an admission: the assigned and the considered flavors of each pod set."""
+    """Return an admission's details for the decision ledger: the assigned and the considered flavors of each pod set."""
     return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets_details(decision.assignment)}
 
 
 def pending_details(why: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
-    """Return the ledger details of a pending Workload: the result for each considered flavor."""
+    """Return a pending decision's details for the decision ledger: the result for each considered flavor."""
     return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets_details(why.assignment)})}
 
 
 def preemption_details(decision: Preempt, cycle: int, alternatives: Alternatives) -> Mapping[str, Any]:
-    """Return the ledger details of a preemption: preemptor, victims, rules, and the Workloads not preempted."""
+    """Return a preemption's details for the decision ledger: preemptor, victims, rules, and Workloads not preempted."""
     preemptor = decision.head.workload
     return {
         "cycle": cycle,

@@ -1,4 +1,4 @@
-"""Controller for the status of ClusterQueues, LocalQueues and Cohorts: counts, usage, shares, Active condition.
+"""Controller of the status of ClusterQueues, LocalQueues and Cohorts: Workload counts, usage, shares, Active.
 
 Changes caused by Workloads are written in one batch per period, as in Kueue. Changes of a queue itself are written at
 once. The controller runs after the scheduler has nothing left to decide. Source: Kueue's pkg/controller/core
@@ -30,7 +30,7 @@ _LOCAL_READY: Final = QueueActiveStatus(True, "Ready", "Can submit new workloads
 
 
 class QueueStatusController:
-    """Controller that writes the status of queues and Cohorts from the scheduler cache."""
+    """Controller that writes the status of ClusterQueues, LocalQueues and Cohorts from the scheduler cache."""
 
     name = "queue-status"
     rank = 20
@@ -53,7 +53,9 @@ class QueueStatusController:
         self._written_statuses: dict[Key, Mapping[str, Any]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the queues whose status must be written at once; for Workloads, the key of the next batch."""
+        """Return the keys of queues whose status must be written at once; for Workload events, the key of the next
+        batch.
+        """
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._note_workload(event)
@@ -65,7 +67,9 @@ class QueueStatusController:
                 return self._own_key(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the changed status of one queue or Cohort, or of all stale queues for the batch key."""
+        """Write the status of one queue or Cohort if it changed; for the key BATCH, of all queues with Workload
+        changes.
+        """
         if key != BATCH:
             return ReconcileResult(self._status_writes(key, reader, now))
         if self._batch_due is None:
@@ -95,7 +99,7 @@ class QueueStatusController:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
     def _own_key(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the key of a changed queue, unless this controller's own status write is the only change."""
+        """Return the key of the changed object; nothing if only this controller's own status write changed it."""
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:
             self._written_statuses.pop(key, None)
@@ -105,7 +109,7 @@ class QueueStatusController:
         return (key,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Yield the LocalQueues of a ClusterQueue, if its conditions changed."""
+        """Yield the keys of a ClusterQueue's LocalQueues if the ClusterQueue's conditions changed."""
         old, new = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if old == new and event.old is not None and event.type is not _DELETED:
             return
@@ -115,7 +119,7 @@ class QueueStatusController:
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the ancestor Cohorts of a changed ClusterQueue, whose fair shares may have changed."""
+        """Return the keys of a changed ClusterQueue's ancestor Cohorts, whose fair shares may have changed."""
         queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
@@ -191,7 +195,7 @@ class QueueStatusController:
             status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
-        """Return a usage list for the status, by flavor and resource, in the order of the queue's flavors."""
+        """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `local` omits the borrowed amounts."""
         return [
             {
                 "name": flavor,
@@ -206,7 +210,7 @@ class QueueStatusController:
 
 
 def _has_relevant_change(old: Obj, new: Obj) -> bool:
-    """Report whether two revisions differ in the spec, an annotation or the deletion timestamp."""
+    """Report whether two revisions of a queue differ in the spec, the annotations or the deletion timestamp."""
     old_metadata, new_metadata = old["metadata"], new["metadata"]
     return old.get("spec") != new.get("spec") or any(
         old_metadata.get(each) != new_metadata.get(each) for each in _RELEVANT_METADATA

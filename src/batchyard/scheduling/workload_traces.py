@@ -33,7 +33,7 @@ _TRACED_MAX: Final = 200_000
 
 @dataclass(slots=True)
 class _Phase:
-    """The current phase of a Workload: its name, its begin, and the events and links of its span."""
+    """The current phase of a traced Workload: its name, its start, and the events and links for its span."""
 
     name: str
     since: Instant
@@ -43,7 +43,7 @@ class _Phase:
 
 
 class WorkloadTracer:
-    """Emits trace spans from watch events: one when a phase of a Workload ends, and one when the Workload ends."""
+    """Emits a trace span when a phase of a Workload ends, and one for the whole Workload when it finishes."""
 
     def __init__(self, now: Callable[[], Instant], emit: Callable[[TraceSpan], None]) -> None:
         self._now = now
@@ -51,7 +51,7 @@ class WorkloadTracer:
         self._phases: dict[str, _Phase] = {}
 
     def observe(self, batch: Iterable[WatchEvent]) -> None:
-        """Update the traces from a batch of watch events."""
+        """Update the traces of Workloads from a batch of watch events."""
         for event in batch:
             if event.key.kind == scheme.WORKLOAD:
                 self._on_workload(event)
@@ -79,14 +79,14 @@ class WorkloadTracer:
 
 
 def workload_trace_id(uid: str) -> str:
-    """Return the trace id derived from an object's uid."""
+    """Return the trace id of a Workload, derived from its uid (32 hexadecimal digits)."""
     digits = uid.replace("-", "").lower()
     is_hex = len(digits) == _TRACE_DIGITS and not digits.strip("0123456789abcdef") and digits.strip("0")
     return digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
 
 
 def root_span_id(uid: str) -> str:
-    """Return the id of the root span derived from a Workload's uid."""
+    """Return the id of a Workload's root span, derived from its uid (16 hexadecimal digits)."""
     return _digest(f"{uid} {_ROOT_SPAN_NAME}")[:_SPAN_DIGITS]
 
 
@@ -106,7 +106,7 @@ def _phase_of(obj: Obj) -> str:
 
 
 def _phase_start(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
-    """Return the begin of the current phase of a Workload that is observed for the first time."""
+    """Return the start of the current phase of a Workload that the tracer sees for the first time."""
     if event.old is None:
         return min(view.created, now)
     return min(view.reserved_at if view.quota_reserved and view.reserved_at else view.waiting_since, now)

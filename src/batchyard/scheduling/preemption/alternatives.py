@@ -1,4 +1,4 @@
-"""Alternatives to a preemption: Workloads that hold the missing quota, and why each was not preempted."""
+"""For a preemption decision: the admitted Workloads that could have been preempted instead, and why they were not."""
 
 from collections.abc import Sequence
 from heapq import nsmallest
@@ -20,14 +20,14 @@ INACTIVE: Final = "inactive"
 
 
 class ProtectionReason(NamedTuple):
-    """Why a Workload is not preempted: the kind of rule, and an explanation."""
+    """Why an admitted Workload is not preempted: the kind of rule that protects it, and an explanation for users."""
 
     rule: str
     text: str
 
 
 class MissingQuotaHolder(NamedTuple):
-    """A Workload that holds some of the missing quota."""
+    """An admitted Workload that uses some of the quota that a pending Workload lacks."""
 
     workload: AdmittedWorkload
     #: The held amounts by flavor-resource id.
@@ -43,10 +43,10 @@ _RankedHolder: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence
 def ranked_quota_holders(
     snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
 ) -> list[MissingQuotaHolder]:
-    """Return the Workloads below a node that hold the missing flavor-resources, the most relevant ones first.
+    """Return the admitted Workloads below a cohort tree node that use the flavor-resources `frs`, best victims first.
 
-    If the queue is under its quota, borrowers precede the queue's own Workloads. Within each group, the largest holder
-    comes first, then by key.
+    If `queue` is under its nominal quota, Workloads of borrowing queues precede its own; otherwise its own come first.
+    Within each group, the order is by largest amount, then by key.
     """
     return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, scope, queue, frs))]
 
@@ -54,13 +54,15 @@ def ranked_quota_holders(
 def first_ranked_holders(
     snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], maximum: int
 ) -> tuple[list[MissingQuotaHolder], int]:
-    """Return the first holders in the order of `holders_of()` and the number of all holders, without a full sort."""
+    """Return the first `maximum` Workloads in the order of `ranked_quota_holders()`, and the number of all."""
     ranked_holders = _rank_holders(snapshot, scope, queue, frs)
     return [_unpack_holder(holder) for holder in nsmallest(maximum, ranked_holders)], len(ranked_holders)
 
 
 def _rank_holders(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
-    """Return the holders below a node unsorted, each with its sort key."""
+    """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, unsorted, with their sort
+    keys.
+    """
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
     ranked: list[_RankedHolder] = []
     for candidate_queue in snapshot.queues_below(scope):
@@ -87,7 +89,7 @@ def _unpack_holder(ranked_holder: _RankedHolder) -> MissingQuotaHolder:
 def protection_reason(
     request: PreemptionContext, holder: AdmittedWorkload, *, fair_sharing: bool
 ) -> ProtectionReason | None:
-    """Return the rule that protects a quota holder from this preemption; None if it may be preempted."""
+    """Return the rule that protects an admitted Workload (`holder`) from this preemption; None if no rule does."""
     queue, rules = request.queue, request.queue.view.preemption
     if holder.queue is queue:
         policy = rules.within_cluster_queue
@@ -115,7 +117,7 @@ def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: s
 
 
 def _borrowing_reason(request: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
-    """Return the rule that forbids preemption while borrowing; None if the queue does not borrow or is allowed to."""
+    """Return why the preemptor may not preempt `holder` while borrowing; None if it may, or does not need to borrow."""
     node, rules = request.queue.node, request.queue.view.preemption
     if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
         return None
@@ -137,14 +139,14 @@ _RECORDED_MAX: Final = 32
 
 
 class SparedWorkload(NamedTuple):
-    """A Workload that holds some of the missing quota and was not preempted, with the reason."""
+    """A Workload that uses some of the quota that a preemptor lacked, and the reason why it was not preempted."""
 
     holder: MissingQuotaHolder
     reason: ProtectionReason
 
 
 class Alternatives(NamedTuple):
-    """Workloads that could have been victims: the most relevant ones, and their total number."""
+    """The Workloads that could have been preempted but were not: the best candidates, and the number of all."""
 
     spared: tuple[SparedWorkload, ...]
     in_all: int
@@ -154,7 +156,7 @@ NO_ALTERNATIVES: Final = Alternatives((), 0)
 
 
 def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Alternatives:
-    """Return the Workloads that a preemption spared; `snapshot` is the state at the decision."""
+    """Return the Workloads that could have been preempted but were not; `snapshot` is from before the preemption."""
     assignment = decision.why.assignment
     if assignment is None:
         return NO_ALTERNATIVES
@@ -176,5 +178,5 @@ def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_shari
 
 
 def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
-    """Report whether a Workload holds quota of any of these flavor-resources."""
+    """Report whether an admitted Workload uses quota of any of the flavor-resources `frs`; False for None."""
     return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

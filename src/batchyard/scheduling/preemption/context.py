@@ -1,4 +1,4 @@
-"""Preemption context: the preemptor and its request, with the checks that all searches for victims share."""
+"""Preemption context: the preemptor and the quota it requests, with the checks shared by both preemption algorithms."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -22,7 +22,9 @@ class PreemptionTarget(NamedTuple):
 
 
 class PreemptionContext(NamedTuple):
-    """The preemptor, its queue, the requested usage, and the flavor-resources that need preemption."""
+    """The input of a search for victims: the preemptor, its ClusterQueue, its requested quota, and which quota it
+    lacks.
+    """
 
     workload: WorkloadView
     queue: ClusterQueue
@@ -31,14 +33,14 @@ class PreemptionContext(NamedTuple):
     contested: tuple[int, ...]
 
     def fits(self, *, may_borrow: bool) -> bool:
-        """Report whether the requested usage fits in the current snapshot, with or without borrowing."""
+        """Report whether the preemptor's requested quota is free in the current snapshot, with or without borrowing."""
         node = self.queue.node
         if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
             return False
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
-        """Report whether the request could fit if all candidates were gone; it never fits if this is False."""
+        """Report whether preempting all candidates could free enough quota for the preemptor; a quick necessary check."""
         node = self.queue.node
         missing_amounts = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing_amounts = {fr: amount for fr, amount in missing_amounts.items() if amount > 0}
@@ -50,7 +52,7 @@ class PreemptionContext(NamedTuple):
         return False
 
     def eligible(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
-        """Return the Workloads of a queue that a preemption policy allows to preempt, in preemption order.
+        """Return the Workloads of a ClusterQueue that a preemption policy allows to preempt, in preemption order.
 
         An inactive ClusterQueue has none: Kueue's snapshot omits the queue, but its usage counts in the Cohorts.
         """
@@ -76,14 +78,14 @@ class PreemptionContext(NamedTuple):
         return [candidate for candidate in workloads if not candidate.flavor_resources.isdisjoint(contested_frs)]
 
     def order(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
-        """Return the sort key of a candidate: evicted first, then other queues, low priority, late reservation, uid."""
+        """Return a candidate's sort key: evicted first, then other queues, low priority, late reservation, uid."""
         return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
 
 
 def fill_back_workloads(
     request: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Return the targets without unneeded ones, checked from the last but one to the first.
+    """Return the preemption targets without those that turn out unneeded, tried from the last but one to the first.
 
     Before the call, the snapshot excludes the usage of all targets; afterwards, only the usage of the returned ones.
     The last target takes the position of a removed one, as in Kueue.

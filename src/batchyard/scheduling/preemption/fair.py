@@ -1,11 +1,11 @@
-"""Preemption with fair sharing: victims come from the queues with the highest share, while fairness improves.
+"""Preemption with fair sharing: victims come from the queues with the highest dominant resource share.
 
 The search descends from the root of the cohort tree, at each level to the child with the highest share that still has
 candidates. Shares are compared between the two branches below the lowest common Cohort. Rule S2-a allows a preemption
-if the preemptor's share with the new Workload is at most the victim branch's share without the victim. If that does
-not free enough quota, rule S2-b allows one more victim per queue while the preemptor's share is below the victim
-branch's share. If only one strategy is configured, only its rule applies. Of Cohorts with equal shares the last wins.
-Source: Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
+if the preemptor's share with the new Workload is at most the victim branch's share without the victim. If that does not
+free enough quota, rule S2-b allows one more victim per queue while the preemptor's share is below the victim branch's
+share. If only one strategy is configured, only its rule applies. Of Cohorts with equal shares the last wins. Source:
+Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
 """
 
 import math
@@ -20,7 +20,7 @@ from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_s
 
 
 class FairSharingStrategy(StrEnum):
-    """The rule that decides whether a preemption is fair; values of Kueue's fairSharing.preemptionStrategies."""
+    """The rule by which a preemption is fair; the values are those of Kueue's `fairSharing.preemptionStrategies`."""
 
     FINAL_SHARE = "LessThanOrEqualToFinalShare"
     INITIAL_SHARE = "LessThanInitialShare"
@@ -59,7 +59,7 @@ def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
 
 
 def _preemptor_fits(request: PreemptionContext) -> bool:
-    """Report whether the preemptor fits; the snapshot includes its usage, which is removed during the check."""
+    """Report whether the preemptor fits; its own usage, which the snapshot includes, is removed during the check."""
     snapshot = request.snapshot
     snapshot.remove_usage(request.queue, request.usage)
     fits = request.fits(may_borrow=True)
@@ -70,7 +70,10 @@ def _preemptor_fits(request: PreemptionContext) -> bool:
 def _apply_first_rule(
     request: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
-    """Apply the first strategy (S2-a by default); return whether the preemptor fits, targets, skipped candidates."""
+    """Select victims by the first strategy (by default rule S2-a) until the preemptor fits or candidates run out.
+
+    Return whether the preemptor fits, the victims, and the candidates that the strategy did not allow.
+    """
     order = _TargetOrder(request, candidates, strategy)
     is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
     targets: list[PreemptionTarget] = []
@@ -94,7 +97,9 @@ def _apply_first_rule(
 def _next_fair_candidate(
     request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
-    """Return the first candidate of a queue that the strategy allows; add those before it to `skipped_candidates`."""
+    """Return a queue's first candidate that the strategy allows to preempt; add those before it to
+    `skipped_candidates`.
+    """
     preemptor_branch, victim_branch = order.branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
@@ -117,7 +122,7 @@ def _next_fair_candidate(
 def _share_without(
     request: PreemptionContext, order: "_TargetOrder", branch: QuotaNode, candidate: AdmittedWorkload
 ) -> Share:
-    """Return the share of a branch as if the candidate in it were gone."""
+    """Return the dominant resource share that a branch of the cohort tree would have without a candidate in it."""
     snapshot = request.snapshot
     snapshot.remove_usage(candidate.queue, candidate.usage)
     share = order.share(branch)
@@ -128,7 +133,7 @@ def _share_without(
 def _apply_second_rule(
     request: PreemptionContext, skipped_candidates: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
 ) -> tuple[bool, list[PreemptionTarget]]:
-    """Apply rule S2-b to the skipped candidates, at most one per queue; return whether it fits, and all targets."""
+    """Add victims by rule S2-b, at most one per queue; return whether the preemptor then fits, and all victims."""
     order = _TargetOrder(request, skipped_candidates)
     while (queue := order.next_queue()) is not None:
         preemptor_branch, victim_branch = order.branches(queue)
@@ -143,7 +148,7 @@ def _apply_second_rule(
 
 
 class _TargetOrder:
-    """Chooses the queue of the next victim: descends the cohort tree to the child with the highest share."""
+    """Chooses the queue of the next victim: at each level of the cohort tree, the child with the highest share."""
 
     def __init__(
         self,
@@ -161,23 +166,23 @@ class _TargetOrder:
         self._preemptor_path = dict.fromkeys(request.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
-        """Return the current dominant resource share of a node."""
+        """Return the current dominant resource share of a ClusterQueue or Cohort."""
         return weighted_share(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
-        """Report whether a queue has candidates that were not returned yet."""
+        """Report whether a queue has preemption candidates that `pop()` has not returned yet."""
         return bool(self._remaining.get(queue.node))
 
     def pop(self, queue: ClusterQueue) -> AdmittedWorkload:
-        """Remove and return the next candidate of a queue."""
+        """Remove and return the next preemption candidate of a queue."""
         return self._remaining[queue.node].pop()
 
     def drop(self, queue: ClusterQueue) -> None:
-        """Exclude a queue from the rest of the search."""
+        """Exclude a queue from the rest of the search for victims."""
         self._pruned[queue.node] = None
 
     def branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
-        """Return the ancestors of the preemptor's queue and of this queue just below their lowest common Cohort."""
+        """Return the ancestors of the preemptor's queue and of `queue` just below their lowest common Cohort."""
         preemptor_path, queue_path = self._request.queue.node.path, queue.node.path
         level = 0
         while preemptor_path[level] is queue_path[level]:
@@ -185,7 +190,7 @@ class _TargetOrder:
         return preemptor_path[level], queue_path[level]
 
     def next_queue(self) -> ClusterQueue | None:
-        """Return the queue of the next candidate; None if no candidates are left."""
+        """Return the queue of the next preemption candidate; None if no candidates are left."""
         root = self._request.queue.node.path[0]
         if root is self._request.queue.node:
             own_queue = self._request.queue
@@ -197,7 +202,10 @@ class _TargetOrder:
         return None
 
     def _descend(self, root: QuotaNode) -> ClusterQueue | None:
-        """Descend to the queue with the highest share; if a Cohort has no candidates, prune it and return None."""
+        """Descend from the root Cohort to the queue with the highest share.
+
+        If a Cohort on the way has no candidates, exclude it from the search and return None.
+        """
         queue_of = self._request.snapshot.queue_of
         cohort = root
         while True:

@@ -1,4 +1,4 @@
-"""Effects of LimitRanges, RuntimeClasses and priority classes on Workloads, and the priority class controller.
+"""Effects of LimitRanges, RuntimeClasses and priority classes on Workloads, and the WorkloadPriorityClass controller.
 
 Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. LimitRanges
 and RuntimeClasses change only the view of a Workload, not the stored object.
@@ -21,7 +21,7 @@ Amounts = Mapping[str, int]
 
 
 class NamespaceLimits(NamedTuple):
-    """The combined LimitRanges of a Namespace."""
+    """The defaults and bounds of container and pod resources in a Namespace, combined from all its LimitRanges."""
 
     #: Default requests and limits of containers without their own.
     requests: Mapping[str, Any]
@@ -62,7 +62,7 @@ def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
 
 
 def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
-    """Return the Workload with the overhead of the RuntimeClass of each pod template without its own overhead."""
+    """Return the Workload with the RuntimeClass's pod overhead in each pod template that does not set an overhead."""
     pod_sets = [_with_overhead(each, overheads) for each in _pod_sets(workload)]
     return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
@@ -77,7 +77,7 @@ def _with_overhead(pod_set: Obj, overheads: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _pod_sets(workload: Obj) -> Sequence[Obj]:
-    """Return the pod sets of a Workload; Kueue accepts a Workload without pod sets."""
+    """Return the pod sets of a Workload; empty if it has none, which Kueue accepts."""
     return workload["spec"].get("podSets") or ()
 
 
@@ -152,7 +152,7 @@ _VIEW_CACHE_MAX = 16384
 
 
 class AdjustedViews:
-    """Builds and caches the views of Workloads, adjusted by the current LimitRanges and RuntimeClasses."""
+    """Builds and caches parsed Workloads (`WorkloadView`), adjusted by the current LimitRanges and RuntimeClasses."""
 
     def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
         self._view_of = view_of
@@ -167,7 +167,7 @@ class AdjustedViews:
         self._changed_classes: dict[str, None] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the limits of a Namespace from a watch event of a LimitRange."""
+        """Update a Namespace's resource defaults and bounds from a watch event of a LimitRange."""
         namespace = event.key.namespace
         ranges = self._ranges.setdefault(namespace, {})
         ranges.pop(event.key, None)
@@ -182,7 +182,7 @@ class AdjustedViews:
         self._changed[namespace] = None
 
     def observe_class(self, event: WatchEvent) -> None:
-        """Update the overhead of a RuntimeClass from its watch event."""
+        """Update the pod overhead of a RuntimeClass from its watch event."""
         name, overhead = event.key.name, (event.obj.get("overhead") or {}).get("podFixed") or {}
         if event.type is _DELETED:
             overhead = {}
@@ -196,11 +196,11 @@ class AdjustedViews:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the views of some Workloads are outdated."""
+        """Whether a LimitRange or RuntimeClass has changed since the last call of `outdated_workloads()`."""
         return bool(self._changed or self._changed_classes)
 
     def outdated_workloads(self, kind: str, reader: Reader) -> list[Obj]:
-        """Return the Workloads whose view is outdated, and clear the list of changes."""
+        """Return the Workloads that LimitRange and RuntimeClass changes since the last call may affect."""
         changed_namespaces, self._changed = self._changed, {}
         changed_classes, self._changed_classes = self._changed_classes, {}
         workloads = [obj for namespace in changed_namespaces for obj in reader.list(kind, namespace)]
@@ -211,7 +211,7 @@ class AdjustedViews:
         ]
 
     def view(self, obj: Obj) -> WorkloadView:
-        """Return the adjusted view of a Workload."""
+        """Return the parsed Workload, adjusted by the LimitRanges and RuntimeClasses, from the cache if possible."""
         limits = self._limits.get(obj["metadata"].get("namespace", "")) if self._limits else None
         if limits is None and not self._has_overhead(obj):
             return self._view_of(obj)
@@ -227,7 +227,7 @@ class AdjustedViews:
         return view
 
     def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:
-        """Return the adjusted view of a hypothetical change of a Workload; `real` is its current view."""
+        """Return the adjusted view of a Workload with a hypothetical change (`obj`); `real` is its current view."""
         limits = self._limits.get(real.namespace)
         view = self._adjusted_view(obj, limits)
         view.queued = real.queued
@@ -263,20 +263,20 @@ def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
 
 
 class Priority(NamedTuple):
-    """The priority of a Workload: its value, and the reference to its class in `priorityClassRef`."""
+    """A Workload's priority value, and its `priorityClassRef`; None without a priority class."""
 
     value: int
     class_ref: Mapping[str, str] | None
 
 
 class MissingClass(NamedTuple):
-    """The key of a priority class that a job names but that does not exist."""
+    """The key of a priority class that does not exist, although a job refers to it."""
 
     key: Key
 
 
 def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
-    """Return the priority of a job's Workload, or the priority class that is missing."""
+    """Return the priority for a job's Workload, or the key of a priority class that the job names but does not exist."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
@@ -285,7 +285,7 @@ def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: R
 
 
 def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
-    """Return the priority class that the job's label names, or else the first pod template with a class."""
+    """Return the key of the priority class named by a job's label, or else by its first pod template with a class."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
@@ -294,13 +294,13 @@ def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
 
 
 def class_name(workload: Obj) -> str:
-    """Return the name in a Workload's `priorityClassRef`; '' if it has none."""
+    """Return the priority class name in a Workload's `priorityClassRef`; '' if it has none."""
     name: str = (workload["spec"].get("priorityClassRef") or {}).get("name", "")
     return name
 
 
 def follows_label(workload: Obj, reserved: bool) -> bool:
-    """Report whether a change of the job's priority class label changes the Workload's priority."""
+    """Report whether a Workload's priority changes with its job's priority class label; `reserved`: it holds quota."""
     ref = workload["spec"].get("priorityClassRef")
     return not reserved if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 
@@ -363,6 +363,6 @@ class PriorityClassValues:
 
 
 def _workload_priority_class(workload: Obj) -> str | None:
-    """Return the WorkloadPriorityClass that a Workload references; None if it references none."""
+    """Return the name of the WorkloadPriorityClass that a Workload references; None if it references none."""
     ref = workload["spec"].get("priorityClassRef")
     return ref["name"] if ref is not None and ref.get("kind") == "WorkloadPriorityClass" else None
