@@ -112,7 +112,7 @@ class FlavorGroup(NamedTuple):
 
 
 class FlavorChoice(NamedTuple):
-    """The flavor assigned to one resource of a pod set, its assignment mode, and the cohort level that lends its quota."""
+    """The flavor assigned to one resource of a pod set, its assignment mode, and the cohort level that lends it."""
 
     flavor: str
     fr: int
@@ -198,7 +198,7 @@ class ResourceGroupRequest:
 
 
 class PodSetRequest(NamedTuple):
-    """The resource requests of a pod set, split by resource group; `unavailable` names a resource that no group covers."""
+    """The resource requests of a pod set, split by resource group; `unavailable` is a resource that no group covers."""
 
     requests: Requests
     groups: tuple[ResourceGroupRequest, ...]

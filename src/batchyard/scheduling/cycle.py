@@ -64,8 +64,7 @@ def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Yield the cycle's Workloads in fair sharing order; lazily, because shares include the usage of those decided
-    before.
+    """Yield the cycle's Workloads in fair sharing order, lazily: shares include the usage of those decided before.
 
     Cohort trees are independent of each other and are processed in the order of their roots' names.
     """

@@ -1,4 +1,4 @@
-"""Details of scheduling decisions for the decision ledger (a log of decisions): flavors, victims, Workloads not chosen."""
+"""Details of scheduling decisions for the decision ledger: flavors, victims, and Workloads not preempted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -25,7 +25,7 @@ POSSIBILITY_WORDS: Final[Mapping[PreemptionPossibility, str]] = {
 
 
 def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
-    """Return an admission's details for the decision ledger: the assigned and the considered flavors of each pod set."""
+    """Return an admission's details for the decision ledger: the assigned and the considered flavors by pod set."""
     return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets_details(decision.assignment)}
 
 

@@ -1,4 +1,4 @@
-"""Flavor assigner: searches a flavor for each requested resource, and reduced pod counts for partial admission.
+"""Flavor assigner: selects a flavor for each requested resource, or for fewer pods with partial admission.
 
 The flavors of a resource group are tried in order. The quality of a flavor is that of its worst resource. The search
 stops at a flavor that satisfies the queue's flavor fungibility; otherwise it returns the best flavor. A later search
@@ -35,7 +35,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 @dataclass(slots=True)
 class PodSetAssignment:
-    """The flavors assigned to one pod set, and the scans with the reasons for rejected flavors."""
+    """The flavors assigned to one pod set, and the search results with the reasons for rejected flavors."""
 
     name: str
     count: int
@@ -48,7 +48,7 @@ class PodSetAssignment:
 
     @property
     def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:
-        """The assigned flavors of the pod set, by resource."""
+        """The flavor assigned to each requested resource of the pod set."""
         return self.assigned_flavors.choices
 
     @property
@@ -67,12 +67,12 @@ class PodSetAssignment:
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
-        """The results of all scanned flavors, without flavors whose quota is free without borrowing."""
+        """The results of all flavors tried for the pod set, without flavors that fit without borrowing."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
     @property
     def no_fit_reason(self) -> str:
-        """Why the pod set does not fit: the most severe of the resource groups' reasons, each for its best flavor."""
+        """Why the pod set does not fit: the most severe reason of its resource groups, each from its best flavor."""
         by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
@@ -85,7 +85,7 @@ class PodSetAssignment:
 
 
 class LastAssignment(NamedTuple):
-    """The position of an unfinished flavor search, and the state that it is valid for."""
+    """The position at which a Workload's flavor search stopped, and the state for which the position is valid."""
 
     #: The index of the last considered flavor by pod set and resource, or SCAN_DONE.
     tried: tuple[Mapping[str, int], ...]
@@ -94,13 +94,13 @@ class LastAssignment(NamedTuple):
     shape: Shape
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
-        """Return the flavor index at which to resume for a resource of a pod set."""
+        """Return the index of the flavor at which the search continues for a resource of a pod set."""
         return self.tried[pod_set].get(resource, cluster_queue.SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 
 @dataclass(slots=True)
 class Assignment:
-    """The flavor assignment of a Workload with all pod sets; the cycle may lower `mode` to DEFERRED_FIT."""
+    """The flavors assigned to all pod sets of a Workload; the cycle may lower `mode` to DEFERRED_FIT."""
 
     pod_sets: list[PodSetAssignment]
     mode: FlavorAssignmentMode
@@ -109,12 +109,12 @@ class Assignment:
 
     @property
     def pod_set_facts(self) -> tuple[PodSetReasons, ...]:
-        """The reasons why flavors were rejected, by pod set."""
+        """The reasons why flavors were rejected, for each pod set that has any."""
         return tuple([PodSetReasons(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
 
     @property
     def no_fit_reason(self) -> str:
-        """The reason of QuotaReserved=False if the Workload does not fit: the most severe one of its pod sets."""
+        """The reason of QuotaReserved=False if the Workload does not fit: the most severe among its pod sets."""
         most_severe_reason = ""
         for pod_set in self.pod_sets:
             if pod_set.mode is FlavorAssignmentMode.NO_FIT:
@@ -142,7 +142,7 @@ _EXCLUDED: Final = (NO_FIT,)
 
 @dataclass(slots=True)
 class FlavorAssigner:
-    """Flavor search for one Workload; `assign()` may be called with several pod counts."""
+    """The flavor search for one Workload; `assign()` may be called with different pod counts."""
 
     workload: WorkloadView
     queue: cluster_queue.ClusterQueue
@@ -154,7 +154,7 @@ class FlavorAssigner:
     nominated: Nominated = ()
 
     def assign(self, counts: Sequence[int]) -> Assignment:
-        """Return the flavors of all pod sets for these pod counts; the search ends at a pod set without a flavor."""
+        """Return the flavor assignment for `counts` pods per pod set; it ends at the first pod set without a flavor."""
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
             assignment = self._assign_pod_set(0, counts, ())
             return Assignment(
@@ -184,7 +184,7 @@ class FlavorAssigner:
         return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrow, usage)
 
     def all_qualities(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
-        """Return the quality of every flavor for each resource, including flavors that the search would not reach.
+        """Return each flavor's quality for each resource, including flavors that the search would not reach.
 
         `usage` is the usage of the other pod sets of the Workload.
         """
@@ -192,7 +192,7 @@ class FlavorAssigner:
         return list(self._iterate_qualities(totals, plan.obstacles, 0, available_cache(self.queue.node)))
 
     def _assign_pod_set(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
-        """Return the flavor assignment of the pod set at `index`, in addition to `usage` of earlier pod sets."""
+        """Return the flavor assignment of the pod set at `index`, on top of the `usage` of earlier pod sets."""
         pod_set, count = self.workload.pod_sets[index], counts[index]
         plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
         scans = self._scan_groups(plan, (index,), usage)
@@ -202,7 +202,7 @@ class FlavorAssigner:
     def _assign_pod_set_group(
         self, members: Sequence[int], counts: Sequence[int], usage: Usage
     ) -> list[PodSetAssignment]:
-        """Return the flavor assignments of a group of pod sets that must get the same flavors."""
+        """Return the flavor assignments of pod sets (indexes `members`) that must get the same flavors."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
         pod_sets = [self.workload.pod_sets[i] for i in members]
         plans = [coverage.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
@@ -225,7 +225,7 @@ class FlavorAssigner:
     def _scan_groups(
         self, plan: cluster_queue.PodSetRequest, members: Sequence[int], usage: Usage
     ) -> tuple[cluster_queue.FlavorScan, ...]:
-        """Scan the requested resource groups, up to the first group without a suitable flavor."""
+        """Try the flavors of each requested resource group, up to the first group without a suitable flavor."""
         scans = []
         for group in plan.groups:
             scan = self._scan(group, members, usage)
@@ -237,7 +237,7 @@ class FlavorAssigner:
     def _scan(
         self, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int], usage: Usage
     ) -> cluster_queue.FlavorScan:
-        """Scan the flavors of a resource group, and select the best one."""
+        """Try the flavors of one resource group in order, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         base_usage = dict(usage) if usage else _NO_USAGE
         totals = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
@@ -268,7 +268,7 @@ class FlavorAssigner:
     def _iterate_qualities(
         self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, available_amounts: dict[int, int]
     ) -> Iterator[Sequence[GranularMode]]:
-        """Yield the quality of each flavor for each resource; an excluded flavor yields a single NO_FIT.
+        """Yield each flavor's quality for each resource; a flavor that the pods cannot use yields a single NO_FIT.
 
         This is a generator so that attributes are looked up only once for all flavors.
         """
@@ -297,7 +297,7 @@ class FlavorAssigner:
             yield qualities
 
     def _obstacles(self, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> list[str]:
-        """Return, for each flavor, why it is excluded if only nominated flavors are allowed; '' if it is allowed."""
+        """Return why each flavor may not be used when an earlier assignment in the cycle must be kept; '' if it may."""
         nominated_flavors = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
         message = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
@@ -311,7 +311,7 @@ class FlavorAssigner:
 
 
 def _first_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> int:
-    """Return the index of the flavor at which to resume the search; 0 if the queue has fewer flavors by now."""
+    """Return the index of the flavor at which the search continues; 0 if the queue has fewer flavors by now."""
     start = state.next_flavor(members[0], plan.resource)
     return start if start < len(plan.group.flavors) else 0
 
@@ -319,7 +319,7 @@ def _first_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest
 def _merge_assignments(
     plan: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
 ) -> cluster_queue.FlavorAssignment:
-    """Merge the assignments of all resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
+    """Merge the flavor assignments of a pod set's resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
     if plan.unavailable:
         return cluster_queue.NO_FLAVOR_ASSIGNMENT
     if len(scans) == 1 or (scans and scans[-1].selected is cluster_queue.NO_FLAVOR_ASSIGNMENT):
@@ -333,7 +333,7 @@ def _merge_assignments(
 
 
 def _restrict_assignment(source: cluster_queue.FlavorAssignment, requests: Requests) -> cluster_queue.FlavorAssignment:
-    """Return the part for one pod set's requests of an assignment that covers several pod sets."""
+    """Return one pod set's part of a flavor assignment that was made for several pod sets together."""
     choices = {r: source.choices[r] for r, _ in requests if r in source.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
     tried_indexes = {r: source.tried[r] for r in choices}
@@ -342,12 +342,12 @@ def _restrict_assignment(source: cluster_queue.FlavorAssignment, requests: Reque
 
 
 def _add_assumed(assumed_usage: Mapping[int, int], usage: Usage) -> Usage:
-    """Return `usage` plus the assumed usage of the same flavor-resources."""
+    """Return `usage` plus the usage that earlier pod sets of the Workload already have of the same flavor-resources."""
     return tuple([(fr, assumed_usage.get(fr, 0) + amount) for fr, amount in usage])
 
 
 def _add_usage(usage: Usage, additional: Usage) -> Usage:
-    """Return the sum of two usages by flavor-resource id."""
+    """Return the sum of two lists of (flavor-resource id, amount)."""
     total = dict(usage)
     for fr, amount in additional:
         total[fr] = total.get(fr, 0) + amount
@@ -363,7 +363,7 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
 
 
 def is_outdated(state: LastAssignment, queue: cluster_queue.ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
-    """Report whether the state of an earlier flavor search is outdated, so that the next search starts over."""
+    """Report whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
     if state.shape != workload.shape:
         return True
     return cycle - state.cycle > 1 and queue.generation > state.generation
@@ -381,7 +381,10 @@ T = TypeVar("T")
 def search_counts(
     pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], T], is_good: Callable[[T], bool]
 ) -> T | None:
-    """Return the result of `attempt` for the largest pod counts for which `is_good`; None if no counts are good."""
+    """Find the largest pod counts that fit, for partial admission; return their `attempt` result, or None.
+
+    `attempt` computes a result for pod counts, and `is_good` reports whether it fits.
+    """
     deltas = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(deltas)
     if total == 0:

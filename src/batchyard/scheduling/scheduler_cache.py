@@ -378,7 +378,7 @@ class SchedulerCache:
         *,
         is_reactivated_externally: bool = False,
     ) -> None:
-        """Create an empty cache; `view_of` parses a Workload, including the `queued` time that decides the queue order."""
+        """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order."""
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}

@@ -40,7 +40,7 @@ class PreemptionContext(NamedTuple):
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
-        """Report whether preempting all candidates could free enough quota for the preemptor; a quick necessary check."""
+        """Report whether preempting all candidates could free enough quota; if not, no search is necessary."""
         node = self.queue.node
         missing_amounts = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing_amounts = {fr: amount for fr, amount in missing_amounts.items() if amount > 0}

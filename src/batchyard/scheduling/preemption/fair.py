@@ -70,10 +70,7 @@ def _preemptor_fits(request: PreemptionContext) -> bool:
 def _apply_first_rule(
     request: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
-    """Select victims by the first strategy (by default rule S2-a) until the preemptor fits or candidates run out.
-
-    Return whether the preemptor fits, the victims, and the candidates that the strategy did not allow.
-    """
+    """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates."""
     order = _TargetOrder(request, candidates, strategy)
     is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
     targets: list[PreemptionTarget] = []
@@ -202,10 +199,7 @@ class _TargetOrder:
         return None
 
     def _descend(self, root: QuotaNode) -> ClusterQueue | None:
-        """Descend from the root Cohort to the queue with the highest share.
-
-        If a Cohort on the way has no candidates, exclude it from the search and return None.
-        """
+        """Return the queue with the highest share; None if a Cohort on the way had no candidates and was excluded."""
         queue_of = self._request.snapshot.queue_of
         cohort = root
         while True:

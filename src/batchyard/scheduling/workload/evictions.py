@@ -94,10 +94,7 @@ def target_deactivation(workload: meta.Obj, reason: str, message: str, now: Inst
 
 
 def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the Workload with its deactivation requested, as it reached its maximum execution time.
-
-    Its accumulated execution time is reset.
-    """
+    """Return the Workload with its deactivation requested and its accumulated execution time reset."""
     draft = meta.StatusDraft(workload, now)
     message = "exceeding the maximum execution time"
     draft.set_condition(DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, message)

@@ -111,7 +111,7 @@ def reset_check(check: Check, time: str) -> Check:
 
 
 def with_check(workload: meta.Obj, check: Check, now: Instant) -> meta.Obj:
-    """Return the Workload with `check` replacing the admission check of that name; a new state gets the current time."""
+    """Return the Workload with `check` replacing the one of that name; a new state gets the current time."""
     checks = checks_of(workload)
     old = next(each for each in checks if each["name"] == check["name"])
     if check == old:
