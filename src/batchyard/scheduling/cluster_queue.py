@@ -22,7 +22,7 @@ from batchyard.scheduling.quota import (
     height_of,
     mode_of,
     possibility_of,
-    worst,
+    worst_quality,
 )
 
 # Which flavors a pod template may use: taints must be tolerated, selectors and affinity must match.
@@ -79,11 +79,11 @@ def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None)
     return "" if _matches_flavor_labels(template, flavor.labels) else f"flavor {name}{_UNSELECTED_SUFFIX}"
 
 
-def mismatch_rule(obstacle: str) -> str:
+def mismatch_rule(mismatch: str) -> str:
     """Return the kind of a `flavor_mismatch()` message: TAINT_MISMATCH, AFFINITY_MISMATCH or FLAVOR_NOT_FOUND."""
-    if obstacle.startswith(_UNTOLERATED_PREFIX):
+    if mismatch.startswith(_UNTOLERATED_PREFIX):
         return TAINT_MISMATCH
-    return AFFINITY_MISMATCH if obstacle.endswith(_UNSELECTED_SUFFIX) else FLAVOR_NOT_FOUND
+    return AFFINITY_MISMATCH if mismatch.endswith(_UNSELECTED_SUFFIX) else FLAVOR_NOT_FOUND
 
 
 def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> bool:
@@ -118,7 +118,7 @@ class FlavorChoice(NamedTuple):
     fr: int
     mode: FlavorAssignmentMode
     #: Height in the cohort tree of the node that provides the quota; 0 is the ClusterQueue itself.
-    borrow: int
+    borrowing_height: int
 
 
 class FlavorAssignment(NamedTuple):
@@ -129,7 +129,7 @@ class FlavorAssignment(NamedTuple):
     #: The worst mode of all resources.
     mode: FlavorAssignmentMode
     #: The maximum borrowing height of all resources.
-    borrow: int
+    borrowing_height: int
     #: The index of the last considered flavor by resource; SCAN_DONE if the next search starts at the first flavor.
     tried: Mapping[str, int]
     #: Whether the search stopped before the last flavor of some resource.
@@ -145,11 +145,11 @@ def make_flavor_assignment(
     mode: FlavorAssignmentMode = FlavorAssignmentMode.NO_FIT,
 ) -> FlavorAssignment:
     """Return the FlavorAssignment that combines flavor choices per resource; `mode` applies if there are no choices."""
-    worst = min([choice.mode for choice in choices.values()], default=mode)
-    borrow = max([choice.borrow for choice in choices.values()], default=0)
+    worst_mode = min([choice.mode for choice in choices.values()], default=mode)
+    borrow = max([choice.borrowing_height for choice in choices.values()], default=0)
     preempting_frs = tuple([choice.fr for choice in choices.values() if choice.mode is FlavorAssignmentMode.PREEMPT])
     has_flavors_left = any(index != SCAN_DONE for index in tried_indexes.values())
-    return FlavorAssignment(choices, usage, worst, borrow, tried_indexes, has_flavors_left, preempting_frs)
+    return FlavorAssignment(choices, usage, worst_mode, borrow, tried_indexes, has_flavors_left, preempting_frs)
 
 
 #: The assignment if no flavor is suitable.
@@ -238,17 +238,17 @@ class ResourceGroupIndex:
     ) -> PodSetRequest:
         """Split resource requests by resource group; a flavor is usable only if pods of every template can use it."""
         groups: list[ResourceGroupRequest] = []
-        handled: list[str] = []
+        handled_resources: list[str] = []
         for resource, amount in requests:
             group = self.group_of.get(resource)
-            if resource in handled or (group is None and amount == 0):
+            if resource in handled_resources or (group is None and amount == 0):
                 continue
             if group is None:
                 return PodSetRequest(requests, tuple(groups), resource)
             mismatches = [obstacles.of(template, group.flavors) for template in templates]
             mismatch = mismatches[0] if len(mismatches) == 1 else _merge_obstacles(mismatches)
             group_request = ResourceGroupRequest(group, resource, requests, mismatch)
-            handled += group_request.resources
+            handled_resources += group_request.resources
             groups.append(group_request)
         return PodSetRequest(requests, tuple(groups), "")
 
@@ -281,8 +281,8 @@ class FlavorAttempt(NamedTuple):
     flavor: str
     group: int
     possibility: PreemptionPossibility
-    borrow: int
-    facts: tuple[messages.RejectionReason, ...]
+    borrowing_height: int
+    rejections: tuple[messages.RejectionReason, ...]
     no_fit_reason: str
 
 
@@ -296,17 +296,17 @@ class FlavorScan(NamedTuple):
     start: int
     #: For each scanned flavor, its quality for each resource.
     qualities_by_flavor: Sequence[Sequence[GranularMode]]
-    selected: FlavorAssignment
+    selected_assignment: FlavorAssignment
     #: By flavor-resource id: the usage of earlier pod sets, the available quota, and the potential capacity.
-    assumed: Mapping[int, int]
+    assumed_usage: Mapping[int, int]
     available: Mapping[int, int]
     potential: Sequence[int]
     fungibility: FlavorFungibility
 
     @property
-    def facts(self) -> list[messages.RejectionReason]:
+    def rejections(self) -> list[messages.RejectionReason]:
         """The reasons why the tried flavors were rejected; empty if one flavor fits."""
-        if self.selected.mode is FlavorAssignmentMode.FIT:
+        if self.selected_assignment.mode is FlavorAssignmentMode.FIT:
             return []
         return [
             reason
@@ -325,7 +325,7 @@ class FlavorScan(NamedTuple):
 
     def _attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
         group, reasons = self.plan.group, self._rejection_reasons(index, qualities)
-        possibility, borrow = possibility_of(worst(qualities, self.fungibility)), max(map(height_of, qualities))
+        possibility, borrow = possibility_of(worst_quality(qualities, self.fungibility)), max(map(height_of, qualities))
         no_fit_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), no_fit_reason)
 
@@ -346,7 +346,7 @@ class FlavorScan(NamedTuple):
         self, resource: str, flavor: str, request: tuple[int, int]
     ) -> messages.InsufficientQuota | messages.ExceedsMaxCapacity:
         fr, amount = request
-        assumed_usage = self.assumed.get(fr, 0)
+        assumed_usage = self.assumed_usage.get(fr, 0)
         if assumed_usage + amount > self.potential[fr]:
             return messages.ExceedsMaxCapacity(resource, flavor, assumed_usage, amount, self.potential[fr])
         return messages.InsufficientQuota(resource, flavor, assumed_usage + amount - max(0, self.available[fr]))
@@ -389,13 +389,13 @@ class AdmittedWorkload:
     #: The part of the priority that a Budget added.
     boost: int = 0
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
-    rank: tuple[int, int, str] = field(init=False)
+    preemption_rank: tuple[int, int, str] = field(init=False)
 
     def is_equivalent(self, other_workload: "AdmittedWorkload") -> bool:
         """Report whether `other_workload` is equal in every field that affects scheduling decisions."""
         return (
             self.queue is other_workload.queue
-            and self.rank == other_workload.rank
+            and self.preemption_rank == other_workload.preemption_rank
             and self.usage == other_workload.usage
             and self.evicted == other_workload.evicted
             and self.is_admitted == other_workload.is_admitted
@@ -405,13 +405,13 @@ class AdmittedWorkload:
         )
 
     def __post_init__(self) -> None:
-        self.rank = (self.priority, -self.reserved_at, self.uid)
+        self.preemption_rank = (self.priority, -self.reserved_at, self.uid)
         if not self.flavor_resources:
             self.flavor_resources = frozenset(fr for fr, _ in self.usage)
 
 
 #: Returns the sort key of a preemption candidate.
-PREEMPTION_RANK: Final = attrgetter("rank")
+PREEMPTION_RANK: Final = attrgetter("preemption_rank")
 
 
 class ClusterQueue:
@@ -505,8 +505,8 @@ def compute_active_status(
         faults += _check_faults(view, checks)
     if not faults:
         return ACTIVE_READY
-    texts = ", ".join(text for _, text in faults)
-    return QueueActiveStatus(False, faults[0][0], f"Can't admit new workloads: {texts}.")
+    fault_texts = ", ".join(text for _, text in faults)
+    return QueueActiveStatus(False, faults[0][0], f"Can't admit new workloads: {fault_texts}.")
 
 
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:

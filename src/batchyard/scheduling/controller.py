@@ -1,7 +1,7 @@
 """Scheduler: runs scheduling cycles while Workloads are pending, and writes the cycles' decisions.
 
-The controller has one constant key, CYCLE. Its rank lets other due reconciles run first, such as those that follow from
-the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Pending reasons change
+The controller has one constant key, CYCLE_KEY. Its rank lets other due reconciles run first, such as those that follow
+from the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Pending reasons change
 often, so they are written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods
 (`blockAdmission`), a cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
 """
@@ -27,7 +27,7 @@ from batchyard.scheduling.preemption.alternatives import NO_ALTERNATIVES, preemp
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.quota import PreemptionPossibility
-from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
+from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.evictions import evict
 from batchyard.scheduling.workload.lifecycle import (
@@ -86,15 +86,15 @@ class PodsReadyGate:
         """Whether admissions must wait, because some Workload with quota has pods that are not ready."""
         return bool(self._unready)
 
-    def awaits(self, workload: Obj) -> bool:
+    def closes_for(self, workload: Obj) -> bool:
         """Report whether the admission of this Workload blocks further admissions until its pods are ready."""
-        return self._policy.awaits(workload)
+        return self._policy.covers(workload)
 
     def observe(self, event: WatchEvent) -> None:
         """Update the set of Workloads with unready pods from a watch event of a Workload."""
         view = workload_view(event.obj)
         holds_quota = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
-        if holds_quota and not view.pods_ready and self.awaits(event.obj):
+        if holds_quota and not view.pods_ready and self.closes_for(event.obj):
             self._unready[event.key] = None
         else:
             self._unready.pop(event.key, None)
@@ -172,16 +172,16 @@ class BlockedCycle:
             if obj is None or not workload_view(obj).admissible:
                 continue
             if is_closed:
-                rest = decisions[position:]
-                self._entries = [entry for entry in rest if not isinstance(entry, StayPending)]
-                return [*decisions[:position], *(entry for entry in rest if isinstance(entry, StayPending))], obj
-            is_closed = self._gate.awaits(obj)
+                remaining = decisions[position:]
+                self._entries = [entry for entry in remaining if not isinstance(entry, StayPending)]
+                return [*decisions[:position], *(entry for entry in remaining if isinstance(entry, StayPending))], obj
+            is_closed = self._gate.closes_for(obj)
         return decisions, None
 
-    def resume(self) -> Sequence[Decision]:
+    def take_decisions(self) -> Sequence[Decision]:
         """Remove and return the interrupted cycle's decisions, without those that are no longer valid."""
-        entries, self._entries = self._entries, []
-        new_entries = [self._refresh_entry(entry) for entry in entries]
+        stored_entries, self._entries = self._entries, []
+        new_entries = [self._refresh_entry(entry) for entry in stored_entries]
         return [entry for entry in new_entries if entry is not None]
 
     def _head_of(self, view: WorkloadView) -> Head | None:
@@ -241,9 +241,9 @@ class _StalledTree:
 
     change_count: int
     #: The decisions seen.
-    signatures: dict[object, None] = field(default_factory=dict)
+    seen_signatures: dict[object, None] = field(default_factory=dict)
     #: The number of cycles after the first one since the change.
-    cycles: int = -1
+    later_cycles: int = -1
 
 
 class QuiescenceDetector:
@@ -253,13 +253,13 @@ class QuiescenceDetector:
         self._cache = index
         self._stalled_trees: dict[str, _StalledTree] = {}
 
-    def look(self, outcomes: Iterable[tuple[Decision, bool]]) -> None:
+    def record_cycle(self, decisions_with_parked: Iterable[tuple[Decision, bool]]) -> None:
         """Record a cycle's decisions; pause the cohort trees whose decisions only repeat earlier ones.
 
         Each decision comes with whether its Workload was set aside as inadmissible until its cohort tree changes.
         """
         trees: dict[str, list[tuple[str, str]] | None] = {}
-        for decision, parked in outcomes:
+        for decision, parked in decisions_with_parked:
             queue = self._cache.snapshot.queues.get(decision.head.queue)
             if queue is None:
                 continue
@@ -269,8 +269,8 @@ class QuiescenceDetector:
                 continue
             unchanged_heads = trees.setdefault(root, [])
             if unchanged_heads is not None:
-                position = repr(decision.last_assignment.tried) if decision.last_assignment else ""
-                unchanged_heads.append((decision.head.workload.key, position))
+                search_position = repr(decision.last_assignment.tried) if decision.last_assignment else ""
+                unchanged_heads.append((decision.head.workload.key, search_position))
         for root, heads in trees.items():
             self._update_tree(root, heads)
 
@@ -279,14 +279,14 @@ class QuiescenceDetector:
         tree = self._stalled_trees.get(root)
         if tree is None or unchanged_heads is None or tree.change_count != change_count:
             tree = self._stalled_trees[root] = _StalledTree(change_count)
-        tree.cycles += 1
+        tree.later_cycles += 1
         if unchanged_heads is None:
             return
         signature = tuple(sorted(unchanged_heads, key=lambda head: head[0]))
         has_flavors_left = any(position for _, position in unchanged_heads)
-        if signature in tree.signatures and (tree.cycles >= _CYCLES_BEFORE_PAUSE or not has_flavors_left):
-            self._cache.queue_manager.rest(root)
-        tree.signatures[signature] = None
+        if signature in tree.seen_signatures and (tree.later_cycles >= _CYCLES_BEFORE_PAUSE or not has_flavors_left):
+            self._cache.queue_manager.pause_tree(root)
+        tree.seen_signatures[signature] = None
 
 
 def is_new(decision: Decision) -> bool:
@@ -294,7 +294,7 @@ def is_new(decision: Decision) -> bool:
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
-CYCLE: Final = Key("Cycle", "", "cycle")
+CYCLE_KEY: Final = Key("Cycle", "", "cycle")
 #: The minimum period between writes of pending reasons.
 REPORT_PERIOD: Final = SECOND
 
@@ -311,7 +311,7 @@ class Scheduler:
 
     name = "scheduler"
     rank = 10
-    kinds = KINDS
+    kinds = WATCHED_KINDS
 
     def __init__(
         self,
@@ -340,10 +340,10 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the constant key CYCLE if the watch event makes a scheduling cycle necessary."""
+        """Return the constant key CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
-        return (CYCLE,) if self._note_bypassed(event) or has_work else ()
+        return (CYCLE_KEY,) if self._note_bypassed(event) or has_work else ()
 
     def _note_bypassed(self, event: WatchEvent) -> bool:
         """Record a requeued Workload that needs no cycle, as an equivalent one did not fit; return whether it is such a
@@ -368,7 +368,7 @@ class Scheduler:
         heads = self._cache.heads(now)
         outcome = ReconcileResult(requeue_at=now, independent=True)
         if self._blocked.may_resume:
-            self._apply_decisions(self._blocked.resume(), reader, now, outcome)
+            self._apply_decisions(self._blocked.take_decisions(), reader, now, outcome)
             return outcome
         if not heads or self._blocked.is_blocked:
             return self._write_due_reports(reader, now)
@@ -393,24 +393,24 @@ class Scheduler:
         preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
         loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply(decision, reader, now, outcome) for decision in decisions]
-        self._quiescence.look(zip(decisions, parked_flags, strict=True))
+        self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
         for loop in loops:
-            self._cache.queue_manager.freeze(loop.tree)
+            self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_loop(loop)
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
         """Apply one scheduling decision; return whether its Workload was set aside as inadmissible until a change."""
         match decision:
             case StayPending():
-                return self._requeue(decision, now)
+                return self._requeue_pending(decision, now)
             case Admit():
-                self._admit(decision, reader, now, outcome)
+                self._admit_workload(decision, reader, now, outcome)
                 return False
             case Preempt():
-                self._preempt(decision, reader, now, outcome)
-                return self._requeue(decision, now)
+                self._preempt_targets(decision, reader, now, outcome)
+                return self._requeue_pending(decision, now)
 
-    def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+    def _admit_workload(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         view = decision.head.workload
         key = _key_of_view(view)
         self._reports.pop(view.key, None)
@@ -426,11 +426,11 @@ class Scheduler:
         is_admitted = not checks
         self._cache.workload_cache.assume(decision, now, admitted=is_admitted)
         reserved_event, *other_events = _admission_events(key, view, decision, now, admitted=is_admitted)
-        details = partial(decision_details.admission_details, decision, self._number)
-        events = [reserved_event._replace(details=details), *other_events]
+        ledger_details = partial(decision_details.admission_details, decision, self._number)
+        events = [reserved_event._replace(details=ledger_details), *other_events]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, is_admitted, checks)), events)
 
-    def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+    def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         alternatives = NO_ALTERNATIVES
         if self._records_alternatives and is_new(decision):
             alternatives = preemption_alternatives(
@@ -464,10 +464,10 @@ class Scheduler:
         )
         return evicted_workload, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
-    def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
+    def _requeue_pending(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head
         is_parked = self._cache.queue_manager.requeue(
-            head, decision.last_assignment, decision.requeue, decision.why.reason
+            head, decision.last_assignment, decision.requeue_reason, decision.why.reason
         )
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
@@ -532,8 +532,8 @@ def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
         amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
         requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
-    report = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
-    return None if report is obj else report
+    reported_workload = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
+    return None if reported_workload is obj else reported_workload
 
 
 def _format_priority(workload: WorkloadView | AdmittedWorkload) -> str:
@@ -575,7 +575,7 @@ def _format_considered(assignment: Assignment) -> str:
         attempts = [
             _format_attempt(a)
             for a in sorted(pod_set.attempts)
-            if a.possibility is not PreemptionPossibility.FIT or a.borrow
+            if a.possibility is not PreemptionPossibility.FIT or a.borrowing_height
         ]
         if attempts:
             pod_sets.append(f"{pod_set.name}: {', '.join(attempts)}")
@@ -583,8 +583,8 @@ def _format_considered(assignment: Assignment) -> str:
 
 
 def _format_attempt(attempt: FlavorAttempt) -> str:
-    parts = [decision_details.POSSIBILITY_WORDS[attempt.possibility]]
-    if attempt.borrow:
-        parts.append(f"borrow={attempt.borrow}")
-    parts += sorted(map(str, attempt.facts))
-    return f"{attempt.flavor}({';'.join(parts)})"
+    attempt_texts = [decision_details.POSSIBILITY_WORDS[attempt.possibility]]
+    if attempt.borrowing_height:
+        attempt_texts.append(f"borrow={attempt.borrowing_height}")
+    attempt_texts += sorted(map(str, attempt.rejections))
+    return f"{attempt.flavor}({';'.join(attempt_texts)})"

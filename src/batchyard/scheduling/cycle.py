@@ -40,7 +40,7 @@ class OrderableEntry(Protocol):
     queue: ClusterQueue
 
     @property
-    def borrow(self) -> int:
+    def borrowing_height(self) -> int:
         """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
 
     @property
@@ -60,7 +60,7 @@ def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
 
 def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
     workload = entry.workload
-    return entry.borrow, -workload.priority, workload.queued, workload.uid
+    return entry.borrowing_height, -workload.priority, workload.queued, workload.uid
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
@@ -121,17 +121,17 @@ class _Tournament(Generic[EntryT]):
         for depth in range(max(by_depth), 1, -1):
             for cohort, contenders in by_depth.get(depth, {}).items():
                 assert cohort.parent is not None
-                best = self._best_contender(contenders, depth)
-                by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best)
+                best_contender = self._best_contender(contenders, depth)
+                by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best_contender)
         (contenders,) = by_depth[1].values()
         return self._best_contender(contenders, 1)
 
     def _best_contender(self, contenders: Sequence[EntryT], level: int) -> EntryT:
-        best = contenders[0]
+        best_contender = contenders[0]
         for contender in contenders[1:]:
-            if self._precedes(contender, best, level):
-                best = contender
-        return best
+            if self._precedes(contender, best_contender, level):
+                best_contender = contender
+        return best_contender
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
         """Report whether Workload a precedes b within a Cohort: by not borrowing, smaller share, priority, then age."""
@@ -139,8 +139,8 @@ class _Tournament(Generic[EntryT]):
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
             return b_borrows
-        relation = quota.compare_shares(a_share, b_share)
-        return relation < 0 if relation else _tie_break_key(a) < _tie_break_key(b)
+        share_order = quota.compare_shares(a_share, b_share)
+        return share_order < 0 if share_order else _tie_break_key(a) < _tie_break_key(b)
 
 
 def _tie_break_key(entry: OrderableEntry) -> tuple[int, int, str]:
@@ -148,10 +148,10 @@ def _tie_break_key(entry: OrderableEntry) -> tuple[int, int, str]:
     return -workload.priority, workload.queued, workload.uid
 
 
-_WILL_FIT: Final = (
+_WILL_FIT_MESSAGE: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
-_OVERLAP: Final = "Workload has overlapping preemption targets with another workload"
+_OVERLAP_MESSAGE: Final = "Workload has overlapping preemption targets with another workload"
 _NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
@@ -189,9 +189,9 @@ class NominatedEntry:
     targets: list[PreemptionTarget]
 
     @property
-    def borrow(self) -> int:
+    def borrowing_height(self) -> int:
         """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
-        return self.assignment.borrow
+        return self.assignment.borrowing_height
 
     @property
     def usage(self) -> quota.Usage:
@@ -209,7 +209,7 @@ class Cycle:
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
     #: Keys of Workloads that were nominated again because other entries had claimed their targets.
-    renominated: dict[str, None] = field(default_factory=dict)
+    renominated_workloads: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, the number of entries whose preemption was skipped in favor of others in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
@@ -221,12 +221,12 @@ class Cycle:
         for head in heads:
             pending_decision = self._nomination_obstacle(head)
             if pending_decision is None:
-                entries.append(self._nominate(head))
+                entries.append(self._nominate_head(head))
             else:
                 decisions.append(pending_decision)
         with self.snapshot.what_if():
             victims = _ClaimedVictims(self.snapshot)
-            decisions += [self._decide(entry, victims) for entry in self._order_entries(entries)]
+            decisions += [self._decide_entry(entry, victims) for entry in self._order_entries(entries)]
         return decisions
 
     def _order_entries(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
@@ -240,7 +240,7 @@ class Cycle:
         """
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
-        requeue = messages.RequeueReason.GENERIC
+        requeue_reason = messages.RequeueReason.GENERIC
         if head.workload.has_failed_check:
             why = InadmissibleReason(messages.PENDING_EVALUATION, text="The workload has failed admission checks")
         elif queue is None:
@@ -251,7 +251,7 @@ class Cycle:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
             why = InadmissibleReason(messages.MISCONFIGURED, text=text)
         elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
-            why, requeue = (
+            why, requeue_reason = (
                 InadmissibleReason(messages.MISCONFIGURED, text=messages.NAMESPACE_MISMATCH),
                 messages.RequeueReason.NAMESPACE_MISMATCH,
             )
@@ -261,19 +261,19 @@ class Cycle:
             why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
             return None
-        return StayPending(head, why, requeue, head.last_assignment)
+        return StayPending(head, why, requeue_reason, head.last_assignment)
 
-    def _nominate(self, head: Head) -> NominatedEntry:
+    def _nominate_head(self, head: Head) -> NominatedEntry:
         queue = self.snapshot.queues[head.queue]
-        assignment, targets = self._assign(head.workload, queue, head.last_assignment, ())
+        assignment, targets = self._assign_flavors(head.workload, queue, head.last_assignment, ())
         return NominatedEntry(head, head.workload, queue, assignment, targets)
 
-    def _assign(
+    def _assign_flavors(
         self,
         workload: WorkloadView,
         queue: ClusterQueue,
         last_assignment: flavor_assigner.LastAssignment | None,
-        nominated_flavors: flavor_assigner.Nominated,
+        nominated_flavors: flavor_assigner.NominatedFlavors,
     ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
         """Return a Workload's flavor assignment and preemption targets; if it does not fit, try fewer pods where
         allowed.
@@ -284,25 +284,25 @@ class Cycle:
         may_preempt = queue.view.preemption.is_allowed
         victims = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
         oracle = victims.oracle if victims is not None else None
-        search = flavor_assigner.FlavorAssigner(
+        flavor_search = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, oracle, last_assignment, fair, nominated_flavors
         )
 
-        result = _assign_counts(search, victims, workload.counts)
+        result = _assign_counts(flavor_search, victims, workload.counts)
         if _can_proceed(result) or not workload.can_be_partially_admitted:
             return result
         partial_result = flavor_assigner.search_counts(
-            workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed
+            workload.pod_sets, partial(_assign_counts, flavor_search, victims), _can_proceed
         )
         return partial_result or result
 
     # Decision.
 
-    def _decide(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
+    def _decide_entry(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
         """Admit a Workload if it fits; preempt if that frees enough quota; otherwise return the reason why it stays
         pending.
         """
-        if entry.targets and victims.overlap(entry):
+        if entry.targets and victims.has_claimed_target(entry):
             self._nominate_again(entry, victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
@@ -314,13 +314,13 @@ class Cycle:
             return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._search_position(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
-            why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
+            why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
             return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
-        if entry.targets and victims.overlap(entry):
-            return self._skip(entry, _OVERLAP)
+        if entry.targets and victims.has_claimed_target(entry):
+            return self._skip_entry(entry, _OVERLAP_MESSAGE)
         if not victims.leaves_room_for(entry):
-            return self._skip(entry, _NO_LONGER_FITS)
-        victims.claim(entry)
+            return self._skip_entry(entry, _NO_LONGER_FITS)
+        victims.claim_targets(entry)
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _MODE_PREEMPT:
             message_suffix = f". Pending the preemption of {len(entry.targets)} workload(s)"
@@ -328,7 +328,7 @@ class Cycle:
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
-    def _skip(self, entry: NominatedEntry, text: str) -> Decision:
+    def _skip_entry(self, entry: NominatedEntry, text: str) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=text)
@@ -351,12 +351,12 @@ class Cycle:
 
         The flavors may not change. If the Workload then fits, it must wait until these victims have stopped.
         """
-        self.renominated[entry.workload.key] = None
+        self.renominated_workloads[entry.workload.key] = None
         nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
-            entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated_flavors)
+            entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
         if entry.assignment.mode is _MODE_FIT:
             entry.assignment.mode = _MODE_DEFERRED_FIT
 
@@ -373,7 +373,7 @@ class Cycle:
         reserved_usage = []
         for fr, amount in entry.usage:
             limit = node.borrowing_limit.get(fr)
-            if entry.assignment.borrow == 0:
+            if entry.assignment.borrowing_height == 0:
                 reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
             elif limit is None:
                 reserved_usage.append((fr, amount))
@@ -383,10 +383,10 @@ class Cycle:
 
 
 def _assign_counts(
-    search: flavor_assigner.FlavorAssigner, victims: Preemptor | None, counts: Sequence[int]
+    flavor_search: flavor_assigner.FlavorAssigner, victims: Preemptor | None, pod_counts: Sequence[int]
 ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
     """Return the flavor assignment and preemption targets of a Workload with the given pod count per pod set."""
-    assignment = search.assign(counts)
+    assignment = flavor_search.assign(pod_counts)
     if victims is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
     return assignment, victims.targets_for(assignment)
@@ -410,12 +410,12 @@ class _ClaimedVictims:
         """Return the Workloads in the entry's cohort tree that earlier decisions of this cycle preempt."""
         return self._claimed.get(entry.queue.node.path[0], _NO_VICTIMS)
 
-    def overlap(self, entry: NominatedEntry) -> bool:
+    def has_claimed_target(self, entry: NominatedEntry) -> bool:
         """Report whether an earlier decision of this cycle already preempts one of this entry's targets."""
         claimed_victims = self.claimed_in_tree(entry)
         return bool(claimed_victims) and any(target.workload.key in claimed_victims for target in entry.targets)
 
-    def claim(self, entry: NominatedEntry) -> None:
+    def claim_targets(self, entry: NominatedEntry) -> None:
         """Record the preemption targets of an entry, so that later decisions of this cycle do not preempt them too."""
         if entry.targets:
             claimed_victims = self._claimed.setdefault(entry.queue.node.path[0], {})
@@ -512,7 +512,7 @@ class PreemptionLoopDetector:
         ]
 
     def _check_tree(
-        self, tree: str, root: quota.QuotaNode, steps: list[PreemptionStep], snapshot: Snapshot
+        self, tree: str, root: quota.QuotaNode, new_steps: list[PreemptionStep], snapshot: Snapshot
     ) -> PreemptionLoop | None:
         self._cycles[tree] = self._cycles.get(tree, 0) + 1
         if self._cycles[tree] <= CYCLES_UNCHECKED:
@@ -524,7 +524,7 @@ class PreemptionLoopDetector:
         if first_step is not None:
             return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step:]))
         seen_holdings[holdings] = len(past_steps)
-        past_steps += steps
+        past_steps += new_steps
         return None
 
 

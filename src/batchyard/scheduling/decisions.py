@@ -35,8 +35,8 @@ class InadmissibleReason(NamedTuple):
     @property
     def message(self) -> str:
         """The message of the Workload's QuotaReserved condition, in Kueue's wording."""
-        facts = () if self.assignment is None else self.assignment.pod_set_facts
-        return (self.text or format_pod_set_reasons(facts)) + self.suffix
+        rejections = () if self.assignment is None else self.assignment.pod_set_rejections
+        return (self.text or format_pod_set_reasons(rejections)) + self.suffix
 
 
 class Admit(NamedTuple):
@@ -54,16 +54,16 @@ class Preempt(NamedTuple):
     queue: ClusterQueue
     targets: tuple[PreemptionTarget, ...]
     why: InadmissibleReason
-    requeue: RequeueReason = RequeueReason.PENDING_PREEMPTION
+    requeue_reason: RequeueReason = RequeueReason.PENDING_PREEMPTION
     last_assignment: LastAssignment | None = None
 
 
 class StayPending(NamedTuple):
-    """Decision to keep a head pending; `requeue` decides whether it is tried again at once or only after a change."""
+    """Decision to keep a head pending; `requeue_reason` decides whether it is tried again only after a change."""
 
     head: Head
     why: InadmissibleReason
-    requeue: RequeueReason
+    requeue_reason: RequeueReason
     last_assignment: LastAssignment | None = None
 
 

@@ -80,21 +80,21 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     pods_ready = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
-    namespaces = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespaces)
+    namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
     """Parse the `waitForPodsReady` object of a Configuration with all defaults; a timeout of 0 means the default."""
-    strategy = wait_for_pods_ready["requeuingStrategy"]
+    requeuing_strategy = wait_for_pods_ready["requeuingStrategy"]
     return PodsReadyPolicy(
         timeout=parse_duration(wait_for_pods_ready["timeout"]) or PodsReadyPolicy().timeout,
         recovery_timeout=_duration(wait_for_pods_ready.get("recoveryTimeout")),
         block_admission=wait_for_pods_ready["blockAdmission"],
-        requeuing_timestamp=RequeuingTimestamp(strategy["timestamp"]),
-        backoff_limit_count=strategy.get("backoffLimitCount"),
-        backoff_base=strategy["backoffBaseSeconds"] * SECOND,
-        backoff_max=strategy["backoffMaxSeconds"] * SECOND,
+        requeuing_timestamp=RequeuingTimestamp(requeuing_strategy["timestamp"]),
+        backoff_limit_count=requeuing_strategy.get("backoffLimitCount"),
+        backoff_base=requeuing_strategy["backoffBaseSeconds"] * SECOND,
+        backoff_max=requeuing_strategy["backoffMaxSeconds"] * SECOND,
     )
 
 
@@ -120,14 +120,14 @@ def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, 
         if (configuration.get("resources") or {}).get(name):
             yield f"resources.{name}", "quota is charged for the resources exactly as pods request them"
     if (configuration.get("resources") or {}).get("quotaCheckStrategy") == "IgnoreUndeclared":
-        instead = "Workloads that request a resource without quota in their ClusterQueue stay pending"
-        yield "resources.quotaCheckStrategy", instead
+        actual_behavior = "Workloads that request a resource without quota in their ClusterQueue stay pending"
+        yield "resources.quotaCheckStrategy", actual_behavior
 
 
 def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield an error for each unsupported field of a Kueue Configuration."""
-    for path, instead in unsupported_fields(configuration):
-        yield FieldError(path, f"this setting is not supported: {instead}", "remove the field")
+    for path, actual_behavior in unsupported_fields(configuration):
+        yield FieldError(path, f"this setting is not supported: {actual_behavior}", "remove the field")
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:

@@ -32,7 +32,7 @@ class PreemptionReason:
     IN_COHORT_RECLAMATION: Final = "InCohortReclamation"
     IN_COHORT_FAIR_SHARING: Final = "InCohortFairSharing"
     IN_COHORT_RECLAIM_WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
-    WORDS: Final = {
+    WORDINGS: Final = {
         IN_CLUSTER_QUEUE: "prioritization in the ClusterQueue",
         IN_COHORT_RECLAMATION: "reclamation within the cohort",
         IN_COHORT_FAIR_SHARING: "Fair Sharing within the cohort",
@@ -56,11 +56,11 @@ class InsufficientQuota(NamedTuple):
 
     resource: str
     flavor: str
-    missing: int
+    missing_amount: int
 
     def __str__(self) -> str:
         """Format Kueue's message, with the missing amount."""
-        missing_quota = format_amount(self.resource, self.missing)
+        missing_quota = format_amount(self.resource, self.missing_amount)
         return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing_quota} more needed"
 
 
@@ -69,14 +69,14 @@ class ExceedsMaxCapacity(NamedTuple):
 
     resource: str
     flavor: str
-    assumed: int
+    assumed_usage: int
     request: int
     capacity: int
 
     def __str__(self) -> str:
         """Format Kueue's message, with the request and the maximum capacity."""
         assumed_usage, request, capacity = (
-            format_amount(self.resource, amount) for amount in (self.assumed, self.request, self.capacity)
+            format_amount(self.resource, amount) for amount in (self.assumed_usage, self.request, self.capacity)
         )
         return (
             f"insufficient quota for {self.resource} in flavor {self.flavor}, previously considered podsets requests"
@@ -91,16 +91,16 @@ class PodSetReasons(NamedTuple):
     """The reasons why flavors were rejected for one pod set of a Workload."""
 
     pod_set: str
-    facts: tuple[RejectionReason, ...]
+    rejections: tuple[RejectionReason, ...]
 
     def __str__(self) -> str:
         """Format Kueue's message why flavors could not be assigned to the pod set."""
-        return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.facts)))}"
+        return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.rejections)))}"
 
 
 def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
     """Format Kueue's message why flavors could not be assigned to these pod sets; '' if no flavor was rejected."""
-    return "; ".join(str(p) for p in pod_sets if p.facts)
+    return "; ".join(str(p) for p in pod_sets if p.rejections)
 
 
 def most_severe(a: str, b: str) -> str:
@@ -117,7 +117,7 @@ def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str,
     """Format Kueue's condition message for a preempted Workload; `uid` and `job_uid` are the preemptor's."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
-        f" {PreemptionReason.WORDS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
+        f" {PreemptionReason.WORDINGS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
     )
 
 

@@ -9,7 +9,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling.flavor_assigner import LastAssignment
 
-Order: TypeAlias = tuple[int, Instant, str, str]
+QueueOrder: TypeAlias = tuple[int, Instant, str, str]
 
 
 #: The queue order, except for the current preemptor.
@@ -24,7 +24,7 @@ class PendingEntry:
     def __init__(self, view: WorkloadView, last_assignment: LastAssignment | None) -> None:
         self.view = view
         self.last_assignment = last_assignment
-        self.order: Order = (-view.priority, view.queued, view.uid, view.key)
+        self.order: QueueOrder = (-view.priority, view.queued, view.uid, view.key)
         self.line: WorkloadHeap | None = None
 
     def __lt__(self, _other_entry: "PendingEntry") -> bool:
@@ -38,7 +38,7 @@ class WorkloadHeap:
     __slots__ = ("_heap", "size")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Order, PendingEntry]] = []
+        self._heap: list[tuple[QueueOrder, PendingEntry]] = []
         self.size = 0
 
     def push(self, entry: PendingEntry) -> None:
@@ -91,7 +91,7 @@ class EquivalenceClass:
         self.in_line, self.parked = _merge_heaps(self.in_line, self.parked)
         self.parked_at = now
 
-    def wake(self) -> None:
+    def unpark(self) -> None:
         """Let cycles try the parked Workloads of the class again."""
         self.parked, self.in_line = _merge_heaps(self.parked, self.in_line)
 

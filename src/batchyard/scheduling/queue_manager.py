@@ -38,7 +38,7 @@ class PendingQueueReader:
         self._entries: dict[str, pending_heap.PendingEntry] = {}
         self._classes: dict[EquivalenceClassKey, pending_heap.EquivalenceClass] = {}
         #: Heap of the first Workload in line of each class; outdated entries are dropped when they reach the front.
-        self._class_fronts: list[tuple[pending_heap.Order, pending_heap.PendingEntry, EquivalenceClassKey]] = []
+        self._class_fronts: list[tuple[pending_heap.QueueOrder, pending_heap.PendingEntry, EquivalenceClassKey]] = []
         #: Shapes that did not fit since the last reactivation, each with the reason.
         self._unfit_shapes: dict[Shape, str] = {}
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
@@ -121,17 +121,17 @@ class PendingQueueReader:
         queue.
         """
         entry = self._entries.get(key)
-        members = None if entry is None else self._classes.get(_class_key(entry.view))
-        if entry is None or members is None or entry.line is not members.parked:
+        equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
+        if entry is None or equivalence_class is None or entry.line is not equivalence_class.parked:
             return None
-        return members.parked_at
+        return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
         """Record that another scheduler tried a Workload at `now`; it tried the parked ones behind no earlier."""
         order = self._entries[key].order
-        for members in self._classes.values():
-            if any(entry.order > order for entry in members.parked.members()):
-                members.parked_at = max(members.parked_at, now)
+        for equivalence_class in self._classes.values():
+            if any(entry.order > order for entry in equivalence_class.parked.members()):
+                equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
         """Report whether a Workload ahead of this pending Workload was found not to fit at or after `start_time`."""
@@ -145,8 +145,8 @@ class PendingQueueReader:
         return Head(entry.view, self.name, entry.last_assignment)
 
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
-        members = self._classes.get(_class_key(entry.view))
-        return members is not None and entry.line is members.in_line
+        equivalence_class = self._classes.get(_class_key(entry.view))
+        return equivalence_class is not None and entry.line is equivalence_class.in_line
 
 
 class PendingQueue(PendingQueueReader):
@@ -235,21 +235,21 @@ class PendingQueue(PendingQueueReader):
             return False
         if reason in _UNFIT_REASONS and not self.strict_fifo:
             self._park_shape(view.shape, now, why)
-        members = self._class_of(view)
-        if entry.line is not members.parked:
-            members.parked.push(entry)
-            members.parked_at = now
-            self._push_class_front(_class_key(view), members)
+        equivalence_class = self._class_of(view)
+        if entry.line is not equivalence_class.parked:
+            equivalence_class.parked.push(entry)
+            equivalence_class.parked_at = now
+            self._push_class_front(_class_key(view), equivalence_class)
         return True
 
-    def wake(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
+    def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
         """Let cycles try parked Workloads again, and those with an ended backoff; return whether there were any."""
         self._unfit_shapes.clear()
         was_reactivated = False
-        for key, members in self._classes.items():
-            if members.parked.size and admits_namespace(key[1]):
-                members.wake()
-                self._push_class_front(key, members)
+        for key, equivalence_class in self._classes.items():
+            if equivalence_class.parked.size and admits_namespace(key[1]):
+                equivalence_class.unpark()
+                self._push_class_front(key, equivalence_class)
                 was_reactivated = True
         for entry in list(self._held_back.values()):
             if not is_held_back(entry.view, now) and admits_namespace(entry.view.namespace):
@@ -271,24 +271,24 @@ class PendingQueue(PendingQueueReader):
 
     def next_release(self) -> Instant | None:
         """Return when the first backoff of a pending Workload ends; None if there is no backoff."""
-        times = [w.view.requeue_at for w in self._held_back.values() if not w.view.requeue_blocked]
-        return min((t for t in times if t is not None), default=None)
+        release_times = [w.view.requeue_at for w in self._held_back.values() if not w.view.requeue_blocked]
+        return min((t for t in release_times if t is not None), default=None)
 
     def _stays_in_line(self, reason: RequeueReason) -> bool:
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _STAY_IN_LINE_REASONS
 
     def _class_of(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
         key = _class_key(view)
-        members = self._classes.get(key)
-        if members is None:
-            members = self._classes[key] = pending_heap.EquivalenceClass()
-        return members
+        equivalence_class = self._classes.get(key)
+        if equivalence_class is None:
+            equivalence_class = self._classes[key] = pending_heap.EquivalenceClass()
+        return equivalence_class
 
     def _push_in_line(self, entry: pending_heap.PendingEntry) -> None:
-        members = self._class_of(entry.view)
-        members.in_line.push(entry)
-        if members.in_line.first_entry() is entry:
-            self._push_class_front(_class_key(entry.view), members)
+        equivalence_class = self._class_of(entry.view)
+        equivalence_class.in_line.push(entry)
+        if equivalence_class.in_line.first_entry() is entry:
+            self._push_class_front(_class_key(entry.view), equivalence_class)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
@@ -312,14 +312,14 @@ class PendingQueue(PendingQueueReader):
         line.size -= 1
         entry.line = None
         key = _class_key(entry.view)
-        members = self._classes[key]
-        if not members.in_line.size and not members.parked.size:
+        equivalence_class = self._classes[key]
+        if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
-        elif was_first and line is members.in_line:
-            self._push_class_front(key, members)
+        elif was_first and line is equivalence_class.in_line:
+            self._push_class_front(key, equivalence_class)
 
-    def _push_class_front(self, key: EquivalenceClassKey, members: pending_heap.EquivalenceClass) -> None:
-        first_entry = members.in_line.first_entry()
+    def _push_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
+        first_entry = equivalence_class.in_line.first_entry()
         if first_entry is not None:
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
@@ -332,8 +332,8 @@ class PendingQueue(PendingQueueReader):
         fronts = self._class_fronts
         while fronts:
             order, front_entry, key = fronts[0]
-            members = self._classes.get(key)
-            first_entry = members.in_line.first_entry() if members is not None else None
+            equivalence_class = self._classes.get(key)
+            first_entry = equivalence_class.in_line.first_entry() if equivalence_class is not None else None
             if first_entry is not None and first_entry is front_entry and first_entry.order == order:
                 return first_entry
             heapq.heappop(fronts)
@@ -341,9 +341,9 @@ class PendingQueue(PendingQueueReader):
 
     def _park_shape(self, shape: Shape, now: Instant, why: str) -> None:
         self._unfit_shapes[shape] = why
-        for key, members in self._classes.items():
-            if key[0] == shape and members.in_line.size:
-                members.park(now)
+        for key, equivalence_class in self._classes.items():
+            if key[0] == shape and equivalence_class.in_line.size:
+                equivalence_class.park(now)
 
 
 def is_held_back(view: WorkloadView, now: Instant) -> bool:
@@ -437,9 +437,9 @@ class QueueManager:
         queue = self._snapshot.queues.get(name)
         self._record_in_line(name, queue)
         if queue is not None:
-            self.touch(queue)
+            self.record_tree_change(queue)
 
-    def wake(self, name: str) -> None:
+    def mark_queue(self, name: str) -> None:
         """Mark a ClusterQueue: its cohort tree's inadmissible Workloads are tried again, because something changed."""
         self._marked_queues.setdefault(name, self.now)
 
@@ -454,8 +454,8 @@ class QueueManager:
             if pending_queue is None or not pending_queue.has_held_back:
                 del self._queues_with_held_back[name]
                 continue
-            release = pending_queue.next_release()
-            if release is not None and release <= self.now:
+            release_time = pending_queue.next_release()
+            if release_time is not None and release_time <= self.now:
                 self._marked_queues[name] = self.now - self.requeue_batch_period
         for root, (name, due_at) in list(self._scheduled_reactivations.items()):
             if due_at <= self.now:
@@ -466,16 +466,16 @@ class QueueManager:
     def next_release(self) -> Instant | None:
         """Return when the next backoff ends or the next reactivation of a cohort tree is due; None if there is none."""
         queues = [self.pending[name] for name in self._queues_with_held_back if name in self.pending]
-        times = [t for queue in queues if (t := queue.next_release()) is not None]
-        times += [due_at for _, due_at in self._scheduled_reactivations.values()]
-        times += (
+        release_times = [t for queue in queues if (t := queue.next_release()) is not None]
+        release_times += [due_at for _, due_at in self._scheduled_reactivations.values()]
+        release_times += (
             [marked_at + self.requeue_batch_period for marked_at in self._marked_queues.values()]
             if self.requeue_batch_period
             else []
         )
-        return min(times, default=None)
+        return min(release_times, default=None)
 
-    def touch(self, queue: ClusterQueue) -> None:
+    def record_tree_change(self, queue: ClusterQueue) -> None:
         """Record a change in the queue's cohort tree, which ends a pause of the tree unless it is frozen."""
         root = queue.node.tree
         self.tree_change_counts[root] = self.tree_change_counts.get(root, 0) + 1
@@ -493,7 +493,7 @@ class QueueManager:
         self._paused_trees.clear()
         self._frozen_trees.clear()
 
-    def rest(self, root: str) -> None:
+    def pause_tree(self, root: str) -> None:
         """Pause a cohort tree (given its id): no cycle considers its Workloads until something in the tree changes."""
         paused_queues = self._paused_trees.setdefault(root, [])
         for name in list(self._in_line):
@@ -502,12 +502,12 @@ class QueueManager:
                 paused_queues.append(name)
                 del self._in_line[name]
 
-    def freeze(self, root: str) -> None:
+    def freeze_tree(self, root: str) -> None:
         """Pause a cohort tree (given its id) at least until the clock advances, even if the tree changes."""
         self._frozen_trees[root] = self.now
-        self.rest(root)
+        self.pause_tree(root)
 
-    def forget(self, name: str) -> None:
+    def forget_queue(self, name: str) -> None:
         """Remove a deleted ClusterQueue and its pending Workloads."""
         for table in (self.pending, self._in_line, self._marked_queues, self._queues_with_held_back):
             table.pop(name, None)
@@ -525,37 +525,37 @@ class QueueManager:
 
         `may_reactivate` may refuse a tree. Return the ids of the reactivated trees.
         """
-        marked: dict[str, list[str]] = {}
+        marked_by_tree: dict[str, list[str]] = {}
         for name in self._marked_queues:
             queue = self._snapshot.queues.get(name)
-            marked.setdefault("" if queue is None else queue.node.tree, []).append(name)
+            marked_by_tree.setdefault("" if queue is None else queue.node.tree, []).append(name)
         reactivated_trees = []
-        for root, names in marked.items():
+        for root, names in marked_by_tree.items():
             if not root:
-                self._unmark(names)
+                self._unmark_queues(names)
             elif min([self._marked_queues[name] for name in names]) <= marked_by and may_reactivate(root):
-                self._unmark(names)
+                self._unmark_queues(names)
                 self._reactivate_tree(root, self._snapshot.queues[names[-1]])
                 reactivated_trees.append(root)
         return reactivated_trees
 
-    def _unmark(self, names: Iterable[str]) -> None:
+    def _unmark_queues(self, names: Iterable[str]) -> None:
         for name in names:
             del self._marked_queues[name]
 
     def _reactivate_tree(self, root: str, any_queue: ClusterQueue) -> None:
         self._scheduled_reactivations.pop(root, None)
-        self.touch(any_queue)
+        self.record_tree_change(any_queue)
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             pending_queue = self.pending[queue.name]
-            if pending_queue.may_reactivate and pending_queue.wake(self._namespace_filter(queue), self.now):
+            if pending_queue.may_reactivate and pending_queue.reactivate(self._namespace_filter(queue), self.now):
                 self._record_in_line(queue.name, queue)
 
     def _namespace_filter(self, queue: ClusterQueue) -> Callable[[str], bool]:
         selector = queue.view.namespaces
 
-        def admits(namespace: str) -> bool:
+        def admits_namespace(namespace: str) -> bool:
             labels = self._namespaces.get(namespace)
             return selector is not None and labels is not None and selector.matches(labels)
 
-        return admits
+        return admits_namespace

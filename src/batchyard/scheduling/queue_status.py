@@ -19,7 +19,7 @@ from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.workload.pending_reason import holding_budgets_suffix
 
-BATCH: Final = Key("Batch", "", "queue-status")
+BATCH_KEY: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
 _INACTIVE_MESSAGE: Final = "Can't submit new workloads to clusterQueue"
 _DELETED: Final = EventType.DELETED  # enum member access is slow
@@ -67,10 +67,10 @@ class QueueStatusController:
                 return self._own_key(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the status of one queue or Cohort if it changed; for the key BATCH, of all queues with Workload
+        """Write the status of one queue or Cohort if it changed; for the key BATCH_KEY, of all queues with Workload
         changes.
         """
-        if key != BATCH:
+        if key != BATCH_KEY:
             return ReconcileResult(self._status_writes(key, reader, now))
         if self._batch_due is None:
             self._batch_due = now + BATCH_PERIOD
@@ -88,7 +88,7 @@ class QueueStatusController:
             old_view = workload_view(event.old)
             if (old_view.queue, old_view.cluster_queue) != (view.queue, view.cluster_queue):
                 self._note_queues(old_view)
-        return () if self._batch_due is not None else (BATCH,)
+        return () if self._batch_due is not None else (BATCH_KEY,)
 
     def _note_queues(self, view: WorkloadView) -> None:
         self._stale_queues[scheme.LOCAL_QUEUE, view.queue] = None
@@ -147,8 +147,8 @@ class QueueStatusController:
         status = dict(obj.get("status") or {})
         count = self._index.workload_cache.cluster_queue_counters.get(name)
         status["conditions"] = _with_active_condition(obj, self._index.readiness(name), now)
-        status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, local=False)
-        status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=False)
+        status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, is_local=False)
+        status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, is_local=False)
         status["pendingWorkloads"] = len(self._index.queue_manager.pending[name])
         _set_counts(status, count)
         self._set_share(status, queue.node)
@@ -168,8 +168,8 @@ class QueueStatusController:
         if queue is None:  # without a ClusterQueue there are no flavors to report
             status = {field: value for field, value in status.items() if field not in _FLAVOR_FIELDS}
         else:
-            status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, local=True)
-            status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=True)
+            status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, is_local=True)
+            status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, is_local=True)
         status["pendingWorkloads"] = 0
         if not is_stopped:  # Workloads of a missing ClusterQueue count as pending too
             workload_cache = self._index.workload_cache
@@ -194,13 +194,13 @@ class QueueStatusController:
         if self._fair_sharing:
             status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
 
-    def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
+    def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
         """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `local` omits the borrowed amounts."""
         return [
             {
                 "name": flavor,
                 "resources": [
-                    _resource_usage(queue, resource, group.ids[resource][number], used, local=local)
+                    _resource_usage(queue, resource, group.ids[resource][number], used, is_local=is_local)
                     for resource in sorted(group.ids)
                 ],
             }
@@ -218,11 +218,11 @@ def _has_relevant_change(old: Obj, new: Obj) -> bool:
 
 
 def _resource_usage(
-    queue: ClusterQueue, resource: str, fr: int, used: Mapping[int, int], *, local: bool
+    queue: ClusterQueue, resource: str, fr: int, used: Mapping[int, int], *, is_local: bool
 ) -> dict[str, Any]:
     amount = used.get(fr, 0)
     usage = {"name": resource, "total": format_amount(resource, amount)}
-    if not local:
+    if not is_local:
         borrowed_amount = max(0, amount - queue.node.nominal.get(fr, 0)) if queue.view.cohort else 0
         usage["borrowed"] = format_amount(resource, borrowed_amount)
     return usage

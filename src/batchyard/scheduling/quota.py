@@ -185,12 +185,12 @@ def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
                 step_usage[fr] += sign * amount
         return
     for fr, amount in usage:
-        delta = sign * amount
+        change = sign * amount
         step: QuotaNode | None = node
-        while step is not None and delta:
+        while step is not None and change:
             local_quota, old_usage = step.local[fr], step.usage[fr]
-            new_usage = step.usage[fr] = old_usage + delta
-            delta = (new_usage - local_quota if new_usage > local_quota else 0) - (
+            new_usage = step.usage[fr] = old_usage + change
+            change = (new_usage - local_quota if new_usage > local_quota else 0) - (
                 old_usage - local_quota if old_usage > local_quota else 0
             )
             step = step.parent
@@ -327,16 +327,16 @@ def weighted_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
     borrowed_frs = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
     if not borrowed_frs:
         return Share(node.weight, 0.0, "", ())
-    amounts: dict[str, int] = {}
+    borrowed_amounts: dict[str, int] = {}
     for fr in borrowed_frs:
         resource = names[fr][1]
-        amounts[resource] = amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
-    lendable = _lendable_capacity(node.parent, names)
+        borrowed_amounts[resource] = borrowed_amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
+    lendable_amounts = _lendable_capacity(node.parent, names)
     ratio, dominant_resource = 0.0, ""
-    for resource in sorted(amounts):
-        capacity = lendable.get(resource, 0)
+    for resource in sorted(borrowed_amounts):
+        capacity = lendable_amounts.get(resource, 0)
         if capacity > 0:
-            resource_ratio = min(amounts[resource], INT64_MAX) * 1000.0 / min(capacity, INT64_MAX)
+            resource_ratio = min(borrowed_amounts[resource], INT64_MAX) * 1000.0 / min(capacity, INT64_MAX)
             if resource_ratio > ratio:
                 ratio, dominant_resource = resource_ratio, resource
     return Share(node.weight, ratio, dominant_resource, borrowed_frs)
@@ -378,7 +378,7 @@ class FlavorAssignmentMode(IntEnum):
 
 
 _POSSIBILITIES: Final = tuple(PreemptionPossibility)
-_MODES: Final = (
+_MODE_BY_POSSIBILITY: Final = (
     FlavorAssignmentMode.NO_FIT,
     FlavorAssignmentMode.PREEMPT,
     FlavorAssignmentMode.PREEMPT,
@@ -387,33 +387,33 @@ _MODES: Final = (
 )
 
 
-def quality(possibility: PreemptionPossibility, height: int = 0) -> GranularMode:
+def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> GranularMode:
     """Encode how quota could be obtained, and from which height in the cohort tree (0: own quota), as one number."""
     return (possibility << _STEP_BITS) - height
 
 
 def possibility_of(mode: GranularMode) -> PreemptionPossibility:
-    """Decode the PreemptionPossibility from a flavor quality of `quality()`."""
+    """Decode the PreemptionPossibility from a flavor quality of `encode_quality()`."""
     return _POSSIBILITIES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
 def mode_of(mode: GranularMode) -> FlavorAssignmentMode:
-    """Return the assignment mode that follows from a flavor quality of `quality()`."""
-    return _MODES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
+    """Return the assignment mode that follows from a flavor quality of `encode_quality()`."""
+    return _MODE_BY_POSSIBILITY[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
 def height_of(mode: GranularMode) -> int:
-    """Decode the borrowing height from a flavor quality of `quality()`."""
+    """Decode the borrowing height from a flavor quality of `encode_quality()`."""
     return -mode & _HEIGHT_MASK
 
 
 #: The best value of each possibility; a height is subtracted from it. A quality of HOPELESS or less is unusable, even
 #: with preemption.
-NO_FIT: Final = quality(PreemptionPossibility.NO_FIT)
-HOPELESS: Final = quality(PreemptionPossibility.NO_CANDIDATES)
-PREEMPT: Final = quality(PreemptionPossibility.PREEMPT)
-RECLAIM: Final = quality(PreemptionPossibility.RECLAIM)
-FIT: Final = quality(PreemptionPossibility.FIT)
+NO_FIT: Final = encode_quality(PreemptionPossibility.NO_FIT)
+HOPELESS: Final = encode_quality(PreemptionPossibility.NO_CANDIDATES)
+PREEMPT: Final = encode_quality(PreemptionPossibility.PREEMPT)
+RECLAIM: Final = encode_quality(PreemptionPossibility.RECLAIM)
+FIT: Final = encode_quality(PreemptionPossibility.FIT)
 
 
 def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) -> bool:
@@ -427,12 +427,12 @@ def _preemption_preference_key(mode: GranularMode) -> tuple[int, GranularMode]:
     return -height_of(mode), mode
 
 
-def worst(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
+def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
     """Return a flavor's overall quality: the worst of its qualities for the requested resources."""
-    lowest = min(qualities)
-    if fungibility.prefer_preemption and lowest > HOPELESS:
+    lowest_quality = min(qualities)
+    if fungibility.prefer_preemption and lowest_quality > HOPELESS:
         return min(qualities, key=_preemption_preference_key)
-    return lowest
+    return lowest_quality
 
 
 def should_try_next_flavor(mode: GranularMode, fungibility: FlavorFungibility) -> bool:

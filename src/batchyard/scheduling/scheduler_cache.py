@@ -71,27 +71,27 @@ class QueueCounters:
         count = self._counts.get(queue)
         if count is None:
             count = self._counts[queue] = QueueCounter()
-        self._change(count, quota_holder, 1)
+        self._change_counter(count, quota_holder, 1)
 
     def remove(self, queue: str, quota_holder: AdmittedWorkload) -> None:
         """Subtract a Workload from the counter of its queue."""
         count = self._counts.get(queue)
         if count is not None:
-            self._change(count, quota_holder, -1)
+            self._change_counter(count, quota_holder, -1)
 
     def forget(self, queue: str) -> None:
         """Delete the counter of a queue."""
         self._counts.pop(queue, None)
 
     @staticmethod
-    def _change(count: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
+    def _change_counter(count: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
         count.reserving += sign
-        tables = [count.reserved_usage]
+        usage_tables = [count.reserved_usage]
         if quota_holder.is_admitted:
             count.admitted += sign
-            tables.append(count.admitted_usage)
+            usage_tables.append(count.admitted_usage)
         for fr, amount in quota_holder.usage:
-            for table in tables:
+            for table in usage_tables:
                 table[fr] = table.get(fr, 0) + sign * amount
 
 
@@ -162,7 +162,7 @@ class WorkloadCache:
         return (view for views in self._workloads.values() for view in views.values())
 
     @property
-    def assumes(self) -> bool:
+    def has_assumed(self) -> bool:
         """Whether some assumed admission has not been confirmed by a watch event yet."""
         return bool(self._assumed)
 
@@ -178,14 +178,14 @@ class WorkloadCache:
             self._remove_holder(key)
             view = self.view(key)
             if view is not None and view.admissible:
-                self._enqueue(view)
+                self._enqueue_workload(view)
 
     def count_holders(self, cluster_queue: str) -> None:
         """Count the quota of Workloads admitted to a ClusterQueue that became known only after them."""
         for workloads in self._workloads.values():
             for view in list(workloads.values()):
                 if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
-                    self._reserve(view, None)
+                    self._record_reservation(view, None)
 
     def observe(self, event: WatchEvent) -> None:
         """Update the cache from a watch event of a Workload."""
@@ -200,13 +200,13 @@ class WorkloadCache:
             self._release_inactive(view)
             return
         if view.quota_reserved:
-            self._reserve(view, event.old)
+            self._record_reservation(view, event.old)
             return
         if self.snapshot.holder(view.key) is not None:
             self._mark_tree_of(view.key)
             self._remove_holder(view.key)
         if view.admissible:
-            self._enqueue(view)
+            self._enqueue_workload(view)
         else:
             self.dequeue(view.key)
 
@@ -227,7 +227,7 @@ class WorkloadCache:
         if view.finished:
             self._workloads[view.queue].pop(view.key, None)
 
-    def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
+    def _record_reservation(self, view: WorkloadView, old: Obj | None) -> None:
         """Count the quota that a Workload's status reserves; `old` is the Workload before the change, if any."""
         self.dequeue(view.key)
         queue = self.snapshot.queues.get(view.cluster_queue)
@@ -235,20 +235,20 @@ class WorkloadCache:
             self._remove_holder(view.key)
             return
         usage: dict[int, int] = {}
-        assigned: dict[int, None] = {}
+        assigned_frs: dict[int, None] = {}
         for holding in view.holdings:
-            amounts = dict(holding.usage)
+            resource_amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
                 fr = self.snapshot.id_of(flavor, resource)
-                assigned[fr] = None
-                usage[fr] = usage.get(fr, 0) + amounts.get(resource, 0)
+                assigned_frs[fr] = None
+                usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
         reserved_at = view.reserved_at or 0
         self._add_holder(
             _make_holder(
                 view,
                 queue,
                 tuple(usage.items()),
-                frozenset(assigned),
+                frozenset(assigned_frs),
                 reserved_at=reserved_at,
                 is_admitted=view.admitted,
             )
@@ -275,20 +275,20 @@ class WorkloadCache:
             self.snapshot.hold(quota_holder)
             self.cluster_queue_counters.add(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.add(quota_holder.local_queue, quota_holder)
-        self.queue_manager.touch(quota_holder.queue)
+        self.queue_manager.record_tree_change(quota_holder.queue)
 
     def _remove_holder(self, key: str) -> None:
         quota_holder = self.snapshot.release(key)
         if quota_holder is not None:
             self._stop_counting(quota_holder)
-            self.queue_manager.touch(quota_holder.queue)
+            self.queue_manager.record_tree_change(quota_holder.queue)
 
     def _stop_counting(self, quota_holder: AdmittedWorkload | None) -> None:
         if quota_holder is not None:
             self.cluster_queue_counters.remove(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
 
-    def _enqueue(self, view: WorkloadView) -> None:
+    def _enqueue_workload(self, view: WorkloadView) -> None:
         local_queue = self.local_queues.get(view.queue)
         if local_queue is not None and local_queue.stop_policy == "None":
             self.queue_manager.put(local_queue.cluster_queue, view)
@@ -303,7 +303,7 @@ class WorkloadCache:
     def _mark_tree_of(self, key: str) -> None:
         """Have inadmissible Workloads tried again in the cohort tree in which this Workload releases quota."""
         if self._is_open(self._queue_of.get(key, "")):
-            self.queue_manager.wake(self.local_queues[self._queue_of[key]].cluster_queue)
+            self.queue_manager.mark_queue(self.local_queues[self._queue_of[key]].cluster_queue)
             return
         holder = self.snapshot.holder(key)
         if holder is None:
@@ -313,7 +313,7 @@ class WorkloadCache:
         if any(self._is_open(other.local_queue) for other in others):
             self.queue_manager.reactivate_later(holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
         else:
-            self.queue_manager.wake(holder.queue.name)
+            self.queue_manager.mark_queue(holder.queue.name)
 
     def _is_open(self, local_queue: str) -> bool:
         """Report whether a LocalQueue exists and is not stopped."""
@@ -355,7 +355,7 @@ def _make_holder(
     )  # positional arguments, because keyword arguments dominate the cost here
 
 
-KINDS: Final = (
+WATCHED_KINDS: Final = (
     scheme.WORKLOAD,
     scheme.LOCAL_QUEUE,
     scheme.CLUSTER_QUEUE,
@@ -448,9 +448,9 @@ class SchedulerCache:
             view, terminating=view.name in self._terminating, flavors=self.snapshot.flavors, checks=self._checks
         )
 
-    def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:
+    def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
         """Parse a hypothetically changed Workload (`obj`); `real` is the parsed existing Workload."""
-        return self._views.hypothetical_view(obj, real)
+        return self._views.hypothetical_view(obj, current_view)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
         """Return all pending Workloads of a ClusterQueue in queue order; None if the ClusterQueue does not exist."""
@@ -498,7 +498,7 @@ class SchedulerCache:
         name = event.key.name
         if event.type is _DELETED:
             self.workload_cache.forget_queue(name)
-            self.queue_manager.forget(name)
+            self.queue_manager.forget_queue(name)
             self.queue_manager.activate_all()
             self._terminating.pop(name, None)
             return
@@ -512,7 +512,7 @@ class SchedulerCache:
         pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name))
         pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
-        self.queue_manager.wake(name)
+        self.queue_manager.mark_queue(name)
         if is_new:
             self.workload_cache.count_holders(name)
             for local_queue in self.workload_cache.local_queues.values():
@@ -524,7 +524,7 @@ class SchedulerCache:
         was_active = queue.active
         queue.active = self.readiness(name).active
         if queue.active and not was_active:
-            self.queue_manager.wake(name)
+            self.queue_manager.mark_queue(name)
             self.queue_manager.record_new_workload(name)
 
     def _on_cohort(self, event: WatchEvent) -> None:
@@ -541,7 +541,7 @@ class SchedulerCache:
             return
         node = self.snapshot.cohorts[view.name]
         for queue in self.snapshot.queues_below(node.path[0])[:1]:
-            self.queue_manager.wake(queue.name)
+            self.queue_manager.mark_queue(queue.name)
 
     def _on_flavor(self, event: WatchEvent) -> None:
         flavor = flavor_view(event.obj)
@@ -552,7 +552,7 @@ class SchedulerCache:
         for name, queue in self.snapshot.queues.items():
             if any(flavor.name in group.flavors for group in queue.view.groups):
                 self._set_active(name)
-                self.queue_manager.wake(name)
+                self.queue_manager.mark_queue(name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)
@@ -566,7 +566,7 @@ class SchedulerCache:
         for queue in self.snapshot.queues.values():
             selector = queue.view.namespaces
             if selector is not None and selector.matches(labels):
-                self.queue_manager.wake(queue.name)
+                self.queue_manager.mark_queue(queue.name)
 
     def _on_check(self, event: WatchEvent) -> None:
         name = event.obj["metadata"]["name"]

@@ -320,10 +320,10 @@ class Snapshot:
         self._depth += 1
         return len(self._tentative_changes)
 
-    def undo_to(self, mark: int) -> None:
+    def undo_to(self, change_count: int) -> None:
         """Undo the tentative changes made since the `begin()` call that returned `mark`."""
         changes = self._tentative_changes
-        while len(changes) > mark:
+        while len(changes) > change_count:
             queue, workload, usage, sign = changes.pop()
             change_usage(queue.node, usage, -sign)
             if workload is not None:
@@ -366,17 +366,17 @@ class Snapshot:
 
     def _share_groups(self, groups: tuple[ResourceGroup, ...]) -> cluster_queue.ResourceGroupIndex:
         """Return the ResourceGroupIndex that all ClusterQueues with these resource groups share."""
-        content = tuple([(group.resources, group.flavors) for group in groups])
-        shared_index = self._shared_groups.get(content)
+        group_content = tuple([(group.resources, group.flavors) for group in groups])
+        shared_index = self._shared_groups.get(group_content)
         if shared_index is None:
-            shared_index = self._shared_groups[content] = cluster_queue.ResourceGroupIndex(
+            shared_index = self._shared_groups[group_content] = cluster_queue.ResourceGroupIndex(
                 tuple([self._flavor_group(n, group) for n, group in enumerate(groups)])
             )
         return shared_index
 
-    def _flavor_group(self, number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
+    def _flavor_group(self, group_number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
         ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
-        return cluster_queue.FlavorGroup(number, group.flavors, ids)
+        return cluster_queue.FlavorGroup(group_number, group.flavors, ids)
 
     def _clear_request_caches(self) -> None:
         self.obstacles.forget()

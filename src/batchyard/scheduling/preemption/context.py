@@ -30,7 +30,7 @@ class PreemptionContext(NamedTuple):
     queue: ClusterQueue
     snapshot: Snapshot
     usage: Usage
-    contested: tuple[int, ...]
+    contested_frs: tuple[int, ...]
 
     def fits(self, *, may_borrow: bool) -> bool:
         """Report whether the preemptor's requested quota is free in the current snapshot, with or without borrowing."""
@@ -61,9 +61,9 @@ class PreemptionContext(NamedTuple):
         workloads = queue.ranked_workloads()
         if policy != "Any":
             # The list is sorted by priority first, so eligible Workloads are at the front.
-            priority, lowest = self.workload.priority, workloads[0].priority
+            priority, lowest_priority = self.workload.priority, workloads[0].priority
             includes_equal = policy == "LowerOrNewerEqualPriority"
-            if lowest > priority or (lowest == priority and not includes_equal):
+            if lowest_priority > priority or (lowest_priority == priority and not includes_equal):
                 return []
             end = bisect_left(workloads, priority, key=_PRIORITY)
             candidates_below = workloads[:end]
@@ -71,15 +71,15 @@ class PreemptionContext(NamedTuple):
                 equal = workloads[end : bisect_right(workloads, priority, key=_PRIORITY)]
                 candidates_below += [candidate for candidate in equal if self.workload.queued < candidate.queued]
             workloads = candidates_below
-        contested_frs = self.contested
+        contested_frs = self.contested_frs
         if len(contested_frs) == 1:
             (fr,) = contested_frs
             return [candidate for candidate in workloads if fr in candidate.flavor_resources]
         return [candidate for candidate in workloads if not candidate.flavor_resources.isdisjoint(contested_frs)]
 
-    def order(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
+    def order_key(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
         """Return a candidate's sort key: evicted first, then other queues, low priority, late reservation, uid."""
-        return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
+        return (not candidate.evicted, candidate.queue is self.queue, *candidate.preemption_rank)
 
 
 def fill_back_workloads(

@@ -34,17 +34,17 @@ def find_targets(
     request: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH_STRATEGIES
 ) -> list[PreemptionTarget]:
     """Return the Workloads to preempt with fair sharing; empty if preemption cannot free enough quota."""
-    candidates = sorted(_candidates(request), key=request.order)
+    candidates = sorted(_candidates(request), key=request.order_key)
     if not candidates or not request.could_ever_fit(candidates):
         return []
     snapshot = request.snapshot
     with snapshot.what_if():
         snapshot.add_usage(request.queue, request.usage)  # shares include the new Workload
-        fits, targets, skipped_candidates = _apply_first_rule(request, candidates, strategies[0])
-        if not fits and len(strategies) > 1:
-            fits, targets = _apply_second_rule(request, skipped_candidates, targets)
+        does_fit, targets, skipped_candidates = _apply_first_rule(request, candidates, strategies[0])
+        if not does_fit and len(strategies) > 1:
+            does_fit, targets = _apply_second_rule(request, skipped_candidates, targets)
         snapshot.remove_usage(request.queue, request.usage)
-        return fill_back_workloads(request, targets, may_borrow=True) if fits else []
+        return fill_back_workloads(request, targets, may_borrow=True) if does_fit else []
 
 
 def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
@@ -54,7 +54,7 @@ def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
     if request.queue.node.parent is None or cohort_policy == "Never":
         return
     for queue in request.snapshot.queues_below(request.queue.node.path[0]):
-        if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested):
+        if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested_frs):
             yield from request.eligible(queue, cohort_policy)
 
 
@@ -71,24 +71,24 @@ def _apply_first_rule(
     request: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
     """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates."""
-    order = _TargetOrder(request, candidates, strategy)
-    is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
+    target_order = _TargetOrder(request, candidates, strategy)
+    is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested_frs)
     targets: list[PreemptionTarget] = []
-    skipped: list[AdmittedWorkload] = []
-    while (queue := order.next_queue()) is not None:
+    skipped_candidates: list[AdmittedWorkload] = []
+    while (queue := target_order.next_queue()) is not None:
         if queue is request.queue or is_within_nominal_quota:
             is_own_queue = queue is request.queue
             reason = PreemptionReason.IN_CLUSTER_QUEUE if is_own_queue else PreemptionReason.IN_COHORT_RECLAMATION
-            candidate: AdmittedWorkload | None = order.pop(queue)
+            candidate: AdmittedWorkload | None = target_order.pop(queue)
         else:
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
-            candidate = _next_fair_candidate(request, order, queue, skipped)
+            candidate = _next_fair_candidate(request, target_order, queue, skipped_candidates)
         if candidate is not None:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, reason))
             if _preemptor_fits(request):
                 return True, targets, []
-    return False, targets, skipped
+    return False, targets, skipped_candidates
 
 
 def _next_fair_candidate(
@@ -97,12 +97,12 @@ def _next_fair_candidate(
     """Return a queue's first candidate that the strategy allows to preempt; add those before it to
     `skipped_candidates`.
     """
-    preemptor_branch, victim_branch = order.branches(queue)
+    preemptor_branch, victim_branch = order.diverging_branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
         if compare_shares(preemptor_share, victim_share) < 0:
             return order.pop(queue)
-        order.drop(queue)  # independent of the candidate
+        order.exclude_queue(queue)  # independent of the candidate
         return None
     can_never_be_fair = math.isinf(preemptor_share.weighted_value) and not math.isinf(victim_share.weighted_value)
     while order.has_workload(queue):
@@ -131,16 +131,16 @@ def _apply_second_rule(
     request: PreemptionContext, skipped_candidates: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
 ) -> tuple[bool, list[PreemptionTarget]]:
     """Add victims by rule S2-b, at most one per queue; return whether the preemptor then fits, and all victims."""
-    order = _TargetOrder(request, skipped_candidates)
-    while (queue := order.next_queue()) is not None:
-        preemptor_branch, victim_branch = order.branches(queue)
-        candidate = order.pop(queue)
-        if compare_shares(order.share(preemptor_branch), order.share(victim_branch)) < 0:
+    target_order = _TargetOrder(request, skipped_candidates)
+    while (queue := target_order.next_queue()) is not None:
+        preemptor_branch, victim_branch = target_order.diverging_branches(queue)
+        candidate = target_order.pop(queue)
+        if compare_shares(target_order.share(preemptor_branch), target_order.share(victim_branch)) < 0:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
             if _preemptor_fits(request):
                 return True, targets
-        order.drop(queue)
+        target_order.exclude_queue(queue)
     return False, targets
 
 
@@ -174,11 +174,11 @@ class _TargetOrder:
         """Remove and return the next preemption candidate of a queue."""
         return self._remaining[queue.node].pop()
 
-    def drop(self, queue: ClusterQueue) -> None:
+    def exclude_queue(self, queue: ClusterQueue) -> None:
         """Exclude a queue from the rest of the search for victims."""
         self._pruned[queue.node] = None
 
-    def branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
+    def diverging_branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
         """Return the ancestors of the preemptor's queue and of `queue` just below their lowest common Cohort."""
         preemptor_path, queue_path = self._request.queue.node.path, queue.node.path
         level = 0
@@ -193,12 +193,12 @@ class _TargetOrder:
             own_queue = self._request.queue
             return own_queue if self.has_workload(own_queue) and root not in self._pruned else None
         while root not in self._pruned:
-            candidate_queue = self._descend(root)
+            candidate_queue = self._descend_to_queue(root)
             if candidate_queue is not None:
                 return candidate_queue
         return None
 
-    def _descend(self, root: QuotaNode) -> ClusterQueue | None:
+    def _descend_to_queue(self, root: QuotaNode) -> ClusterQueue | None:
         """Return the queue with the highest share; None if a Cohort on the way had no candidates and was excluded."""
         queue_of = self._request.snapshot.queue_of
         cohort = root
@@ -217,7 +217,7 @@ class _TargetOrder:
         best: QuotaNode | None = None
         best_share = LOWEST_SHARE
         own_node = self._request.queue.node
-        order = self._request.order
+        order = self._request.order_key
         for node in self._children(cohort, queues=True):
             share = self.share(node)
             if not self._remaining.get(node) or (not share.is_borrowing and node is not own_node):

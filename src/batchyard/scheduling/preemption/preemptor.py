@@ -95,7 +95,7 @@ class PreemptionCandidates:
         for node in reversed(queue.node.path):
             if node is common_cohort:
                 return True
-            if is_within_nominal(node, request.contested):
+            if is_within_nominal(node, request.contested_frs):
                 return False
         return True
 
@@ -132,16 +132,16 @@ class PreemptionCandidates:
                 advantage = fits_in_quota(cohort, remaining_request)
             previous_node = cohort
 
-    def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
+    def _collect_below(self, top: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
         """Collect the candidates below the Cohort `top`, except in `skip` and in subtrees within nominal quota."""
         request = self._request
         policy = request.queue.view.preemption.reclaim_within_cohort
-        queue_of, contested_frs = request.snapshot.queue_of, request.contested
+        queue_of, contested_frs = request.snapshot.queue_of, request.contested_frs
         collected_candidates = self.hierarchical_candidates if has_advantage else self.priority_candidates
         nodes = [top]
         for node in nodes:
             for child in node.children.values():
-                if child is skip or is_within_nominal(child, contested_frs):
+                if child is skipped_branch or is_within_nominal(child, contested_frs):
                     continue
                 queue = queue_of.get(child)
                 if queue is None:
@@ -170,7 +170,7 @@ def _borrowing_attempts(request: PreemptionContext, candidates: PreemptionCandid
 
 def _is_under_nominal(request: PreemptionContext) -> bool:
     usage, quota = request.queue.node.usage, request.queue.node.subtree
-    for fr in request.contested:  # noqa: SIM110 - faster, and called for every pending head
+    for fr in request.contested_frs:  # noqa: SIM110 - faster, and called for every pending head
         if usage[fr] >= quota[fr]:
             return False
     return True
@@ -220,7 +220,7 @@ class Preemptor:
         """
         names = self._snapshot.names
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
-        return self._targets(tuple(usage), assignment.preempting_frs)
+        return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
     def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
         """Return whether preemption (in the own queue or in others) could free an amount, with the borrowing height
@@ -229,7 +229,7 @@ class Preemptor:
         `fr` is the id of the flavor-resource, and `height` the borrowing height without preemption.
         """
         node = self._queue.node
-        targets = self._targets(((fr, amount),), (fr,))
+        targets = self._find_targets_cached(((fr, amount),), (fr,))
         if not targets:
             return HOPELESS - height
         with self._snapshot.what_if():
@@ -239,7 +239,7 @@ class Preemptor:
         in_own_queue = any(target.workload.queue is self._queue for target in targets)
         return (PREEMPT if in_own_queue else RECLAIM) - height
 
-    def _targets(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
+    def _find_targets_cached(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
         cache_key = (usage, contested_frs)
         targets = self._targets_cache.get(cache_key)
         if targets is None:

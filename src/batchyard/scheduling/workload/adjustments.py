@@ -17,7 +17,7 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 
-Amounts = Mapping[str, int]
+ResourceAmounts = Mapping[str, int]
 
 
 class NamespaceLimits(NamedTuple):
@@ -27,30 +27,30 @@ class NamespaceLimits(NamedTuple):
     requests: Mapping[str, Any]
     limits: Mapping[str, Any]
     #: The maximum and minimum amounts, in billionths, by type (Container or Pod) and resource.
-    maximum: Mapping[str, Amounts]
-    minimum: Mapping[str, Amounts]
+    max_amounts: Mapping[str, ResourceAmounts]
+    min_amounts: Mapping[str, ResourceAmounts]
 
 
-def combine_limit_ranges(ranges: Sequence[Obj]) -> NamespaceLimits:
+def combine_limit_ranges(limit_ranges: Sequence[Obj]) -> NamespaceLimits:
     """Combine the LimitRanges of a Namespace: the tightest bounds, and the first default of each resource."""
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
-    maximum: dict[str, dict[str, int]] = {}
-    minimum: dict[str, dict[str, int]] = {}
-    for limit in (each for limit_range in ranges for each in limits_of(limit_range)):
+    max_amounts: dict[str, dict[str, int]] = {}
+    min_amounts: dict[str, dict[str, int]] = {}
+    for limit in (each for limit_range in limit_ranges for each in limits_of(limit_range)):
         kind = limit["type"]
         if kind == "Container":
             requests = {**(limit.get("defaultRequest") or {}), **requests}
             limits = {**(limit.get("default") or {}), **limits}
-        _tighten(maximum.setdefault(kind, {}), limit.get("max") or {}, min)
-        _tighten(minimum.setdefault(kind, {}), limit.get("min") or {}, max)
-    return NamespaceLimits(requests, limits, maximum, minimum)
+        _tighten_bounds(max_amounts.setdefault(kind, {}), limit.get("max") or {}, min)
+        _tighten_bounds(min_amounts.setdefault(kind, {}), limit.get("min") or {}, max)
+    return NamespaceLimits(requests, limits, max_amounts, min_amounts)
 
 
-def _tighten(bounds: dict[str, int], quantities: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
+def _tighten_bounds(bounds: dict[str, int], quantities: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
     for name, quantity in quantities.items():
-        nano = meta.parse_quantity(quantity)
-        bounds[name] = choose(bounds.get(name, nano), nano)
+        nano_amount = meta.parse_quantity(quantity)
+        bounds[name] = choose(bounds.get(name, nano_amount), nano_amount)
 
 
 def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
@@ -119,25 +119,25 @@ def _limit_violations(
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             requests, bounds = container_requests(container), container_limits(container)
-            minimum = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
-            maximum = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
-            yield from _bound_violations(limits, "Container", maximum, minimum, f"{path}.{field}[{i}]")
+            min_amounts = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            max_amounts = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            yield from _bound_violations(limits, "Container", max_amounts, min_amounts, f"{path}.{field}[{i}]")
     total = pod_total_amounts(spec, container_requests)
     yield from _bound_violations(limits, "Pod", total, total, path)
 
 
 def _bound_violations(
-    limits: NamespaceLimits, kind: str, maximum: Amounts, minimum: Amounts, path: str
+    limits: NamespaceLimits, kind: str, max_amounts: ResourceAmounts, min_amounts: ResourceAmounts, path: str
 ) -> Iterator[tuple[str, list[str], str]]:
-    above = _greater_amounts(maximum, limits.maximum.get(kind, {}))
+    above = _greater_amounts(max_amounts, limits.max_amounts.get(kind, {}))
     if above:
         yield path, above, "above the limitRange max"
-    below = _greater_amounts(limits.minimum.get(kind, {}), minimum)
+    below = _greater_amounts(limits.min_amounts.get(kind, {}), min_amounts)
     if below:
         yield path, below, "below the limitRange min"
 
 
-def _greater_amounts(amounts: Amounts, bounds: Amounts) -> list[str]:
+def _greater_amounts(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
     """Return the quoted names of the resources whose amount is greater than the amount in `bounds`."""
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
@@ -169,12 +169,12 @@ class AdjustedViews:
     def observe(self, event: WatchEvent) -> None:
         """Update a Namespace's resource defaults and bounds from a watch event of a LimitRange."""
         namespace = event.key.namespace
-        ranges = self._ranges.setdefault(namespace, {})
-        ranges.pop(event.key, None)
+        limit_ranges = self._ranges.setdefault(namespace, {})
+        limit_ranges.pop(event.key, None)
         if event.type is not _DELETED:
-            ranges[event.key] = event.obj
-        if ranges:
-            self._limits[namespace] = combine_limit_ranges([ranges[key] for key in sorted(ranges)])
+            limit_ranges[event.key] = event.obj
+        if limit_ranges:
+            self._limits[namespace] = combine_limit_ranges([limit_ranges[key] for key in sorted(limit_ranges)])
         else:
             del self._ranges[namespace]
             self._limits.pop(namespace, None)
@@ -226,11 +226,11 @@ class AdjustedViews:
         self._view_cache[uid] = (obj, view)
         return view
 
-    def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:
+    def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
         """Return the adjusted view of a Workload with a hypothetical change (`obj`); `real` is its current view."""
-        limits = self._limits.get(real.namespace)
+        limits = self._limits.get(current_view.namespace)
         view = self._adjusted_view(obj, limits)
-        view.queued = real.queued
+        view.queued = current_view.queued
         return view
 
     def _has_overhead(self, obj: Obj) -> bool:
@@ -244,16 +244,16 @@ class AdjustedViews:
 
 def _runtime_classes(obj: Obj) -> list[str]:
     """Return the RuntimeClass names in the pod templates of a Workload."""
-    specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
-    return [spec["runtimeClassName"] for spec in specs if spec.get("runtimeClassName")]
+    pod_specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
+    return [spec["runtimeClassName"] for spec in pod_specs if spec.get("runtimeClassName")]
 
 
 def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
     adjusted_workload = with_default_resources(obj, limits)
     view = WorkloadView(adjusted_workload)
     view.out_of_bounds = out_of_bounds(adjusted_workload, limits)
-    pods, priority, counts = view.shape
-    view.shape = pods + view.out_of_bounds.encode(), priority, counts  # two cases: within or out of bounds
+    pods, priority, pod_counts = view.shape
+    view.shape = pods + view.out_of_bounds.encode(), priority, pod_counts  # two cases: within or out of bounds
     return view
 
 
@@ -299,10 +299,10 @@ def class_name(workload: Obj) -> str:
     return name
 
 
-def follows_label(workload: Obj, reserved: bool) -> bool:
+def follows_label(workload: Obj, has_quota: bool) -> bool:
     """Report whether a Workload's priority changes with its job's priority class label; `reserved`: it holds quota."""
     ref = workload["spec"].get("priorityClassRef")
-    return not reserved if ref is None else ref.get("kind") == "WorkloadPriorityClass"
+    return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 
 
 def _default_priority(reader: Reader) -> Priority:

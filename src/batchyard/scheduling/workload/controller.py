@@ -43,20 +43,20 @@ class WorkloadReconcile(NamedTuple):
 
 def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
     """Run a Workload's reconcile steps in order until one has something to do, and return the outcome of that step."""
-    return next((outcome for step in _STEPS if (outcome := step(context)) is not None), ReconcileResult())
+    return next((outcome for step in _RECONCILE_STEPS if (outcome := step(context)) is not None), ReconcileResult())
 
 
 def _check_activity(context: WorkloadReconcile) -> ReconcileResult | None:
     """Evict a Workload with `spec.active` false; set `spec.active` to false if DeactivationTarget is True."""
     workload = context.workload
     if not lifecycle.is_active(workload):
-        return _deactivate(context)
+        return _deactivate_workload(context)
     if is_true(workload, evictions.DEACTIVATION_TARGET):
         return _write_outcome(Update(with_path(workload, ("spec", "active"), False)))
     return None
 
 
-def _deactivate(context: WorkloadReconcile) -> ReconcileResult | None:
+def _deactivate_workload(context: WorkloadReconcile) -> ReconcileResult | None:
     workload = context.workload
     new_workload = evictions.deactivate(workload, context.now)
     if new_workload is workload:
@@ -87,18 +87,18 @@ def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
         return None
     retry_at = lifecycle.retry_at(workload)
     held_workload = (
-        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
+        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, is_counted=False)
     )
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.in_state(workload, lifecycle.REJECTED):
-            return _reject(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
+            return _target_deactivation(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
         if retrying := lifecycle.in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
             return _evict(context, held_workload, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
     return None if held_workload is workload else _write_outcome(UpdateStatus(held_workload))
 
 
-def _reject(context: WorkloadReconcile, message: str) -> ReconcileResult:
+def _target_deactivation(context: WorkloadReconcile, message: str) -> ReconcileResult:
     new = evictions.target_deactivation(context.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, context.now)
     event = EventRecord(context.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
     return _write_outcome(UpdateStatus(new), event)
@@ -205,7 +205,7 @@ def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _drain_local_queue(context: WorkloadReconcile) -> ReconcileResult | None:
-    return _drain(context, context.queues.local_queue, "LocalQueue")
+    return _evict_if_draining(context, context.queues.local_queue, "LocalQueue")
 
 
 def _release_reservation(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -220,10 +220,10 @@ def _release_reservation(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _drain_cluster_queue(context: WorkloadReconcile) -> ReconcileResult | None:
-    return _drain(context, context.queues.cluster_queue, "ClusterQueue")
+    return _evict_if_draining(context, context.queues.cluster_queue, "ClusterQueue")
 
 
-def _drain(context: WorkloadReconcile, queue: Obj | None, kind: str) -> ReconcileResult | None:
+def _evict_if_draining(context: WorkloadReconcile, queue: Obj | None, kind: str) -> ReconcileResult | None:
     if pending_reason.stop_policy(queue) != "HoldAndDrain":
         return None
     if not lifecycle.is_admitted(context.workload) or lifecycle.is_evicted(context.workload):
@@ -296,7 +296,7 @@ def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
     return EventRecord(key, "Normal", "Admitted", message)
 
 
-_STEPS: Final[tuple[Callable[[WorkloadReconcile], ReconcileResult | None], ...]] = (
+_RECONCILE_STEPS: Final[tuple[Callable[[WorkloadReconcile], ReconcileResult | None], ...]] = (
     _check_activity,
     _sync_checks,
     _handle_failed_checks,
@@ -394,8 +394,8 @@ _OPEN_QUEUE_STATE: Final = _QueueState("None", False, False)
 
 
 def _queue_state(queue: Obj) -> _QueueState:
-    inactive = queue["kind"] == "ClusterQueue" and is_inactive(queue)
-    return _QueueState(stop_policy(queue), "deletionTimestamp" in queue["metadata"], inactive)
+    is_queue_inactive = queue["kind"] == "ClusterQueue" and is_inactive(queue)
+    return _QueueState(stop_policy(queue), "deletionTimestamp" in queue["metadata"], is_queue_inactive)
 
 
 def _affects_workloads(event: WatchEvent) -> bool:

@@ -34,11 +34,11 @@ def evict(
     return draft.result()
 
 
-def hold_back(workload: meta.Obj, requeue_time: Instant, *, counts: bool) -> meta.Obj:
+def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) -> meta.Obj:
     """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `counts` increments its count."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
-    if counts:
+    if is_counted:
         state["count"] = state.get("count", 0) + 1
     if "requeueAt" not in state or parse_time(state["requeueAt"]) < requeue_time:
         state["requeueAt"] = format_time(requeue_time)
@@ -147,12 +147,12 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
 
 
 def _count_eviction(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None:
-    stats = draft.status.get("schedulingStats") or _NO_STATUS
-    counts = list(stats.get("evictions") or ())
-    for index, old in enumerate(counts):
+    scheduling_stats = draft.status.get("schedulingStats") or _NO_STATUS
+    eviction_counts = list(scheduling_stats.get("evictions") or ())
+    for index, old in enumerate(eviction_counts):
         if old["reason"] == eviction.reason and old["underlyingCause"] == eviction.underlying_cause:
-            counts[index] = {**old, "count": old["count"] + 1}
+            eviction_counts[index] = {**old, "count": old["count"] + 1}
             break
     else:
-        counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
-    draft.set_field("schedulingStats", {**stats, "evictions": counts})
+        eviction_counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
+    draft.set_field("schedulingStats", {**scheduling_stats, "evictions": eviction_counts})

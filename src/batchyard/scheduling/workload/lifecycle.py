@@ -39,22 +39,22 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 # pkg/workload/admissionchecks.go, and its workload_controller in pkg/controller/core.
 
 
-Check: TypeAlias = Mapping[str, Any]
+AdmissionCheck: TypeAlias = Mapping[str, Any]
 
 PENDING: Final = "Pending"
 READY: Final = "Ready"
 RETRY: Final = "Retry"
 REJECTED: Final = "Rejected"
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
-def checks_of(workload: meta.Obj) -> Sequence[Check]:
+def checks_of(workload: meta.Obj) -> Sequence[AdmissionCheck]:
     """Return the admission checks in a Workload's status."""
-    return (workload.get("status") or _NOTHING).get("admissionChecks") or ()
+    return (workload.get("status") or _EMPTY).get("admissionChecks") or ()
 
 
-def are_ready(checks: Sequence[Check]) -> bool:
+def are_ready(checks: Sequence[AdmissionCheck]) -> bool:
     """Report whether all given admission checks are in state Ready."""
     return all(check["state"] == READY for check in checks)
 
@@ -70,7 +70,7 @@ def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None
         all_flavors = frozenset(queue.flavors)
         return sorted(rule.name for rule in queue.check_rules if all_flavors.issubset(rule.flavors))
     assignments = admission.get("podSetAssignments") or ()
-    used_flavors = {flavor: None for a in assignments for flavor in (a.get("flavors") or _NOTHING).values()}
+    used_flavors = {flavor: None for a in assignments for flavor in (a.get("flavors") or _EMPTY).values()}
     return sorted(rule.name for rule in queue.check_rules if any(flavor in used_flavors for flavor in rule.flavors))
 
 
@@ -92,25 +92,25 @@ def with_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant)
     return meta.with_path(workload, ("status", "admissionChecks"), checks or None)
 
 
-def new_check(name: str, time: str) -> Check:
+def new_check(name: str, timestamp: str) -> AdmissionCheck:
     """Return a new admission check in state Pending."""
-    return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": time}
+    return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": timestamp}
 
 
-def reset_check(check: Check, time: str) -> Check:
+def reset_check(check: AdmissionCheck, timestamp: str) -> AdmissionCheck:
     """Return an admission check as Pending, after an eviction; if it was in Retry, its retry count is incremented."""
     if check["state"] == PENDING:
         return check
     message = f"Reset to Pending after eviction. Previously: {check['state']}"
-    reset = {"name": check["name"], "state": PENDING, "message": message, "lastTransitionTime": time}
+    pending_check = {"name": check["name"], "state": PENDING, "message": message, "lastTransitionTime": timestamp}
     if "requeueAfterSeconds" in check:
-        reset["requeueAfterSeconds"] = check["requeueAfterSeconds"]
+        pending_check["requeueAfterSeconds"] = check["requeueAfterSeconds"]
     if check["state"] == RETRY:
-        reset["retryCount"] = check.get("retryCount", 0) + 1
-    return reset
+        pending_check["retryCount"] = check.get("retryCount", 0) + 1
+    return pending_check
 
 
-def with_check(workload: meta.Obj, check: Check, now: Instant) -> meta.Obj:
+def with_check(workload: meta.Obj, check: AdmissionCheck, now: Instant) -> meta.Obj:
     """Return the Workload with `check` replacing the one of that name; a new state gets the current time."""
     checks = checks_of(workload)
     old = next(each for each in checks if each["name"] == check["name"])
@@ -121,27 +121,27 @@ def with_check(workload: meta.Obj, check: Check, now: Instant) -> meta.Obj:
     return meta.with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
 
 
-def in_state(workload: meta.Obj, state: str) -> list[Check]:
+def in_state(workload: meta.Obj, state: str) -> list[AdmissionCheck]:
     """Return the Workload's admission checks that are in `state`, sorted by name."""
     matching_checks = [check for check in checks_of(workload) if check["state"] == state]
     return sorted(matching_checks, key=lambda check: check["name"])
 
 
-def describe_checks(checks: Sequence[Check], state: str) -> str:
+def describe_checks(checks: Sequence[AdmissionCheck], state: str) -> str:
     """Format Kueue's message that lists admission checks, all in the same state."""
-    parts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
+    check_texts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
     noun = "AdmissionChecks" if len(checks) > 1 else "AdmissionCheck"
-    return f"{noun} in {state} state: {'; '.join(parts)}"
+    return f"{noun} in {state} state: {'; '.join(check_texts)}"
 
 
 def retry_at(workload: meta.Obj) -> Instant | None:
     """Return the latest retry time of a Workload's admission checks in state Retry; None if there are none."""
-    times = [
+    retry_times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
         for check in in_state(workload, RETRY)
         if "requeueAfterSeconds" in check
     ]
-    return max(times, default=None)
+    return max(retry_times, default=None)
 
 
 # Condition types of a Workload, and the reasons that other modules branch on.

@@ -130,8 +130,8 @@ def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
     """Return the pending reason if the ClusterQueue does not select the Workload's namespace; otherwise None."""
     if queues.namespace is None or queues.cluster_queue is None:
         return None
-    namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
-    if namespaces is not None and namespaces.matches(namespace_labels(queues.namespace)):
+    namespace_selector = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
+    if namespace_selector is not None and namespace_selector.matches(namespace_labels(queues.namespace)):
         return None
     return PendingReason(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)
 

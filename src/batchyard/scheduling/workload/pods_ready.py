@@ -48,7 +48,7 @@ class PodsReadyPolicy:
     #: Whether the timeout also applies to Workloads without a Job or JobSet.
     without_job: bool = False
 
-    def awaits(self, workload: Obj) -> bool:
+    def covers(self, workload: Obj) -> bool:
         """Report whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
         return self.without_job or has_pods(workload)
 
@@ -66,11 +66,11 @@ def has_pods(workload: Obj) -> bool:
     return owner is not None and owner["kind"] in _JOB_KINDS
 
 
-def set_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
+def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant) -> Obj:
     """Return the Workload with PodsReady updated; `ready` says that all its pods are ready. The same object if
     unchanged.
     """
-    reason, message = _pods_ready_reason(workload, ready)
+    reason, message = _pods_ready_reason(workload, are_pods_ready)
     is_ready = reason in _READY_REASONS
     old = find_condition(workload, lifecycle.PODS_READY)
     if old is not None and (old["status"] == "True", old["reason"]) == (is_ready, reason):
@@ -80,12 +80,12 @@ def set_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
     return draft.result()
 
 
-def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
+def _pods_ready_reason(workload: Obj, are_pods_ready: bool) -> tuple[str, str]:
     if not lifecycle.is_admitted(workload):
         return lifecycle.WAIT_FOR_START, _NOT_READY
     old = find_condition(workload, lifecycle.PODS_READY)
     old_reason = "" if old is None else old["reason"]
-    if ready:
+    if are_pods_ready:
         return (
             lifecycle.RECOVERED
             if old_reason in {lifecycle.WAIT_FOR_RECOVERY, lifecycle.RECOVERED}
@@ -99,7 +99,7 @@ def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
     """Return the time by which an admitted Workload's pods must be ready; None if they are ready or have no limit."""
     admission, readiness = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
-    if not admission or admission["status"] != "True" or lifecycle.is_evicted(workload) or not policy.awaits(workload):
+    if not admission or admission["status"] != "True" or lifecycle.is_evicted(workload) or not policy.covers(workload):
         return None
     if readiness is None or readiness["reason"] == lifecycle.WAIT_FOR_START:
         return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admission["lastTransitionTime"]) + policy.timeout)
@@ -116,7 +116,7 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
         message = "exceeding the maximum number of re-queuing retries"
         return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
     requeue_time = now + exponential_backoff(policy.backoff_base, policy.backoff_max, tries)
-    held_back = evictions.hold_back(workload, requeue_time, counts=True)
+    held_back = evictions.hold_back(workload, requeue_time, is_counted=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
     return evictions.evict(held_back, reason=reason, message=message, now=now, cause=cause)
 
