@@ -27,17 +27,11 @@ from batchyard.scheduling.quota import (
 
 # Which flavors a pod template may use: taints must be tolerated, selectors and affinity must match.
 #
-# Only expressions whose key is a label of the flavor count.
+# Only selector and affinity expressions count whose key is a label of the flavor.
 # Source: Kueue's pkg/scheduler/flavorassigner (checkFlavorForPodSets, flavorSelector).
 
 
 TAINT_MISMATCH: Final = "taint"
-# Requests of pods to the resource groups of a ClusterQueue.
-#
-# These requests depend on the pod template, the pod count, and the flavors and resources of the groups, but not on
-# quota. They are therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
-
-
 AFFINITY_MISMATCH: Final = "affinity"
 FLAVOR_NOT_FOUND: Final = "notFound"
 _MISMATCH_CACHE_MAX: Final = 4096
@@ -96,6 +90,12 @@ def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> 
     return any(all(r.matches(labels) for r in term if r.key in labels) for term in template.affinity)
 
 
+# The resource requests of pods, split by the resource groups of a ClusterQueue.
+#
+# The result depends on the pod template, the pod count, and the flavors and resources of the groups, but not on quota.
+# It is therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
+
+
 PODS: Final = "pods"
 SCAN_DONE: Final = -1
 _REQUEST_CACHE_MAX: Final = 4096
@@ -126,7 +126,7 @@ class FlavorAssignment(NamedTuple):
 
     choices: Mapping[str, FlavorChoice]
     usage: Usage
-    #: The worst mode of all resources.
+    #: The worst assignment mode of all resources.
     mode: FlavorAssignmentMode
     #: The maximum borrowing height of all resources.
     borrowing_height: int
@@ -171,7 +171,7 @@ class ResourceGroupRequest:
         self.usages: tuple[Usage, ...] = tuple(
             [tuple([(ids[index], amount) for _, amount, ids in group_requests]) for index in range(len(group.flavors))]
         )
-        #: For each flavor, why these pods cannot use it; '' if they can use it.
+        #: For each flavor of the group, why the pods cannot use it; '' if they can use it.
         self.obstacles = obstacles
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
@@ -267,9 +267,8 @@ def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 # Results of scanning the flavors of a resource group.
 #
-# The reasons for rejecting a flavor are rarely read. A scan therefore stores its inputs and computes the reasons on
-# demand. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and
-# messages).
+# The reasons for rejecting a flavor are rarely read, so they are computed from the stored inputs when they are read.
+# Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and messages).
 
 
 _FIT: Final = PreemptionPossibility.FIT
@@ -435,7 +434,7 @@ class ClusterQueue:
         self.node = node
         self.coverage = coverage
         self.workloads: dict[str, AdmittedWorkload] = {}
-        #: Incremented when quota may have become free; flavor searches of an older generation then restart.
+        #: Incremented when quota may have become free; flavor searches that stopped before then start over.
         self.generation = 1
         self.active = True
         #: Whether the parents of its Cohort form a cycle.

@@ -103,16 +103,16 @@ class PodsReadyGate:
 # A cycle that is interrupted until the pods of all admitted Workloads are ready.
 #
 # Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle
-# meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that entry as decided, and
-# continues with the entries behind it. The next admission blocks in the same way. Here the remaining admissions and
+# meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that Workload as decided, and
+# continues with the later decisions. The next admission blocks in the same way. Here the remaining admissions and
 # preemptions are kept, and no cycle runs before they are applied.
 #
-# An entry is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or
+# A kept decision is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or
 # its queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the admission and reverts
 # it afterwards.
 #
-# After a restart the entry is recognized by its condition (WaitingForPodsReady): the first cycle decides only about
-# it. Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
+# After a restart, the waiting Workload is recognized by its condition (WaitingForPodsReady): the first cycle decides
+# only about it. Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
 
 
 BlockedEntry: TypeAlias = Admit | Preempt
@@ -240,7 +240,7 @@ class _StalledTree:
     """The decisions about the heads of one cohort tree since the last change in the tree."""
 
     change_count: int
-    #: The decisions seen.
+    #: Each distinct combination of decisions seen since the change.
     seen_signatures: dict[object, None] = field(default_factory=dict)
     #: The number of cycles after the first one since the change.
     later_cycles: int = -1
@@ -436,7 +436,7 @@ class Scheduler:
             alternatives = preemption_alternatives(
                 decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
             )
-        # The same for every target.
+        # The details are the same for every target, so they are computed once.
         details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
         for target in decision.targets:
             key = _workload_key(target.workload.key)

@@ -24,7 +24,7 @@ from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStr
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
 
-# Order of the entries of a cycle: earlier entries take quota before later ones.
+# The order in which a cycle decides about Workloads: earlier ones take quota before later ones.
 #
 # Classical order: less borrowing first, then higher priority, then longer waiting time. With fair sharing: a
 # tournament in each tree, level by level, won by the branch with the smallest share after admission. Ties are broken
@@ -205,12 +205,12 @@ class Cycle:
 
     snapshot: Snapshot
     policy: SchedulingPolicy
-    #: Labels by namespace; an absent namespace does not exist.
+    #: The labels of each Namespace that exists.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
-    #: Keys of Workloads that were nominated again because other entries had claimed their targets.
+    #: Keys of Workloads whose flavors were assigned again because earlier decisions preempt the same targets.
     renominated_workloads: dict[str, None] = field(default_factory=dict)
-    #: By ClusterQueue, the number of entries whose preemption was skipped in favor of others in this cycle.
+    #: By ClusterQueue, the number of preemptions skipped in favor of other Workloads in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:

@@ -154,7 +154,9 @@ class FlavorAssigner:
     nominated: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
-        """Return the flavor assignment for `counts` pods per pod set; it ends at the first pod set without a flavor."""
+        """Return the flavor assignment for `pod_counts` pods per pod set; it ends at the first pod set without a
+        flavor.
+        """
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
             assignment = self._assign_pod_set(0, pod_counts, ())
             return Assignment(
@@ -202,7 +204,7 @@ class FlavorAssigner:
     def _assign_pod_set_group(
         self, indexes: Sequence[int], pod_counts: Sequence[int], usage: Usage
     ) -> list[PodSetAssignment]:
-        """Return the flavor assignments of pod sets (indexes `members`) that must get the same flavors."""
+        """Return the flavor assignments of pod sets (given by `indexes`) that must get the same flavors."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
         pod_sets = [self.workload.pod_sets[i] for i in indexes]
         plans = [coverage.plan(p.template, pod_counts[i], obstacles) for i, p in zip(indexes, pod_sets, strict=True)]

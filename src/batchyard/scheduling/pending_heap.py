@@ -12,7 +12,7 @@ from batchyard.scheduling.flavor_assigner import LastAssignment
 QueueOrder: TypeAlias = tuple[int, Instant, str, str]
 
 
-#: The queue order, except for the current preemptor.
+#: Sort key of the queue order, in which a current preemptor has no precedence.
 QUEUE_ORDER: Final = attrgetter("order")
 
 

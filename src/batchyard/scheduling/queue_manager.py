@@ -39,7 +39,7 @@ class PendingQueueReader:
         self._classes: dict[EquivalenceClassKey, pending_heap.EquivalenceClass] = {}
         #: Heap of the first Workload in line of each class; outdated entries are dropped when they reach the front.
         self._class_fronts: list[tuple[pending_heap.QueueOrder, pending_heap.PendingEntry, EquivalenceClassKey]] = []
-        #: Shapes that did not fit since the last reactivation, each with the reason.
+        #: Equivalence shapes (equal requests and priority) that did not fit since the last reactivation, with the reason.
         self._unfit_shapes: dict[Shape, str] = {}
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
         self._preemptor = ""

@@ -195,7 +195,7 @@ class QueueStatusController:
             status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
-        """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `local` omits the borrowed amounts."""
+        """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `is_local` omits the borrowed amounts."""
         return [
             {
                 "name": flavor,

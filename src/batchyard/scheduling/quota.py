@@ -49,9 +49,9 @@ class QuotaNode:
         self.name = name
         self.parent: QuotaNode | None = None
         self.children: dict[str, QuotaNode] = {}
-        #: The nodes from the root to this one, inclusive.
+        #: The nodes from the root of the cohort tree to this node, inclusive.
         self.path: tuple[QuotaNode, ...] = (self,)
-        #: The id of its tree, with the kind of the root: a ClusterQueue and a Cohort may have the same name.
+        #: The id of the cohort tree of this node, with the kind of the root: a ClusterQueue and a Cohort may have the same name.
         self.tree = f"queue/{name}"
         #: The number of levels below this node; 0 for a ClusterQueue.
         self.height = 0
@@ -64,8 +64,7 @@ class QuotaNode:
         self.subtree = [0] * width
         #: Quota that is never lent to the parent.
         self.local = [0] * width
-        #: The maximum usage that may count at the parent (quota stored there plus borrowing limit); None without a
-        #: limit.
+        #: The maximum usage that may count at the parent: the quota lent to it plus the borrowing limit; None: no limit.
         self.borrowing_ceiling: list[int | None] = [None] * width
         #: The amount that this node could use if all other nodes were idle.
         self.potential = [0] * width
@@ -74,9 +73,9 @@ class QuotaNode:
         self.usages: tuple[list[int], ...] = (self.usage,)
         #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
         self.lends_without_limit = True
-        #: The nearest node on the path to the root that has limits (or the root); it has the same available quota.
+        #: The nearest node towards the root, or this one, with limits (else the root); both have the same quota available.
         self.gate = self
-        #: The borrowing height of amounts beyond its own quota; None if it depends on the amount.
+        #: The borrowing height of amounts beyond this node's own quota; None if it depends on the amount.
         self.borrowing_height: int | None = 0
         #: In a root: cached available quota by gate, valid until usage in the tree changes. It is replaced, never
         #: emptied, so that holders of an old cache keep their values.
@@ -267,7 +266,7 @@ def _derive_from_parent(node: QuotaNode) -> None:
 #
 # For each resource, the usage above quota is divided by the amount that the parent could ever lend. The share is the
 # largest of these, in thousandths, divided by the node's weight. A borrowing node of weight 0 has an infinite share;
-# two of them are compared by their unweighted share. Floating point as in Kueue, so that ties are resolved alike.
+# two such nodes are compared by their unweighted share. Floating point as in Kueue, so that ties are resolved alike.
 # Source: Kueue's pkg/cache/scheduler/fair_sharing.go.
 
 

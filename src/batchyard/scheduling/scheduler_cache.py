@@ -51,8 +51,8 @@ class QueueCounter:
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
 # Source: Kueue's workload event handlers in pkg/controller/core. One defect of Kueue is fixed. When a Workload whose
-# LocalQueue is deleted or stopped releases quota, Kueue does not reactivate parked Workloads. They wait for the next
-# release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other Workload
+# LocalQueue is deleted or stopped releases quota, Kueue does not reactivate inadmissible Workloads. They wait for the
+# next release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other Workload
 # remains whose release would reactivate them.
 
 
@@ -95,7 +95,7 @@ class QueueCounters:
                 table[fr] = table.get(fr, 0) + sign * amount
 
 
-#: How long released quota may stay free without a reactivation of parked Workloads.
+#: How long released quota may stay free before inadmissible Workloads are tried again.
 REACTIVATION_GRACE_PERIOD: Final = 5 * MINUTE
 
 _DELETED: Final = EventType.DELETED
@@ -117,7 +117,7 @@ class WorkloadCache:
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
-        #: Counted admissions whose watch events have not arrived yet.
+        #: Workloads whose admission counts as usage although its watch event has not arrived yet.
         self._assumed: dict[str, None] = {}
 
     def enqueue_local_queue(self, local_queue_view: LocalQueueView) -> None:
@@ -449,7 +449,7 @@ class SchedulerCache:
         )
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
-        """Parse a hypothetically changed Workload (`obj`); `real` is the parsed existing Workload."""
+        """Parse a hypothetically changed Workload (`obj`); `current_view` is the parsed existing Workload."""
         return self._views.hypothetical_view(obj, current_view)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:

@@ -316,12 +316,12 @@ class Snapshot:
         return TentativeChanges(self)
 
     def begin(self) -> int:
-        """Allow tentative changes; return the position in their list to which `undo_to()` goes back."""
+        """Allow tentative changes; return the number of changes so far, for `undo_to()`."""
         self._depth += 1
         return len(self._tentative_changes)
 
     def undo_to(self, change_count: int) -> None:
-        """Undo the tentative changes made since the `begin()` call that returned `mark`."""
+        """Undo the tentative changes made since `begin()` returned `change_count`."""
         changes = self._tentative_changes
         while len(changes) > change_count:
             queue, workload, usage, sign = changes.pop()

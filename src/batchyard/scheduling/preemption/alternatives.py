@@ -32,7 +32,7 @@ class MissingQuotaHolder(NamedTuple):
     workload: AdmittedWorkload
     #: The held amounts by flavor-resource id.
     held_amounts: tuple[tuple[int, int], ...]
-    #: Whether its ClusterQueue uses more than its own quota.
+    #: Whether the Workload's ClusterQueue uses more than its own quota.
     borrows: bool
 
 
@@ -54,7 +54,7 @@ def ranked_quota_holders(
 def first_ranked_holders(
     snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int], max_count: int
 ) -> tuple[list[MissingQuotaHolder], int]:
-    """Return the first `maximum` Workloads in the order of `ranked_quota_holders()`, and the number of all."""
+    """Return the first `max_count` Workloads in the order of `ranked_quota_holders()`, and the number of all."""
     ranked_holders = _rank_holders(snapshot, top, queue, frs)
     return [_unpack_holder(holder) for holder in nsmallest(max_count, ranked_holders)], len(ranked_holders)
 
@@ -135,7 +135,7 @@ def _borrowing_reason(request: PreemptionContext, holder: AdmittedWorkload) -> P
     return None
 
 
-# Workloads that were not preempted although they hold missing quota, with the rules that protected them.
+# Workloads that were not preempted although they use the quota that the preemptor lacks.
 
 
 NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free enough quota")

@@ -60,7 +60,7 @@ class PreemptionContext(NamedTuple):
             return []
         workloads = queue.ranked_workloads()
         if policy != "Any":
-            # The list is sorted by priority first, so eligible Workloads are at the front.
+            # `workloads` is sorted by priority first, so eligible Workloads are at the front.
             priority, lowest_priority = self.workload.priority, workloads[0].priority
             includes_equal = policy == "LowerOrNewerEqualPriority"
             if lowest_priority > priority or (lowest_priority == priority and not includes_equal):

@@ -133,7 +133,9 @@ class PreemptionCandidates:
             previous_node = cohort
 
     def _collect_below(self, top: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
-        """Collect the candidates below the Cohort `top`, except in `skip` and in subtrees within nominal quota."""
+        """Collect the candidates below the Cohort `top`, except in `skipped_branch` and in subtrees within nominal
+        quota.
+        """
         request = self._request
         policy = request.queue.view.preemption.reclaim_within_cohort
         queue_of, contested_frs = request.snapshot.queue_of, request.contested_frs
@@ -191,7 +193,7 @@ def _select_targets(
     return []
 
 
-# The search for victims for one head. Results are cached, because queries repeat.
+# The search for victims for one pending Workload. Results are cached, because the same quota is requested repeatedly.
 
 
 class Preemptor:

@@ -227,7 +227,9 @@ class AdjustedViews:
         return view
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
-        """Return the adjusted view of a Workload with a hypothetical change (`obj`); `real` is its current view."""
+        """Parse a Workload with a hypothetical change (`obj`), adjusted; `current_view` is the Workload without the
+        change.
+        """
         limits = self._limits.get(current_view.namespace)
         view = self._adjusted_view(obj, limits)
         view.queued = current_view.queued
@@ -300,7 +302,7 @@ def class_name(workload: Obj) -> str:
 
 
 def follows_label(workload: Obj, has_quota: bool) -> bool:
-    """Report whether a Workload's priority changes with its job's priority class label; `reserved`: it holds quota."""
+    """Report whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
     ref = workload["spec"].get("priorityClassRef")
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 

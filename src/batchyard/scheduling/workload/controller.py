@@ -22,7 +22,7 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 # reasons that do not depend on the scheduler, and time limits. Each step returns None if nothing is due, or its
 # outcome. Source: pkg/controller/core/workload_controller.go of Kueue. Three upstream defects are fixed:
 #
-# - A Workload with a check in Retry releases its quota at once, as documented there and in KEP-3258, not at the retry
+# - A Workload with a check in Retry releases its quota at once, as documented in Kueue and in KEP-3258, not at the retry
 #   time.
 # - The retry count of a flavor's check is kept until the next try.
 # - A Workload deactivated for a cause, such as after its last try, is queued again when a user activates it.
@@ -319,7 +319,7 @@ class QueueIndex:
     """Index of Workloads by LocalQueue, of LocalQueues by ClusterQueue, and of the queues that are not stopped."""
 
     def __init__(self) -> None:
-        # LocalQueues by namespace and name: team-a/queue.
+        # LocalQueues are identified by namespace and name: team-a/queue.
         self._workloads: dict[str, dict[Key, None]] = {}
         self._local_queues: dict[str, dict[str, None]] = {}
         #: The ClusterQueue of each open LocalQueue.
@@ -408,7 +408,7 @@ def _affects_workloads(event: WatchEvent) -> bool:
 
 # The Workload lifecycle: transitions caused by its spec, its queues and time alone.
 #
-# Each reconcile makes one of the steps above; its write triggers the next reconcile. The controller decides when to
+# Each reconcile runs one of the steps above; the write of that step triggers the next reconcile. The controller decides when to
 # reconcile, and finishes orphans. Source: pkg/controller/core/workload_controller.go of Kueue, without queueing.
 
 

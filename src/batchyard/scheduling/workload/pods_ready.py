@@ -67,9 +67,7 @@ def has_pods(workload: Obj) -> bool:
 
 
 def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant) -> Obj:
-    """Return the Workload with PodsReady updated; `ready` says that all its pods are ready. The same object if
-    unchanged.
-    """
+    """Return the Workload with its PodsReady condition updated; the same object if unchanged."""
     reason, message = _pods_ready_reason(workload, are_pods_ready)
     is_ready = reason in _READY_REASONS
     old = find_condition(workload, lifecycle.PODS_READY)
