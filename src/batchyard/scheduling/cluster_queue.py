@@ -176,9 +176,7 @@ class ResourceGroupRequest:
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, index: int, last_index: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the assignment of the flavor at `index`; `last_index` is the last considered flavor. Results are
-        cached.
-        """
+        """Return the cached assignment of the flavor at `index`; `last_index` is the last considered flavor."""
         cache_key = (index, last_index, *qualities)
         assignment = self._assignment_cache.get(cache_key)
         if assignment is None:
@@ -253,9 +251,7 @@ class ResourceGroupIndex:
         return PodSetRequest(requests, tuple(groups), "")
 
     def _requests(self, template: PodTemplate, count: int) -> Requests:
-        """Return the total resource requests of `count` pods, including `pods` if the queue has quota for that
-        resource.
-        """
+        """Return the total resource requests of `count` pods, with resource `pods` if the queue has quota for it."""
         requests = tuple([(r, n * count) for r, n in template.requests])
         return order_requests({**dict(requests), PODS: count}) if PODS in self.group_of else requests
 

@@ -107,9 +107,9 @@ class PodsReadyGate:
 # continues with the later decisions. The next admission blocks in the same way. Here the remaining admissions and
 # preemptions are kept, and no cycle runs before they are applied.
 #
-# A kept decision is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or
-# its queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the admission and reverts
-# it afterwards.
+# A kept decision is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if the
+# Workload's pod sets or queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the
+# admission and reverts it afterwards.
 #
 # After a restart, the waiting Workload is recognized by its condition (WaitingForPodsReady): the first cycle decides
 # only about it. Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
@@ -122,9 +122,7 @@ class BlockedCycle:
     """The rest of a cycle that was interrupted until pods are ready: its waiting admission and the later decisions."""
 
     def __init__(self, index: SchedulerCache, gate: PodsReadyGate | None) -> None:
-        """Start without an interrupted cycle; `gate` is None if admissions do not wait for ready pods of other
-        Workloads.
-        """
+        """Start without an interrupted cycle; `gate` is None if admissions do not wait for other Workloads' pods."""
         self._cache = index
         self._gate = gate
         self._entries: list[BlockedEntry] = []
@@ -146,11 +144,7 @@ class BlockedCycle:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the heads that the next cycle decides on.
-
-        In the first cycle after a restart, these are only the Workloads that waited for ready pods before, if there are
-        any.
-        """
+        """Return the heads for the next cycle: after a restart, the Workloads that waited for ready pods, if any."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -159,8 +153,7 @@ class BlockedCycle:
         return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the other
-        decisions.
+        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the rest.
 
         StayPending decisions are always returned, because a later change of the pods does not affect them.
         """
@@ -340,15 +333,13 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the constant key CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
+        """Return CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
         return (CYCLE_KEY,) if self._note_bypassed(event) or has_work else ()
 
     def _note_bypassed(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that needs no cycle, as an equivalent one did not fit; return whether it is such a
-        one.
-        """
+        """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -360,9 +351,7 @@ class Scheduler:
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run a scheduling cycle, or the rest of an interrupted one; without heads, write the pending reasons that are
-        due.
-        """
+        """Run a scheduling cycle or the rest of an interrupted one; without heads, write the due pending reasons."""
         self._cache.workload_cache.drop_unconfirmed()
         self._cache.resync(reader, now)
         heads = self._cache.heads(now)

@@ -32,9 +32,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class OrderableEntry(Protocol):
-    """Interface that the ordering functions need of a pending Workload: the object, its ClusterQueue, its assigned
-    quota.
-    """
+    """Interface that the ordering functions need of a pending Workload, its ClusterQueue and its assigned quota."""
 
     workload: WorkloadView
     queue: ClusterQueue
@@ -52,9 +50,7 @@ EntryT = TypeVar("EntryT", bound=OrderableEntry)
 
 
 def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
-    """Yield the Workloads of a cycle in Kueue's order without fair sharing: less borrowing, higher priority, older
-    first.
-    """
+    """Yield a cycle's Workloads in Kueue's order without fair sharing: less borrowing, higher priority, older first."""
     return iter(sorted(entries, key=_classical_key))
 
 
@@ -96,18 +92,14 @@ class _Tournament(Generic[EntryT]):
             self._forget_around(node)
 
     def _shares_with(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the dominant resource shares of the nodes from the root Cohort to a Workload's queue, as if it were
-        admitted.
-        """
+        """Return the shares of the nodes from the root Cohort to a Workload's queue, as if it were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
             return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_around(self, node: quota.QuotaNode) -> None:
-        """Discard the cached shares that the winner's admission changes: those in its queue's branch below the root
-        Cohort.
-        """
+        """Discard the cached shares that the winner's admission changes, in its branch below the root Cohort."""
         branch = node.path[min(1, len(node.path) - 1)]
         self._shares = {entry_node: s for entry_node, s in self._shares.items() if branch not in entry_node.path}
 
@@ -214,7 +206,7 @@ class Cycle:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """Return an admission, preemption or pending decision for each head, in the order in which they were made."""
+        """Return an admission, preemption or pending decision for each head, in the order of the decisions."""
         self.snapshot.settle()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
@@ -235,9 +227,7 @@ class Cycle:
     # Nomination.
 
     def _nomination_obstacle(self, head: Head) -> Decision | None:
-        """Return a StayPending decision if a Workload cannot be considered at all (inactive queue, wrong namespace); or
-        None.
-        """
+        """Return a StayPending decision if a Workload cannot be considered (inactive queue, bad namespace) or None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue_reason = messages.RequeueReason.GENERIC
@@ -275,9 +265,7 @@ class Cycle:
         last_assignment: flavor_assigner.LastAssignment | None,
         nominated_flavors: flavor_assigner.NominatedFlavors,
     ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-        """Return a Workload's flavor assignment and preemption targets; if it does not fit, try fewer pods where
-        allowed.
-        """
+        """Return a Workload's flavors and preemption targets; if it does not fit, try fewer pods where allowed."""
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         fair = self.policy.fair_sharing
@@ -299,9 +287,7 @@ class Cycle:
     # Decision.
 
     def _decide_entry(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
-        """Admit a Workload if it fits; preempt if that frees enough quota; otherwise return the reason why it stays
-        pending.
-        """
+        """Admit a Workload if it fits; preempt if that frees enough quota; otherwise return why it stays pending."""
         if entry.targets and victims.has_claimed_target(entry):
             self._nominate_again(entry, victims)
         assignment, head = entry.assignment, entry.head
@@ -363,8 +349,7 @@ class Cycle:
     def _reserve_quota(self, entry: NominatedEntry) -> None:
         """Block quota in the snapshot for a Workload without preemption candidates, so that no later Workload takes it.
 
-        A ClusterQueue with `reclaimWithinCohort: Any` needs no such reservation, because it can reclaim quota by
-        preemption.
+        With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption.
         """
         queue = entry.queue
         if queue.view.preemption.reclaim_within_cohort == "Any":

@@ -154,9 +154,7 @@ class FlavorAssigner:
     nominated: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
-        """Return the flavor assignment for `pod_counts` pods per pod set; it ends at the first pod set without a
-        flavor.
-        """
+        """Return the flavor assignment for these counts of pods; it ends at the first pod set without a flavor."""
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
             assignment = self._assign_pod_set(0, pod_counts, ())
             return Assignment(

@@ -39,7 +39,7 @@ class PendingQueueReader:
         self._classes: dict[EquivalenceClassKey, pending_heap.EquivalenceClass] = {}
         #: Heap of the first Workload in line of each class; outdated entries are dropped when they reach the front.
         self._class_fronts: list[tuple[pending_heap.QueueOrder, pending_heap.PendingEntry, EquivalenceClassKey]] = []
-        #: Equivalence shapes (equal requests and priority) that did not fit since the last reactivation, with the reason.
+        #: Shapes (pod sets and priority) that did not fit since the last reactivation, each with the reason.
         self._unfit_shapes: dict[Shape, str] = {}
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
         self._preemptor = ""
@@ -55,9 +55,7 @@ class PendingQueueReader:
         return self._entries.get(key)
 
     def classes(self) -> list[tuple[EquivalenceClassKey, pending_heap.EquivalenceClass]]:
-        """Return the equivalence classes (Workloads of a namespace with equal requests) with their keys; some may be
-        empty.
-        """
+        """Return the equivalence classes (Workloads of a namespace with equal requests) with their keys; some empty."""
         return list(self._classes.items())
 
     def held_workloads(self) -> list[WorkloadView]:
@@ -117,9 +115,7 @@ class PendingQueueReader:
         return bool(self._entries or self._unfit_shapes)
 
     def parked_at(self, key: str) -> Instant | None:
-        """Return when a Workload, or an equivalent one, was last found not to fit; None if it is not parked in this
-        queue.
-        """
+        """Return when a parked Workload, or an equivalent one, was last found not to fit; None if it is not parked."""
         entry = self._entries.get(key)
         equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
         if entry is None or equivalence_class is None or entry.line is not equivalence_class.parked:
@@ -127,7 +123,9 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`; it tried the parked ones behind no earlier."""
+        """Record that another scheduler tried a Workload at `now`, so parked Workloads behind it count as tried then
+        too.
+        """
         order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > order for entry in equivalence_class.parked.members()):
@@ -520,8 +518,7 @@ class QueueManager:
             self._in_line[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
-        """Let cycles try the inadmissible Workloads of cohort trees with a ClusterQueue marked at or before
-        `marked_by`.
+        """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.
 
         `may_reactivate` may refuse a tree. Return the ids of the reactivated trees.
         """

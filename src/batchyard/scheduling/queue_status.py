@@ -53,9 +53,7 @@ class QueueStatusController:
         self._written_statuses: dict[Key, Mapping[str, Any]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of queues whose status must be written at once; for Workload events, the key of the next
-        batch.
-        """
+        """Return the keys of queues whose status must be written at once; for Workloads, the key of the next batch."""
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._note_workload(event)
@@ -67,9 +65,7 @@ class QueueStatusController:
                 return self._own_key(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the status of one queue or Cohort if it changed; for the key BATCH_KEY, of all queues with Workload
-        changes.
-        """
+        """Write a queue's or Cohort's changed status; for BATCH_KEY, that of all queues with Workload changes."""
         if key != BATCH_KEY:
             return ReconcileResult(self._status_writes(key, reader, now))
         if self._batch_due is None:

@@ -51,7 +51,7 @@ class QuotaNode:
         self.children: dict[str, QuotaNode] = {}
         #: The nodes from the root of the cohort tree to this node, inclusive.
         self.path: tuple[QuotaNode, ...] = (self,)
-        #: The id of the cohort tree of this node, with the kind of the root: a ClusterQueue and a Cohort may have the same name.
+        #: The id of this node's cohort tree: kind and name of the root, as queues and Cohorts may have equal names.
         self.tree = f"queue/{name}"
         #: The number of levels below this node; 0 for a ClusterQueue.
         self.height = 0
@@ -64,7 +64,7 @@ class QuotaNode:
         self.subtree = [0] * width
         #: Quota that is never lent to the parent.
         self.local = [0] * width
-        #: The maximum usage that may count at the parent: the quota lent to it plus the borrowing limit; None: no limit.
+        #: The maximum usage that may count at the parent (quota lent to it plus borrowing limit); None: no limit.
         self.borrowing_ceiling: list[int | None] = [None] * width
         #: The amount that this node could use if all other nodes were idle.
         self.potential = [0] * width
@@ -73,7 +73,7 @@ class QuotaNode:
         self.usages: tuple[list[int], ...] = (self.usage,)
         #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
         self.lends_without_limit = True
-        #: The nearest node towards the root, or this one, with limits (else the root); both have the same quota available.
+        #: The nearest node on the path to the root that has limits (or the root); as much quota is available to it.
         self.gate = self
         #: The borrowing height of amounts beyond this node's own quota; None if it depends on the amount.
         self.borrowing_height: int | None = 0
@@ -306,9 +306,7 @@ LOWEST_SHARE: Final = Share(1.0, -1.0, "", ())
 
 
 def compare_shares(a: Share, b: Share) -> int:
-    """Return -1, 0 or 1 for share a below, equal to or above b; lower shares are admitted first, higher preempted
-    first.
-    """
+    """Return -1, 0 or 1 for share a below, equal to or above b; the lower is admitted first and preempted last."""
     a_infinite, b_infinite = a.weight == 0 and a.ratio != 0, b.weight == 0 and b.ratio != 0
     if a_infinite and b_infinite:
         a_value, b_value = a.ratio, b.ratio

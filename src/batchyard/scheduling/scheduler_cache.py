@@ -52,8 +52,8 @@ class QueueCounter:
 #
 # Source: Kueue's workload event handlers in pkg/controller/core. One defect of Kueue is fixed. When a Workload whose
 # LocalQueue is deleted or stopped releases quota, Kueue does not reactivate inadmissible Workloads. They wait for the
-# next release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other Workload
-# remains whose release would reactivate them.
+# next release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other
+# Workload remains whose release would reactivate them.
 
 
 class QueueCounters:
@@ -322,9 +322,7 @@ class WorkloadCache:
 
 
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload for an admission decision made at `now`; `admitted` is False while checks are
-    missing.
-    """
+    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False while checks are missing."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
     return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)

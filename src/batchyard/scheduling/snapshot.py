@@ -54,9 +54,7 @@ class CohortForest:
                 self.id_of(quota.flavor, quota.resource)
 
     def remove_cohort(self, name: str) -> bool:
-        """Remove a Cohort's spec, and return whether there was one; if still referenced, the Cohort remains without
-        quota.
-        """
+        """Remove a Cohort's spec; return whether there was one. A still referenced Cohort remains without quota."""
         return self._views.pop(name, None) is not None
 
     def has_cycle(self, cohort: str) -> bool:

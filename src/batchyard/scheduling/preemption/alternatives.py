@@ -60,9 +60,7 @@ def first_ranked_holders(
 
 
 def _rank_holders(snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
-    """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, unsorted, with their sort
-    keys.
-    """
+    """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, with sort keys."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
     ranked_holders: list[_RankedHolder] = []
     for candidate_queue in snapshot.queues_below(top):

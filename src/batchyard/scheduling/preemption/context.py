@@ -22,9 +22,7 @@ class PreemptionTarget(NamedTuple):
 
 
 class PreemptionContext(NamedTuple):
-    """The input of a search for victims: the preemptor, its ClusterQueue, its requested quota, and which quota it
-    lacks.
-    """
+    """The input of a search for victims: the preemptor, its ClusterQueue, its requested and missing quota."""
 
     workload: WorkloadView
     queue: ClusterQueue

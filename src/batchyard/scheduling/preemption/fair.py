@@ -94,9 +94,7 @@ def _apply_first_rule(
 def _next_fair_candidate(
     request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
-    """Return a queue's first candidate that the strategy allows to preempt; add those before it to
-    `skipped_candidates`.
-    """
+    """Return a queue's first candidate that the strategy allows; add those before it to `skipped_candidates`."""
     preemptor_branch, victim_branch = order.diverging_branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:

@@ -133,9 +133,7 @@ class PreemptionCandidates:
             previous_node = cohort
 
     def _collect_below(self, top: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
-        """Collect the candidates below the Cohort `top`, except in `skipped_branch` and in subtrees within nominal
-        quota.
-        """
+        """Collect the candidates below the Cohort `top`, without `skipped_branch` and subtrees within nominal quota."""
         request = self._request
         policy = request.queue.view.preemption.reclaim_within_cohort
         queue_of, contested_frs = request.snapshot.queue_of, request.contested_frs
@@ -225,7 +223,7 @@ class Preemptor:
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
     def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
-        """Return whether preemption (in the own queue or in others) could free an amount, with the borrowing height
+        """Return whether preemption, in the own queue or others, could free an amount, with the height borrowed from
         then.
 
         `fr` is the id of the flavor-resource, and `height` the borrowing height without preemption.

@@ -227,9 +227,7 @@ class AdjustedViews:
         return view
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
-        """Parse a Workload with a hypothetical change (`obj`), adjusted; `current_view` is the Workload without the
-        change.
-        """
+        """Parse and adjust a hypothetically changed Workload (`obj`); `current_view` is the existing Workload."""
         limits = self._limits.get(current_view.namespace)
         view = self._adjusted_view(obj, limits)
         view.queued = current_view.queued
