@@ -270,7 +270,7 @@ def holder_part(
         "clusterQueue": workload.queue.name,
         "priority": workload.priority,
         "holds": held_amounts,
-        "borrows": holder.borrows,
+        "borrows": holder.is_borrowing,
         "since": format_time(workload.reserved_at),
         **preemption_fields,
     }

@@ -57,7 +57,7 @@ class FlavorMismatches:
             self._cache[cache_key] = mismatches
         return mismatches
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cached mismatches, for use after a ResourceFlavor changed."""
         self._cache.clear()
 
@@ -213,7 +213,7 @@ class ResourceGroupIndex:
         self.group_of = {resource: group for group in groups for resource in group.ids}
         self._request_cache: dict[tuple[int, int], tuple[PodTemplate, PodSetRequest]] = {}
 
-    def forget_plans(self) -> None:
+    def clear_request_cache(self) -> None:
         """Clear the cached pod set requests, for use after a ResourceFlavor changed."""
         self._request_cache.clear()
 

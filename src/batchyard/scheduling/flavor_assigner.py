@@ -89,8 +89,8 @@ class LastAssignment(NamedTuple):
 
     #: The index of the last considered flavor by pod set and resource, or SCAN_DONE.
     tried: tuple[Mapping[str, int], ...]
-    generation: int
-    cycle: int
+    queue_generation: int
+    cycle_number: int
     shape: Shape
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
@@ -362,11 +362,13 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
     return order_requests(total)
 
 
-def is_outdated(state: LastAssignment, queue: cluster_queue.ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
+def is_outdated(
+    state: LastAssignment, queue: cluster_queue.ClusterQueue, cycle_number: int, workload: WorkloadView
+) -> bool:
     """Report whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
     if state.shape != workload.shape:
         return True
-    return cycle - state.cycle > 1 and queue.generation > state.generation
+    return cycle_number - state.cycle_number > 1 and queue.generation > state.queue_generation
 
 
 # Finds the largest pod counts, between the minimum and the requested count, that fit.

@@ -277,12 +277,12 @@ class Share(NamedTuple):
     ratio: float
     resource: str
     #: The ids of the borrowed flavor-resources.
-    borrowed: tuple[int, ...]
+    borrowed_frs: tuple[int, ...]
 
     @property
     def is_borrowing(self) -> bool:
         """Whether the queue or Cohort borrows any flavor-resource."""
-        return bool(self.borrowed)
+        return bool(self.borrowed_frs)
 
     @property
     def weighted_value(self) -> float:
@@ -298,7 +298,7 @@ class Share(NamedTuple):
 
     def is_borrowing_on(self, usage: Usage) -> bool:
         """Report whether the queue or Cohort borrows any flavor-resource with a nonzero amount in `usage`."""
-        return any(amount > 0 and fr in self.borrowed for fr, amount in usage)
+        return any(amount > 0 and fr in self.borrowed_frs for fr, amount in usage)
 
 
 #: A share that is lower than the share of any node.

@@ -377,6 +377,6 @@ class Snapshot:
         return cluster_queue.FlavorGroup(group_number, group.flavors, ids)
 
     def _clear_request_caches(self) -> None:
-        self.obstacles.forget()
+        self.obstacles.clear()
         for coverage in self._shared_groups.values():
-            coverage.forget_plans()
+            coverage.clear_request_cache()

@@ -33,7 +33,7 @@ class MissingQuotaHolder(NamedTuple):
     #: The held amounts by flavor-resource id.
     held_amounts: tuple[tuple[int, int], ...]
     #: Whether the Workload's ClusterQueue uses more than its own quota.
-    borrows: bool
+    is_borrowing: bool
 
 
 #: A sort key (queue rank, negative largest amount, Workload key), then the fields of the holder.

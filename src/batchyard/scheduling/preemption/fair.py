@@ -79,7 +79,7 @@ def _apply_first_rule(
         if queue is request.queue or is_within_nominal_quota:
             is_own_queue = queue is request.queue
             reason = PreemptionReason.IN_CLUSTER_QUEUE if is_own_queue else PreemptionReason.IN_COHORT_RECLAMATION
-            candidate: AdmittedWorkload | None = target_order.pop(queue)
+            candidate: AdmittedWorkload | None = target_order.pop_candidate(queue)
         else:
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
             candidate = _next_fair_candidate(request, target_order, queue, skipped_candidates)
@@ -99,12 +99,12 @@ def _next_fair_candidate(
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
         if compare_shares(preemptor_share, victim_share) < 0:
-            return order.pop(queue)
+            return order.pop_candidate(queue)
         order.exclude_queue(queue)  # independent of the candidate
         return None
     can_never_be_fair = math.isinf(preemptor_share.weighted_value) and not math.isinf(victim_share.weighted_value)
     while order.has_workload(queue):
-        candidate = order.pop(queue)
+        candidate = order.pop_candidate(queue)
         if (
             not can_never_be_fair
             and compare_shares(preemptor_share, _share_without(request, order, victim_branch, candidate)) <= 0
@@ -132,7 +132,7 @@ def _apply_second_rule(
     target_order = _TargetOrder(request, skipped_candidates)
     while (queue := target_order.next_queue()) is not None:
         preemptor_branch, victim_branch = target_order.diverging_branches(queue)
-        candidate = target_order.pop(queue)
+        candidate = target_order.pop_candidate(queue)
         if compare_shares(target_order.share(preemptor_branch), target_order.share(victim_branch)) < 0:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
@@ -165,10 +165,10 @@ class _TargetOrder:
         return weighted_share(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
-        """Report whether a queue has preemption candidates that `pop()` has not returned yet."""
+        """Report whether a queue has preemption candidates that `pop_candidate()` has not returned yet."""
         return bool(self._remaining.get(queue.node))
 
-    def pop(self, queue: ClusterQueue) -> AdmittedWorkload:
+    def pop_candidate(self, queue: ClusterQueue) -> AdmittedWorkload:
         """Remove and return the next preemption candidate of a queue."""
         return self._remaining[queue.node].pop()
 

@@ -22,8 +22,7 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 # reasons that do not depend on the scheduler, and time limits. Each step returns None if nothing is due, or its
 # outcome. Source: pkg/controller/core/workload_controller.go of Kueue. Three upstream defects are fixed:
 #
-# - A Workload with a check in Retry releases its quota at once (KEP-3258), not at the retry
-#   time.
+# - A Workload with a check in Retry releases its quota at once (KEP-3258), not at the retry time.
 # - The retry count of a flavor's check is kept until the next try.
 # - A Workload deactivated for a cause, such as after its last try, is queued again when a user activates it.
 
