@@ -286,13 +286,13 @@ class _CohortSums:
             queue_counters = self._index.workload_cache.cluster_queue_counters.get(queue.name)
             subtree_sums: tuple[int, Mapping[int, int]] = (queue_counters.admitted, queue_counters.reserved_usage)
         else:
-            admitted, reserved_amounts = 0, dict[int, int]()
+            admitted_count, reserved_amounts = 0, dict[int, int]()
             for child in list(node.children.values()):
                 child_admitted, child_amounts = self.sums_of(child)
-                admitted += child_admitted
+                admitted_count += child_admitted
                 for fr, amount in child_amounts.items():
                     reserved_amounts[fr] = reserved_amounts.get(fr, 0) + amount
-            subtree_sums = admitted, reserved_amounts
+            subtree_sums = admitted_count, reserved_amounts
         self._cached[node] = subtree_sums
         return subtree_sums
 
