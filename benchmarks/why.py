@@ -108,7 +108,7 @@ def settle(index: SchedulerCache) -> None:
                 index.workload_cache.assume(decision, NOW, admitted=True)
                 moved = True
             else:
-                parked = index.queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue)
+                parked = index.queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue_reason)
                 moved |= parked and isinstance(decision, StayPending)
         if not moved:
             return

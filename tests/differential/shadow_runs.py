@@ -12,7 +12,7 @@ from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.scheduler_cache import KINDS
+from batchyard.scheduling.scheduler_cache import WATCHED_KINDS
 from batchyard.shadow.controller import ShadowController
 from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import ShadowSettings
@@ -67,7 +67,7 @@ class Shadowing:
         self._line, self._kernel, self._how = line, kernel, (policy, terms)
         self.reported = Shadowed()
         wiring = ClientDependencies(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
-        client = RestClient(wiring, KINDS)
+        client = RestClient(wiring, WATCHED_KINDS)
         self._looking = ShadowController(client, line, kernel, self._how, report=self.reported.findings.append)
         self.followers = self._looking.followers
         client.on_new_data = self._looking.heard

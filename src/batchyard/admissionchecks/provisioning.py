@@ -34,7 +34,7 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.workloads import InvalidPodSetInfo, flavor_injection
 from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle
-from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RETRY, Check, checks_of
+from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RETRY, AdmissionCheck, checks_of
 
 # Indexes of the AdmissionChecks that reference a config and of the Workloads that have a check, from watch events.
 
@@ -168,7 +168,7 @@ _NOT_NEEDED_MESSAGE: Final = "the provisioning request is not needed"
 class CheckCase(NamedTuple):
     """An admission check of a Workload, with its config, its groups of pod sets and its latest ProvisioningRequest."""
 
-    check: Check
+    check: AdmissionCheck
     #: None while the check has no valid config.
     config: ProvisioningConfig | None
     #: The groups of pod sets that need capacity.
@@ -178,7 +178,7 @@ class CheckCase(NamedTuple):
     attempt: int
 
 
-def updated_check(case: CheckCase, workload: meta.Obj) -> Check:
+def updated_check(case: CheckCase, workload: meta.Obj) -> AdmissionCheck:
     """Return the admission check in the state given by its ProvisioningRequest; the same object if unchanged."""
     check = case.check
     if case.config is None:
@@ -201,7 +201,9 @@ def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
     )
 
 
-def _check_from_request(case: CheckCase, request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> Check:
+def _check_from_request(
+    case: CheckCase, request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj
+) -> AdmissionCheck:
     check = case.check
     if meta.is_true(request, provisioning_request_pods.FAILED):
         message = _message(request, provisioning_request_pods.FAILED)
@@ -228,7 +230,7 @@ def _check_from_request(case: CheckCase, request: meta.Obj, config: Provisioning
     return {**check, "state": PENDING, "message": ""}
 
 
-def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, message: str) -> Check:
+def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, message: str) -> AdmissionCheck:
     """Return the check in state Retry, or Rejected if no retry is left; for an old attempt only change the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
@@ -262,7 +264,7 @@ def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningCon
     return [{"name": member, **pod_set_update} for group in groups for member in group.member_names]
 
 
-def _without_pod_set_updates(check: Check) -> Check:
+def _without_pod_set_updates(check: AdmissionCheck) -> AdmissionCheck:
     return {field: value for field, value in check.items() if field != "podSetUpdates"}
 
 

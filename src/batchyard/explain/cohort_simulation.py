@@ -271,7 +271,7 @@ class _Trial:
                     self._preempt_workload(decision, target.workload.key)
             case StayPending():
                 pass
-        return self._queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue)
+        return self._queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue_reason)
 
     def _admit(self, decision: Admit) -> None:
         view = decision.head.workload
@@ -289,7 +289,7 @@ class _Trial:
             self._outcome.preempted_keys.append(key)
         name, view = quota_holder.queue.name, self._admitted_views.get(key) or self._simulation._views.get(key)
         self._release_quota(key)
-        self._queue_manager.wake(name)
+        self._queue_manager.mark_queue(name)
         if view is not None:
             self._queue_manager.pending[name].put_in_line(view)
             self._queue_manager.record_new_workload(name)

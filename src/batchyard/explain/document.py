@@ -139,7 +139,7 @@ def _flavor_outcome(
             )
         ]
     )
-    possibility = quota.possibility_of(quota.worst(qualities, assigner.queue.view.fungibility))
+    possibility = quota.possibility_of(quota.worst_quality(qualities, assigner.queue.view.fungibility))
     return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], requests, possibility)
 
 
@@ -262,7 +262,7 @@ def holder_part(
     workload = holder.workload
     held_amounts = [
         {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
-        for fr, amount in holder.amounts
+        for fr, amount in holder.held_amounts
         for flavor, resource in (snapshot.names[fr],)
     ]
     return {
@@ -270,7 +270,7 @@ def holder_part(
         "clusterQueue": workload.queue.name,
         "priority": workload.priority,
         "holds": held_amounts,
-        "borrows": holder.borrows,
+        "borrows": holder.is_borrowing,
         "since": format_time(workload.reserved_at),
         **preemption_fields,
     }

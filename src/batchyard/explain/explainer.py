@@ -46,7 +46,7 @@ def eviction_part(
     uid = parse_preemptor_uid(str(eviction["message"]))
     preemptor = _view_of(uid, index)
     name = _former_preemptor_name(uid, reader, user) if preemptor is None else user.name_of(preemptor.key)
-    rule_text = PreemptionReason.WORDS.get(rule, rule)
+    rule_text = PreemptionReason.WORDINGS.get(rule, rule)
     spared_holders = (
         []
         if preemptor is None

@@ -354,7 +354,7 @@ class PendingExplainer:
             missing_requests = [request for request in shortage.outcome.requests if request.shortfall]
             contested_frs = tuple([request.fr for request in missing_requests])
             requested_usage = tuple([(request.fr, request.total) for request in missing_requests])
-            preemption_context = preemption_context._replace(usage=requested_usage, contested=contested_frs)
+            preemption_context = preemption_context._replace(usage=requested_usage, contested_frs=contested_frs)
             scope = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
             holders = ranked_quota_holders(index.snapshot, scope, queue, contested_frs)
         return PendingAnalysis(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
@@ -452,7 +452,7 @@ class PendingExplainer:
         if limit != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
-        is_by_priority = any(reason is not None and reason.rule == alternatives.PRIORITY for reason in reasons)
+        is_by_priority = any(reason is not None and reason.rule == alternatives.PRIORITY_RULE for reason in reasons)
         return PRIORITY if is_by_priority else limit
 
     def _protection_of(

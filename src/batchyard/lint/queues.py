@@ -188,12 +188,12 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
 def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests more than its ClusterQueue could get with all quota of its cohort free."""
     for pod_set in config.pod_sets:
-        excesses = [fact for fact in pod_set.assignment.facts if isinstance(fact, ExceedsMaxCapacity)]
+        excesses = [fact for fact in pod_set.assignment.rejections if isinstance(fact, ExceedsMaxCapacity)]
         if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
             reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            closest = min(excesses, key=lambda fact: fact.assumed + fact.request - fact.capacity)
-            missing_amount = format_amount(closest.resource, closest.assumed + closest.request - closest.capacity)
+            closest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
+            missing_amount = format_amount(closest.resource, closest.assumed_usage + closest.request - closest.capacity)
             fix = (
                 f"run fewer or smaller pods in parallel, or give flavor {closest.flavor} {missing_amount} more"
                 f" {closest.resource}"
@@ -204,7 +204,7 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
     for pod_set in config.pod_sets:
-        facts = pod_set.assignment.facts
+        facts = pod_set.assignment.rejections
         if pod_set.assignment.unavailable or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT or not facts:
             continue
         if all(isinstance(fact, str) for fact in facts):
@@ -288,7 +288,7 @@ def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleRe
 
 
 def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
-    requested_amount = format_amount(fact.resource, fact.assumed + fact.request)
+    requested_amount = format_amount(fact.resource, fact.assumed_usage + fact.request)
     maximum = format_amount(fact.resource, fact.capacity)
     return f"{requested_amount} {fact.resource} requested, at most {maximum} in flavor {fact.flavor}"
 

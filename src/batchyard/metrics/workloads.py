@@ -334,7 +334,7 @@ class CycleMetrics:
         for decision in decisions:
             if isinstance(decision, Preempt):
                 self._count_preemptions(decision)
-            if decision.head.workload.key in cycle.renominated:
+            if decision.head.workload.key in cycle.renominated_workloads:
                 labels = (decision.head.queue, _search_result(decision))
                 self._group.add("kueue_preemption_target_recomputations_total", labels)
 
@@ -366,5 +366,5 @@ def _search_result(decision: Decision) -> str:
     """Return the label value for the result of a repeated search for Workloads to preempt."""
     if isinstance(decision, Preempt):
         return "new_targets"
-    is_deferred = isinstance(decision, StayPending) and decision.requeue is RequeueReason.PENDING_PREEMPTION
+    is_deferred = isinstance(decision, StayPending) and decision.requeue_reason is RequeueReason.PENDING_PREEMPTION
     return "deferred_fit" if is_deferred else "skipped"

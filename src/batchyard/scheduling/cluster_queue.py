@@ -1,4 +1,4 @@
-"""ClusterQueues in the snapshot: matching and scanning flavors, admitted Workloads, and the Active condition.
+"""ClusterQueues in the snapshot: which flavors pods can use, the Workloads with quota, and the Active condition.
 
 Source: Kueue's pkg/cache/scheduler (inactiveReason).
 """
@@ -22,22 +22,16 @@ from batchyard.scheduling.quota import (
     height_of,
     mode_of,
     possibility_of,
-    worst,
+    worst_quality,
 )
 
 # Which flavors a pod template may use: taints must be tolerated, selectors and affinity must match.
 #
-# Only expressions whose key is a label of the flavor count.
+# Only selector and affinity expressions count whose key is a label of the flavor.
 # Source: Kueue's pkg/scheduler/flavorassigner (checkFlavorForPodSets, flavorSelector).
 
 
 TAINT_MISMATCH: Final = "taint"
-# Requests of pods to the resource groups of a ClusterQueue.
-#
-# These requests depend on the pod template, the pod count, and the flavors and resources of the groups, but not on
-# quota. They are therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
-
-
 AFFINITY_MISMATCH: Final = "affinity"
 FLAVOR_NOT_FOUND: Final = "notFound"
 _MISMATCH_CACHE_MAX: Final = 4096
@@ -46,14 +40,14 @@ _UNSELECTED_SUFFIX: Final = " doesn't match node affinity"
 
 
 class FlavorMismatches:
-    """Cache of the reasons why pods cannot use flavors, shared by pod templates with equal constraints."""
+    """Cache of the reasons why pods cannot use ResourceFlavors, shared by pod templates with equal node constraints."""
 
     def __init__(self, flavors: Mapping[str, FlavorView]) -> None:
         self._flavors = flavors
         self._cache: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def of(self, template: PodTemplate, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return, for each named flavor, why pods of the template cannot use it; '' if they can use it."""
+        """Return, for each named ResourceFlavor, why pods of the template cannot use it; '' if they can."""
         cache_key = (names, template.node_selector, template.affinity, template.tolerations)
         mismatches = self._cache.get(cache_key)
         if mismatches is None:
@@ -63,13 +57,13 @@ class FlavorMismatches:
             self._cache[cache_key] = mismatches
         return mismatches
 
-    def forget(self) -> None:
-        """Clear the cache after a ResourceFlavor changed."""
+    def clear(self) -> None:
+        """Clear the cached mismatches, for use after a ResourceFlavor changed."""
         self._cache.clear()
 
 
 def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None) -> str:
-    """Return Kueue's message why pods of the template cannot use the flavor; '' if they can use it."""
+    """Return Kueue's message why pods of the template cannot use the ResourceFlavor; '' if they can."""
     if flavor is None:
         return f"flavor {name} not found"
     tolerations = (*template.tolerations, *flavor.tolerations)
@@ -79,21 +73,27 @@ def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None)
     return "" if _matches_flavor_labels(template, flavor.labels) else f"flavor {name}{_UNSELECTED_SUFFIX}"
 
 
-def mismatch_rule(obstacle: str) -> str:
-    """Classify a message of `flavor_mismatch()`: return TAINT, AFFINITY or NOT_FOUND."""
-    if obstacle.startswith(_UNTOLERATED_PREFIX):
+def mismatch_rule(mismatch: str) -> str:
+    """Return the kind of a `flavor_mismatch()` message: TAINT_MISMATCH, AFFINITY_MISMATCH or FLAVOR_NOT_FOUND."""
+    if mismatch.startswith(_UNTOLERATED_PREFIX):
         return TAINT_MISMATCH
-    return AFFINITY_MISMATCH if obstacle.endswith(_UNSELECTED_SUFFIX) else FLAVOR_NOT_FOUND
+    return AFFINITY_MISMATCH if mismatch.endswith(_UNSELECTED_SUFFIX) else FLAVOR_NOT_FOUND
 
 
 def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> bool:
-    """Report whether the pods' node selector and required affinity match the labels; other label keys are ignored."""
+    """Report whether the pods' node selector and required affinity match a flavor's labels; other keys do not count."""
     if any(labels[key] != value for key, value in template.node_selector if key in labels):
         return False
     if not template.affinity:
         return True
     # Terms are alternatives. A term without relevant expressions matches any flavor.
     return any(all(r.matches(labels) for r in term if r.key in labels) for term in template.affinity)
+
+
+# The resource requests of pods, split by the resource groups of a ClusterQueue.
+#
+# The result depends on the pod template, the pod count, and the flavors and resources of the groups, but not on quota.
+# It is therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
 
 
 PODS: Final = "pods"
@@ -103,7 +103,7 @@ _ASSIGNMENT_CACHE_MAX: Final = 256
 
 
 class FlavorGroup(NamedTuple):
-    """A resource group of a ClusterQueue: its index, its flavors, and the ids of its flavor-resource pairs."""
+    """A resource group of a ClusterQueue: its index, its flavors, and an id for each flavor-resource pair."""
 
     number: int
     flavors: tuple[str, ...]
@@ -112,24 +112,24 @@ class FlavorGroup(NamedTuple):
 
 
 class FlavorChoice(NamedTuple):
-    """The flavor assigned to one resource of a pod set, its assignment mode, and its borrowing height."""
+    """The flavor assigned to one resource of a pod set, its assignment mode, and the cohort level that lends it."""
 
     flavor: str
     fr: int
     mode: FlavorAssignmentMode
     #: Height in the cohort tree of the node that provides the quota; 0 is the ClusterQueue itself.
-    borrow: int
+    borrowing_height: int
 
 
 class FlavorAssignment(NamedTuple):
-    """The flavors assigned to the resources of a request, with the resulting usage and assignment mode."""
+    """The flavors assigned to the resources of a pod set, with the resulting quota usage and assignment mode."""
 
     choices: Mapping[str, FlavorChoice]
     usage: Usage
-    #: The worst mode of all resources.
+    #: The worst assignment mode of all resources.
     mode: FlavorAssignmentMode
     #: The maximum borrowing height of all resources.
-    borrow: int
+    borrowing_height: int
     #: The index of the last considered flavor by resource; SCAN_DONE if the next search starts at the first flavor.
     tried: Mapping[str, int]
     #: Whether the search stopped before the last flavor of some resource.
@@ -144,12 +144,12 @@ def make_flavor_assignment(
     tried_indexes: Mapping[str, int],
     mode: FlavorAssignmentMode = FlavorAssignmentMode.NO_FIT,
 ) -> FlavorAssignment:
-    """Return the FlavorAssignment for these flavor choices; `mode` applies if there are no choices."""
-    worst = min([choice.mode for choice in choices.values()], default=mode)
-    borrow = max([choice.borrow for choice in choices.values()], default=0)
+    """Return the FlavorAssignment that combines flavor choices per resource; `mode` applies if there are no choices."""
+    worst_mode = min([choice.mode for choice in choices.values()], default=mode)
+    borrow = max([choice.borrowing_height for choice in choices.values()], default=0)
     preempting_frs = tuple([choice.fr for choice in choices.values() if choice.mode is FlavorAssignmentMode.PREEMPT])
     has_flavors_left = any(index != SCAN_DONE for index in tried_indexes.values())
-    return FlavorAssignment(choices, usage, worst, borrow, tried_indexes, has_flavors_left, preempting_frs)
+    return FlavorAssignment(choices, usage, worst_mode, borrow, tried_indexes, has_flavors_left, preempting_frs)
 
 
 #: The assignment if no flavor is suitable.
@@ -157,7 +157,7 @@ NO_FLAVOR_ASSIGNMENT: Final = make_flavor_assignment({}, (), {})
 
 
 class ResourceGroupRequest:
-    """The requests of pods for the resources of one resource group, with the usage in each of its flavors."""
+    """The resources that a pod set requests from one resource group, with the quota usage for each flavor."""
 
     __slots__ = ("_assignment_cache", "group", "obstacles", "resource", "resources", "usages")
 
@@ -171,12 +171,12 @@ class ResourceGroupRequest:
         self.usages: tuple[Usage, ...] = tuple(
             [tuple([(ids[index], amount) for _, amount, ids in group_requests]) for index in range(len(group.flavors))]
         )
-        #: For each flavor, why these pods cannot use it; '' if they can use it.
+        #: For each flavor of the group, why the pods cannot use it; '' if they can use it.
         self.obstacles = obstacles
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, index: int, last_index: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the cached assignment to the flavor at `index`; `last_index` is that of the last considered flavor."""
+        """Return the cached assignment of the flavor at `index`; `last_index` is the last considered flavor."""
         cache_key = (index, last_index, *qualities)
         assignment = self._assignment_cache.get(cache_key)
         if assignment is None:
@@ -196,7 +196,7 @@ class ResourceGroupRequest:
 
 
 class PodSetRequest(NamedTuple):
-    """The requests of a pod set by resource group; `unavailable` names a requested resource outside all groups."""
+    """The resource requests of a pod set, split by resource group; `unavailable` is a resource that no group covers."""
 
     requests: Requests
     groups: tuple[ResourceGroupRequest, ...]
@@ -204,7 +204,7 @@ class PodSetRequest(NamedTuple):
 
 
 class ResourceGroupIndex:
-    """Resource groups shared by ClusterQueues with equal groups, with a cache of the requests of pod sets."""
+    """The resource groups of ClusterQueues with equal groups, and a cache of pod set requests split by group."""
 
     __slots__ = ("_request_cache", "group_of", "groups")
 
@@ -213,12 +213,12 @@ class ResourceGroupIndex:
         self.group_of = {resource: group for group in groups for resource in group.ids}
         self._request_cache: dict[tuple[int, int], tuple[PodTemplate, PodSetRequest]] = {}
 
-    def forget_plans(self) -> None:
-        """Clear the cache of requests after a ResourceFlavor changed."""
+    def clear_request_cache(self) -> None:
+        """Clear the cached pod set requests, for use after a ResourceFlavor changed."""
         self._request_cache.clear()
 
     def plan(self, template: PodTemplate, count: int, obstacles: FlavorMismatches) -> PodSetRequest:
-        """Return the requests of `count` pods of a template by resource group; results are cached."""
+        """Split the resource requests of `count` pods of a template by resource group; results are cached."""
         cache_key = (id(template), count)
         cache_entry = self._request_cache.get(cache_key)
         if cache_entry is None or cache_entry[0] is not template:
@@ -234,56 +234,55 @@ class ResourceGroupIndex:
     def plan_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Split requests by resource group; every template must be able to use the same flavors."""
+        """Split resource requests by resource group; a flavor is usable only if pods of every template can use it."""
         groups: list[ResourceGroupRequest] = []
-        handled: list[str] = []
+        handled_resources: list[str] = []
         for resource, amount in requests:
             group = self.group_of.get(resource)
-            if resource in handled or (group is None and amount == 0):
+            if resource in handled_resources or (group is None and amount == 0):
                 continue
             if group is None:
                 return PodSetRequest(requests, tuple(groups), resource)
             mismatches = [obstacles.of(template, group.flavors) for template in templates]
             mismatch = mismatches[0] if len(mismatches) == 1 else _merge_obstacles(mismatches)
             group_request = ResourceGroupRequest(group, resource, requests, mismatch)
-            handled += group_request.resources
+            handled_resources += group_request.resources
             groups.append(group_request)
         return PodSetRequest(requests, tuple(groups), "")
 
     def _requests(self, template: PodTemplate, count: int) -> Requests:
-        """Return the total requests of `count` pods, including `pods` if the queue has quota for it."""
+        """Return the total resource requests of `count` pods, with resource `pods` if the queue has quota for it."""
         requests = tuple([(r, n * count) for r, n in template.requests])
         return order_requests({**dict(requests), PODS: count}) if PODS in self.group_of else requests
 
 
 def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return, for each flavor, the first obstacle that any of several pod templates has; '' if none has one."""
+    """Return, for each flavor, the first reason why pods of some template cannot use it; '' if all can."""
     return tuple([next(filter(None, flavor_obstacles), "") for flavor_obstacles in zip(*obstacles, strict=True)])
 
 
 # Results of scanning the flavors of a resource group.
 #
-# The reasons for rejecting a flavor are rarely read. A scan therefore stores its inputs and computes the reasons on
-# demand. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and
-# messages).
+# The reasons for rejecting a flavor are rarely read, so they are computed from the stored inputs when they are read.
+# Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go (its reasons and messages).
 
 
 _FIT: Final = PreemptionPossibility.FIT
 
 
 class FlavorAttempt(NamedTuple):
-    """The result of scanning one flavor: how its quota could be obtained, and the reasons against it."""
+    """The result of trying one flavor for a pod set: how its quota could be obtained, and the reasons against it."""
 
     flavor: str
     group: int
     possibility: PreemptionPossibility
-    borrow: int
-    facts: tuple[messages.RejectionReason, ...]
+    borrowing_height: int
+    rejections: tuple[messages.RejectionReason, ...]
     no_fit_reason: str
 
 
 class FlavorScan(NamedTuple):
-    """The scan of a resource group's flavors: their qualities, the selected flavor, and the figures used."""
+    """The result of trying a resource group's flavors in order for a pod set, with the quota figures used."""
 
     plan: ResourceGroupRequest
     #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.
@@ -292,17 +291,17 @@ class FlavorScan(NamedTuple):
     start: int
     #: For each scanned flavor, its quality for each resource.
     qualities_by_flavor: Sequence[Sequence[GranularMode]]
-    selected: FlavorAssignment
+    selected_assignment: FlavorAssignment
     #: By flavor-resource id: the usage of earlier pod sets, the available quota, and the potential capacity.
-    assumed: Mapping[int, int]
+    assumed_usage: Mapping[int, int]
     available: Mapping[int, int]
     potential: Sequence[int]
     fungibility: FlavorFungibility
 
     @property
-    def facts(self) -> list[messages.RejectionReason]:
-        """The reasons why the scanned flavors were rejected; empty if one flavor fits."""
-        if self.selected.mode is FlavorAssignmentMode.FIT:
+    def rejections(self) -> list[messages.RejectionReason]:
+        """The reasons why the tried flavors were rejected; empty if one flavor fits."""
+        if self.selected_assignment.mode is FlavorAssignmentMode.FIT:
             return []
         return [
             reason
@@ -312,7 +311,7 @@ class FlavorScan(NamedTuple):
 
     @property
     def attempts(self) -> list[FlavorAttempt]:
-        """The results of the scanned flavors, without flavors whose quota is free without borrowing."""
+        """The results of the tried flavors, without flavors that fit without borrowing."""
         return [
             self._attempt(index, qualities)
             for index, qualities in enumerate(self.qualities_by_flavor, self.start)
@@ -321,7 +320,7 @@ class FlavorScan(NamedTuple):
 
     def _attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
         group, reasons = self.plan.group, self._rejection_reasons(index, qualities)
-        possibility, borrow = possibility_of(worst(qualities, self.fungibility)), max(map(height_of, qualities))
+        possibility, borrow = possibility_of(worst_quality(qualities, self.fungibility)), max(map(height_of, qualities))
         no_fit_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), no_fit_reason)
 
@@ -342,14 +341,14 @@ class FlavorScan(NamedTuple):
         self, resource: str, flavor: str, request: tuple[int, int]
     ) -> messages.InsufficientQuota | messages.ExceedsMaxCapacity:
         fr, amount = request
-        assumed_usage = self.assumed.get(fr, 0)
+        assumed_usage = self.assumed_usage.get(fr, 0)
         if assumed_usage + amount > self.potential[fr]:
             return messages.ExceedsMaxCapacity(resource, flavor, assumed_usage, amount, self.potential[fr])
         return messages.InsufficientQuota(resource, flavor, assumed_usage + amount - max(0, self.available[fr]))
 
 
 def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:
-    """Return the most severe reason of the resources that preemption cannot free; '' if there are none."""
+    """Return the most severe reason among the resources whose quota not even preemption could free; '' if none."""
     most_severe_reason = ""
     rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
     for quality, rejection in zip(rejecting_qualities, reasons, strict=True):
@@ -368,7 +367,7 @@ def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages
 
 @dataclass(slots=True, eq=False)
 class AdmittedWorkload:
-    """A Workload that holds quota in a ClusterQueue, with its usage and preemption order."""
+    """A Workload that holds quota in a ClusterQueue, with its usage and its sort key for preemption."""
 
     key: str
     uid: str
@@ -385,13 +384,13 @@ class AdmittedWorkload:
     #: The part of the priority that a Budget added.
     boost: int = 0
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
-    rank: tuple[int, int, str] = field(init=False)
+    preemption_rank: tuple[int, int, str] = field(init=False)
 
     def is_equivalent(self, other_workload: "AdmittedWorkload") -> bool:
-        """Report whether both Workloads are equal in every field that affects scheduling decisions."""
+        """Report whether `other_workload` is equal in every field that affects scheduling decisions."""
         return (
             self.queue is other_workload.queue
-            and self.rank == other_workload.rank
+            and self.preemption_rank == other_workload.preemption_rank
             and self.usage == other_workload.usage
             and self.evicted == other_workload.evicted
             and self.is_admitted == other_workload.is_admitted
@@ -401,17 +400,17 @@ class AdmittedWorkload:
         )
 
     def __post_init__(self) -> None:
-        self.rank = (self.priority, -self.reserved_at, self.uid)
+        self.preemption_rank = (self.priority, -self.reserved_at, self.uid)
         if not self.flavor_resources:
             self.flavor_resources = frozenset(fr for fr, _ in self.usage)
 
 
 #: Returns the sort key of a preemption candidate.
-PREEMPTION_RANK: Final = attrgetter("rank")
+PREEMPTION_RANK: Final = attrgetter("preemption_rank")
 
 
 class ClusterQueue:
-    """A ClusterQueue with its quota node and admitted Workloads; only the snapshot changes `workloads`."""
+    """A ClusterQueue in the snapshot: its node in the cohort tree, and the Workloads that hold quota in it."""
 
     __slots__ = (
         "_ranked",
@@ -431,7 +430,7 @@ class ClusterQueue:
         self.node = node
         self.coverage = coverage
         self.workloads: dict[str, AdmittedWorkload] = {}
-        #: Incremented when quota may have become free; flavor searches of an older generation then restart.
+        #: Incremented when quota may have become free; flavor searches that stopped before then start over.
         self.generation = 1
         self.active = True
         #: Whether the parents of its Cohort form a cycle.
@@ -439,28 +438,28 @@ class ClusterQueue:
         self._ranked: list[AdmittedWorkload] | None = None
 
     def put(self, workload: AdmittedWorkload) -> None:
-        """Add a Workload that holds quota in this ClusterQueue."""
+        """Add or replace a Workload that holds quota in this ClusterQueue."""
         self.workloads[workload.key] = workload
         self._ranked = None
 
     def remove(self, key: str) -> None:
-        """Remove the Workload with this key, which no longer holds quota."""
+        """Remove the Workload with this key, because it no longer holds quota."""
         del self.workloads[key]
         self._ranked = None
 
     def forget_ranks(self) -> None:
-        """Clear the cached preemption order of the Workloads."""
+        """Clear the cached list of `ranked_workloads()`."""
         self._ranked = None
 
     def ranked_workloads(self) -> list[AdmittedWorkload]:
-        """Return the admitted Workloads of this ClusterQueue in preemption order; the list is cached."""
+        """Return the Workloads with quota in this ClusterQueue in preemption order; the list is cached."""
         if self._ranked is None:
             self._ranked = sorted(self.workloads.values(), key=PREEMPTION_RANK)
         return self._ranked
 
 
 class QueueActiveStatus(NamedTuple):
-    """The Active condition of a ClusterQueue or LocalQueue: its status, reason and message."""
+    """The Active condition of a ClusterQueue or LocalQueue: whether it is True, its reason and its message."""
 
     active: bool
     reason: str
@@ -468,7 +467,7 @@ class QueueActiveStatus(NamedTuple):
 
 
 class AdmissionCheckInfo(NamedTuple):
-    """Whether the controller of an AdmissionCheck is active, and its name."""
+    """An AdmissionCheck's Active condition, and the name of the controller that handles it."""
 
     active: bool
     controller: str = ""
@@ -488,7 +487,7 @@ INACTIVE_TERMINATING: Final = QueueActiveStatus(
 def compute_active_status(
     view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, AdmissionCheckInfo]
 ) -> QueueActiveStatus:
-    """Return the Active condition of a ClusterQueue, given the existing flavors and AdmissionChecks."""
+    """Return a ClusterQueue's Active condition, given the existing ResourceFlavors (by name) and AdmissionChecks."""
     if terminating:
         return INACTIVE_TERMINATING
     faults: list[QueueFault] = []
@@ -501,12 +500,12 @@ def compute_active_status(
         faults += _check_faults(view, checks)
     if not faults:
         return ACTIVE_READY
-    texts = ", ".join(text for _, text in faults)
-    return QueueActiveStatus(False, faults[0][0], f"Can't admit new workloads: {texts}.")
+    fault_texts = ", ".join(text for _, text in faults)
+    return QueueActiveStatus(False, faults[0][0], f"Can't admit new workloads: {fault_texts}.")
 
 
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:
-    """Return the reason and text of each missing, inactive or incompatible AdmissionCheck of a ClusterQueue."""
+    """Return condition reason and text for each missing, inactive or incompatible AdmissionCheck of a ClusterQueue."""
     rules = sorted(view.check_rules)
     existing_checks = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
     multikueue_rules = [rule for rule, check in existing_checks if check.controller == MULTIKUEUE_CONTROLLER_NAME]

@@ -1,7 +1,7 @@
-"""Scheduler: runs scheduling cycles while Workloads are pending, and writes their decisions.
+"""Scheduler: runs scheduling cycles while Workloads are pending, and writes the cycles' decisions.
 
-The controller has one constant key, CYCLE. Its rank lets other due reconciles run first, such as those that follow from
-the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Pending reasons change
+The controller has one constant key, CYCLE_KEY. Its rank lets other due reconciles run first, such as those that follow
+from the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Pending reasons change
 often, so they are written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods
 (`blockAdmission`), a cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
 """
@@ -27,7 +27,7 @@ from batchyard.scheduling.preemption.alternatives import NO_ALTERNATIVES, preemp
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.quota import PreemptionPossibility
-from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
+from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.evictions import evict
 from batchyard.scheduling.workload.lifecycle import (
@@ -44,29 +44,29 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
 
 class CycleObserver(Protocol):
-    """Interface that is called at each stage of a scheduling cycle; simulations use one that reads no clock."""
+    """Interface for measuring the stages of a scheduling cycle; simulations use one that reads no clock."""
 
     def begin(self) -> None:
         """Handle the start of a scheduling cycle."""
 
     def decide(self) -> None:
-        """Handle the end of the decision stage; the scheduler writes the decisions next."""
+        """Handle the end of a cycle's decision stage; after this call, the scheduler writes the decisions."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Handle the end of a scheduling cycle, after its decisions were applied."""
+        """Handle the end of a scheduling cycle, after the scheduler has applied its decisions."""
 
 
 class NoCycleObserver:
-    """CycleObserver that does nothing."""
+    """CycleObserver that ignores every call."""
 
     def begin(self) -> None:
-        """Ignore the start of a cycle."""
+        """Ignore the start of a scheduling cycle."""
 
     def decide(self) -> None:
-        """Ignore the end of the decision stage."""
+        """Ignore the end of a scheduling cycle's decision stage."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Ignore the end of a cycle."""
+        """Ignore the end of a scheduling cycle."""
 
 
 # Kueue's blockAdmission: no Workload is admitted while another Workload with quota has pods that are not ready.
@@ -75,7 +75,7 @@ class NoCycleObserver:
 
 
 class PodsReadyGate:
-    """Blocks admissions while any Workload with quota has pods that are not ready; fed by watch events."""
+    """Kueue's `blockAdmission`: blocks admissions while some Workload with quota has pods that are not ready."""
 
     def __init__(self, policy: PodsReadyPolicy | None = None) -> None:
         self._policy = policy or PodsReadyPolicy()
@@ -83,18 +83,18 @@ class PodsReadyGate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether admissions must wait, because a Workload with quota has unready pods."""
+        """Whether admissions must wait, because some Workload with quota has pods that are not ready."""
         return bool(self._unready)
 
-    def awaits(self, workload: Obj) -> bool:
-        """Report whether admitting this Workload closes the gate until its pods are ready."""
-        return self._policy.awaits(workload)
+    def closes_for(self, workload: Obj) -> bool:
+        """Report whether the admission of this Workload blocks further admissions until its pods are ready."""
+        return self._policy.covers(workload)
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the set of unready Workloads from a watch event of a Workload."""
+        """Update the set of Workloads with unready pods from a watch event of a Workload."""
         view = workload_view(event.obj)
         holds_quota = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
-        if holds_quota and not view.pods_ready and self.awaits(event.obj):
+        if holds_quota and not view.pods_ready and self.closes_for(event.obj):
             self._unready[event.key] = None
         else:
             self._unready.pop(event.key, None)
@@ -103,26 +103,26 @@ class PodsReadyGate:
 # A cycle that is interrupted until the pods of all admitted Workloads are ready.
 #
 # Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle
-# meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that entry as decided, and
-# continues with the entries behind it. The next admission blocks in the same way. Here the remaining admissions and
+# meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that Workload as decided, and
+# continues with the later decisions. The next admission blocks in the same way. Here the remaining admissions and
 # preemptions are kept, and no cycle runs before they are applied.
 #
-# An entry is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or
-# its queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the admission and reverts
-# it afterwards.
+# A kept decision is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if the
+# Workload's pod sets or queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the
+# admission and reverts it afterwards.
 #
-# After a restart the entry is recognized by its condition (WaitingForPodsReady): the first cycle decides only about
-# it. Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
+# After a restart, the waiting Workload is recognized by its condition (WaitingForPodsReady): the first cycle decides
+# only about it. Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
 
 
 BlockedEntry: TypeAlias = Admit | Preempt
 
 
 class BlockedCycle:
-    """The decisions of an interrupted cycle that are not applied yet: the waiting admission and the later decisions."""
+    """The rest of a cycle that was interrupted until pods are ready: its waiting admission and the later decisions."""
 
     def __init__(self, index: SchedulerCache, gate: PodsReadyGate | None) -> None:
-        """Create the store without entries; `gate` is None if admissions do not wait for pods of other Workloads."""
+        """Start without an interrupted cycle; `gate` is None if admissions do not wait for other Workloads' pods."""
         self._cache = index
         self._gate = gate
         self._entries: list[BlockedEntry] = []
@@ -130,21 +130,21 @@ class BlockedCycle:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether an interrupted cycle must keep waiting for ready pods."""
+        """Whether there is an interrupted cycle that must keep waiting for ready pods."""
         return bool(self._entries) and self._gate is not None and self._gate.is_closed
 
     @property
     def may_resume(self) -> bool:
-        """Whether an interrupted cycle exists and may now be resumed."""
+        """Whether there is an interrupted cycle that no longer has to wait for ready pods."""
         return bool(self._entries) and not self.is_blocked
 
     def observe(self, event: WatchEvent) -> None:
-        """Pass a watch event of a Workload to the gate; ignore other kinds."""
+        """Pass a watch event of a Workload to the PodsReadyGate; ignore events of other kinds."""
         if self._gate is not None and event.key.kind == scheme.WORKLOAD:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the heads for a cycle; after a restart, the first cycle gets only Workloads that were blocked."""
+        """Return the heads for the next cycle: after a restart, the Workloads that waited for ready pods, if any."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -153,7 +153,7 @@ class BlockedCycle:
         return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """Return the decisions to apply now and the Workload that must wait, if any; store the later decisions.
+        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the rest.
 
         StayPending decisions are always returned, because a later change of the pods does not affect them.
         """
@@ -165,16 +165,16 @@ class BlockedCycle:
             if obj is None or not workload_view(obj).admissible:
                 continue
             if is_closed:
-                rest = decisions[position:]
-                self._entries = [entry for entry in rest if not isinstance(entry, StayPending)]
-                return [*decisions[:position], *(entry for entry in rest if isinstance(entry, StayPending))], obj
-            is_closed = self._gate.awaits(obj)
+                remaining = decisions[position:]
+                self._entries = [entry for entry in remaining if not isinstance(entry, StayPending)]
+                return [*decisions[:position], *(entry for entry in remaining if isinstance(entry, StayPending))], obj
+            is_closed = self._gate.closes_for(obj)
         return decisions, None
 
-    def resume(self) -> Sequence[Decision]:
-        """Return the stored decisions that are still valid, and clear the store."""
-        entries, self._entries = self._entries, []
-        new_entries = [self._refresh_entry(entry) for entry in entries]
+    def take_decisions(self) -> Sequence[Decision]:
+        """Remove and return the interrupted cycle's decisions, without those that are no longer valid."""
+        stored_entries, self._entries = self._entries, []
+        new_entries = [self._refresh_entry(entry) for entry in stored_entries]
         return [entry for entry in new_entries if entry is not None]
 
     def _head_of(self, view: WorkloadView) -> Head | None:
@@ -186,7 +186,7 @@ class BlockedCycle:
         return pending_queue.head_of(view.key)
 
     def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
-        """Return a stored decision with the current objects; None if it is no longer valid."""
+        """Return a stored decision with the current Workload and queue; None if the decision is no longer valid."""
         old_view, name = entry.head.workload, entry.head.queue
         queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(old_view.key)
         if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(old_view):
@@ -209,7 +209,7 @@ class BlockedCycle:
 
 
 def _decision_inputs(view: WorkloadView) -> tuple[object, ...]:
-    """Return the fields of a Workload that a scheduling decision depends on, except its queue order."""
+    """Return the parts of a Workload on which a scheduling decision depends, to detect changes; not its queue order."""
     return view.uid, view.queue, view.shape[0], view.counts
 
 
@@ -230,26 +230,29 @@ _CYCLES_BEFORE_PAUSE: Final = 5
 
 @dataclass(slots=True)
 class _StalledTree:
-    """The decisions for the heads of one cohort tree since the last change in the tree."""
+    """The decisions about the heads of one cohort tree since the last change in the tree."""
 
     change_count: int
-    #: The decisions seen.
-    signatures: dict[object, None] = field(default_factory=dict)
+    #: Each distinct combination of decisions seen since the change.
+    seen_signatures: dict[object, None] = field(default_factory=dict)
     #: The number of cycles after the first one since the change.
-    cycles: int = -1
+    later_cycles: int = -1
 
 
 class QuiescenceDetector:
-    """Pauses a cohort tree when its cycles no longer change anything, as with a blocked StrictFIFO head."""
+    """Stops cycles for a cohort tree while they change nothing, as with a blocked StrictFIFO head."""
 
     def __init__(self, index: SchedulerCache) -> None:
         self._cache = index
         self._stalled_trees: dict[str, _StalledTree] = {}
 
-    def look(self, outcomes: Iterable[tuple[Decision, bool]]) -> None:
-        """Record a cycle's decisions, each with whether its Workload was parked; pause trees without progress."""
+    def record_cycle(self, decisions_with_parked: Iterable[tuple[Decision, bool]]) -> None:
+        """Record a cycle's decisions; pause the cohort trees whose decisions only repeat earlier ones.
+
+        Each decision comes with whether its Workload was set aside as inadmissible until its cohort tree changes.
+        """
         trees: dict[str, list[tuple[str, str]] | None] = {}
-        for decision, parked in outcomes:
+        for decision, parked in decisions_with_parked:
             queue = self._cache.snapshot.queues.get(decision.head.queue)
             if queue is None:
                 continue
@@ -259,8 +262,8 @@ class QuiescenceDetector:
                 continue
             unchanged_heads = trees.setdefault(root, [])
             if unchanged_heads is not None:
-                position = repr(decision.last_assignment.tried) if decision.last_assignment else ""
-                unchanged_heads.append((decision.head.workload.key, position))
+                search_position = repr(decision.last_assignment.tried) if decision.last_assignment else ""
+                unchanged_heads.append((decision.head.workload.key, search_position))
         for root, heads in trees.items():
             self._update_tree(root, heads)
 
@@ -269,22 +272,22 @@ class QuiescenceDetector:
         tree = self._stalled_trees.get(root)
         if tree is None or unchanged_heads is None or tree.change_count != change_count:
             tree = self._stalled_trees[root] = _StalledTree(change_count)
-        tree.cycles += 1
+        tree.later_cycles += 1
         if unchanged_heads is None:
             return
         signature = tuple(sorted(unchanged_heads, key=lambda head: head[0]))
         has_flavors_left = any(position for _, position in unchanged_heads)
-        if signature in tree.signatures and (tree.cycles >= _CYCLES_BEFORE_PAUSE or not has_flavors_left):
-            self._cache.queue_manager.rest(root)
-        tree.signatures[signature] = None
+        if signature in tree.seen_signatures and (tree.later_cycles >= _CYCLES_BEFORE_PAUSE or not has_flavors_left):
+            self._cache.queue_manager.pause_tree(root)
+        tree.seen_signatures[signature] = None
 
 
 def is_new(decision: Decision) -> bool:
-    """Report whether a decision preempts a Workload that is not already being evicted."""
+    """Report whether a decision is a preemption with at least one victim that is not being evicted yet."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
-CYCLE: Final = Key("Cycle", "", "cycle")
+CYCLE_KEY: Final = Key("Cycle", "", "cycle")
 #: The minimum period between writes of pending reasons.
 REPORT_PERIOD: Final = SECOND
 
@@ -293,15 +296,15 @@ _WAITING: Final = (lifecycle.WAITING_FOR_PODS_READY, "waiting for all admitted w
 
 
 def ignore_loop(loop: PreemptionLoop) -> None:
-    """Ignore a detected preemption loop (the default callback of the Scheduler)."""
+    """Do nothing about a detected preemption loop; the default callback of Scheduler."""
 
 
 class Scheduler:
-    """Controller that runs scheduling cycles on the scheduler cache and writes their decisions."""
+    """Controller that runs scheduling cycles on the scheduler cache and writes the decisions to Workloads."""
 
     name = "scheduler"
     rank = 10
-    kinds = KINDS
+    kinds = WATCHED_KINDS
 
     def __init__(
         self,
@@ -330,13 +333,13 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key CYCLE if the event makes a scheduling cycle necessary."""
+        """Return CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
-        return (CYCLE,) if self._note_bypassed(event) or has_work else ()
+        return (CYCLE_KEY,) if self._note_bypassed(event) or has_work else ()
 
     def _note_bypassed(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is bypassed because an equivalent one did not fit; return whether it is."""
+        """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -348,13 +351,13 @@ class Scheduler:
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run or resume a scheduling cycle; if no Workload is left to decide on, write the due pending reasons."""
+        """Run a scheduling cycle or the rest of an interrupted one; without heads, write the due pending reasons."""
         self._cache.workload_cache.drop_unconfirmed()
         self._cache.resync(reader, now)
         heads = self._cache.heads(now)
         outcome = ReconcileResult(requeue_at=now, independent=True)
         if self._blocked.may_resume:
-            self._apply_decisions(self._blocked.resume(), reader, now, outcome)
+            self._apply_decisions(self._blocked.take_decisions(), reader, now, outcome)
             return outcome
         if not heads or self._blocked.is_blocked:
             return self._write_due_reports(reader, now)
@@ -370,7 +373,7 @@ class Scheduler:
     def _apply_decisions(
         self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
     ) -> None:
-        """Apply decisions up to the first admission that must wait for ready pods; report it on its Workload."""
+        """Apply decisions up to the first admission that must wait for ready pods, and write that it waits."""
         decisions, blocked_workload = self._blocked.split(all_decisions, reader)
         if blocked_workload is not None:
             self._reports.pop(workload_view(blocked_workload).key, None)
@@ -379,24 +382,24 @@ class Scheduler:
         preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
         loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply(decision, reader, now, outcome) for decision in decisions]
-        self._quiescence.look(zip(decisions, parked_flags, strict=True))
+        self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
         for loop in loops:
-            self._cache.queue_manager.freeze(loop.tree)
+            self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_loop(loop)
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
-        """Apply one scheduling decision; return whether its Workload was parked."""
+        """Apply one scheduling decision; return whether its Workload was set aside as inadmissible until a change."""
         match decision:
             case StayPending():
-                return self._requeue(decision, now)
+                return self._requeue_pending(decision, now)
             case Admit():
-                self._admit(decision, reader, now, outcome)
+                self._admit_workload(decision, reader, now, outcome)
                 return False
             case Preempt():
-                self._preempt(decision, reader, now, outcome)
-                return self._requeue(decision, now)
+                self._preempt_targets(decision, reader, now, outcome)
+                return self._requeue_pending(decision, now)
 
-    def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+    def _admit_workload(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         view = decision.head.workload
         key = _key_of_view(view)
         self._reports.pop(view.key, None)
@@ -412,17 +415,17 @@ class Scheduler:
         is_admitted = not checks
         self._cache.workload_cache.assume(decision, now, admitted=is_admitted)
         reserved_event, *other_events = _admission_events(key, view, decision, now, admitted=is_admitted)
-        details = partial(decision_details.admission_details, decision, self._number)
-        events = [reserved_event._replace(details=details), *other_events]
+        ledger_details = partial(decision_details.admission_details, decision, self._number)
+        events = [reserved_event._replace(details=ledger_details), *other_events]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, is_admitted, checks)), events)
 
-    def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+    def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         alternatives = NO_ALTERNATIVES
         if self._records_alternatives and is_new(decision):
             alternatives = preemption_alternatives(
                 decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
             )
-        # The same for every target.
+        # The details are the same for every target, so they are computed once.
         details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
         for target in decision.targets:
             key = _workload_key(target.workload.key)
@@ -436,7 +439,7 @@ class Scheduler:
     def _evict_target(
         self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
     ) -> tuple[Obj, Sequence[EventRecord]]:
-        """Return the evicted target with the Events for the target and the preemptor."""
+        """Return the preemption target with Evicted set, and the Events for the target and the preemptor."""
         snapshot, preemptor = self._cache.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
@@ -450,10 +453,10 @@ class Scheduler:
         )
         return evicted_workload, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
-    def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
+    def _requeue_pending(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head
         is_parked = self._cache.queue_manager.requeue(
-            head, decision.last_assignment, decision.requeue, decision.why.reason
+            head, decision.last_assignment, decision.requeue_reason, decision.why.reason
         )
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
@@ -461,7 +464,7 @@ class Scheduler:
         return is_parked
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the due pending reasons; requeue for the next backoff end or report time."""
+        """Write the pending reasons that are due; return when to reconcile next (end of a backoff, or next report)."""
         outcome = ReconcileResult(independent=True)
         for name, reason in self._bypassed.items():
             obj = reader.get(_workload_key(name))
@@ -488,13 +491,13 @@ class Scheduler:
 
 
 def _workload_key(name: str) -> Key:
-    """Return the object key of a Workload for the text `namespace/name`."""
+    """Parse `namespace/name` into the object key of a Workload."""
     namespace, _, name = name.partition("/")
     return Key(scheme.WORKLOAD, namespace, name)
 
 
 def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
-    """Return the `status.admission.podSetAssignments` item of a pod set; without requests, it has no flavors."""
+    """Format a pod set's item of `status.admission.podSetAssignments`; without requests, it has no flavors."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
     if not resources:
@@ -508,7 +511,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with this pending reason; None if it is not pending or already has the reason."""
+    """Return the Workload with this pending reason; None if the Workload is not pending, or has this reason already."""
     if obj is None:
         return None
     view = workload_view(obj)
@@ -518,8 +521,8 @@ def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
         amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
         requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
-    report = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
-    return None if report is obj else report
+    reported_workload = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
+    return None if reported_workload is obj else reported_workload
 
 
 def _format_priority(workload: WorkloadView | AdmittedWorkload) -> str:
@@ -528,7 +531,7 @@ def _format_priority(workload: WorkloadView | AdmittedWorkload) -> str:
 
 
 def _preemption_events(key: Key, preemptor: WorkloadView, target: PreemptionTarget, message: str) -> list[EventRecord]:
-    """Return the Events of a preemption for its target and its preemptor."""
+    """Return the Events that report a preemption on the victim and on the preemptor."""
     priorities = f"; preemptor {_format_priority(preemptor)}; preemptee {_format_priority(target.workload)}"
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
     return [
@@ -555,13 +558,13 @@ def _admission_events(
 
 
 def _format_considered(assignment: Assignment) -> str:
-    """Format the considered flavors of each pod set as Kueue does, without flavors whose quota is free."""
+    """Format the flavors considered for each pod set as Kueue does, without flavors that fit without borrowing."""
     pod_sets = []
     for pod_set in assignment.pod_sets:
         attempts = [
             _format_attempt(a)
             for a in sorted(pod_set.attempts)
-            if a.possibility is not PreemptionPossibility.FIT or a.borrow
+            if a.possibility is not PreemptionPossibility.FIT or a.borrowing_height
         ]
         if attempts:
             pod_sets.append(f"{pod_set.name}: {', '.join(attempts)}")
@@ -569,8 +572,8 @@ def _format_considered(assignment: Assignment) -> str:
 
 
 def _format_attempt(attempt: FlavorAttempt) -> str:
-    parts = [decision_details.POSSIBILITY_WORDS[attempt.possibility]]
-    if attempt.borrow:
-        parts.append(f"borrow={attempt.borrow}")
-    parts += sorted(map(str, attempt.facts))
-    return f"{attempt.flavor}({';'.join(parts)})"
+    attempt_texts = [decision_details.POSSIBILITY_WORDS[attempt.possibility]]
+    if attempt.borrowing_height:
+        attempt_texts.append(f"borrow={attempt.borrowing_height}")
+    attempt_texts += sorted(map(str, attempt.rejections))
+    return f"{attempt.flavor}({';'.join(attempt_texts)})"

@@ -1,12 +1,12 @@
-"""Scheduling cycle: takes heads, and returns a decision for each.
+"""Scheduling cycle: takes the first pending Workload of each ClusterQueue (its head), and returns a decision for each.
 
     nominate   choose flavors and preemption targets for every head independently
     order      sort the entries (classically or by fair sharing)
     decide     in that order: admit what still fits, preempt where allowed, give a reason for the rest
 
 Later decisions of a cycle see earlier ones through the snapshot. After the cycle, the snapshot is restored and the
-caller applies the decisions. A cycle is deterministic and has no side effects.
-Source: Kueue's pkg/scheduler/scheduler.go.
+caller applies the decisions. A cycle is deterministic and has no side effects. Source: Kueue's
+pkg/scheduler/scheduler.go.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStr
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
 
-# Order of the entries of a cycle: earlier entries take quota before later ones.
+# The order in which a cycle decides about Workloads: earlier ones take quota before later ones.
 #
 # Classical order: less borrowing first, then higher priority, then longer waiting time. With fair sharing: a
 # tournament in each tree, level by level, won by the branch with the smallest share after admission. Ties are broken
@@ -32,14 +32,14 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class OrderableEntry(Protocol):
-    """Interface of a cycle entry that the ordering functions need."""
+    """Interface that the ordering functions need of a pending Workload, its ClusterQueue and its assigned quota."""
 
     workload: WorkloadView
     queue: ClusterQueue
 
     @property
-    def borrow(self) -> int:
-        """The height in the cohort tree that the assigned quota comes from; 0 if the Workload does not borrow."""
+    def borrowing_height(self) -> int:
+        """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
 
     @property
     def usage(self) -> quota.Usage:
@@ -50,17 +50,17 @@ EntryT = TypeVar("EntryT", bound=OrderableEntry)
 
 
 def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
-    """Yield the entries in Kueue's classical order: less borrowing, higher priority, older first."""
+    """Yield a cycle's Workloads in Kueue's order without fair sharing: less borrowing, higher priority, older first."""
     return iter(sorted(entries, key=_classical_key))
 
 
 def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
     workload = entry.workload
-    return entry.borrow, -workload.priority, workload.queued, workload.uid
+    return entry.borrowing_height, -workload.priority, workload.queued, workload.uid
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Yield the entries in fair sharing order, computed lazily: the shares include the usage of earlier winners.
+    """Yield the cycle's Workloads in fair sharing order, lazily: shares include the usage of those decided before.
 
     Cohort trees are independent of each other and are processed in the order of their roots' names.
     """
@@ -72,7 +72,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """Fair sharing tournament between the entries of one cohort tree, by the shares that their admission would give."""
+    """Orders the Workloads of one cohort tree for fair sharing, by the share that each one's admission would give."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -80,7 +80,7 @@ class _Tournament(Generic[EntryT]):
         self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
     def winners(self) -> Iterator[EntryT]:
-        """Yield the winner of each round until no entry is left."""
+        """Yield the best Workload of each round of the tournament until none is left."""
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:
@@ -92,19 +92,19 @@ class _Tournament(Generic[EntryT]):
             self._forget_around(node)
 
     def _shares_with(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the shares of the nodes from the root to an entry's queue, including the entry's usage."""
+        """Return the shares of the nodes from the root Cohort to a Workload's queue, as if it were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
             return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_around(self, node: quota.QuotaNode) -> None:
-        """Discard the cached shares of entries whose path shares a node below the root with the winner."""
+        """Discard the cached shares that the winner's admission changes, in its branch below the root Cohort."""
         branch = node.path[min(1, len(node.path) - 1)]
         self._shares = {entry_node: s for entry_node, s in self._shares.items() if branch not in entry_node.path}
 
     def _play_round(self) -> EntryT:
-        """Return the winner of one round: each Cohort, deepest first, passes its best entry to its parent."""
+        """Return the best remaining Workload: each Cohort, deepest first, passes its best one to its parent Cohort."""
         by_depth: dict[int, dict[quota.QuotaNode, list[EntryT]]] = {}
         for node, entry in self._entries.items():
             if node.parent is None:
@@ -113,26 +113,26 @@ class _Tournament(Generic[EntryT]):
         for depth in range(max(by_depth), 1, -1):
             for cohort, contenders in by_depth.get(depth, {}).items():
                 assert cohort.parent is not None
-                best = self._best_contender(contenders, depth)
-                by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best)
+                best_contender = self._best_contender(contenders, depth)
+                by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best_contender)
         (contenders,) = by_depth[1].values()
         return self._best_contender(contenders, 1)
 
     def _best_contender(self, contenders: Sequence[EntryT], level: int) -> EntryT:
-        best = contenders[0]
+        best_contender = contenders[0]
         for contender in contenders[1:]:
-            if self._precedes(contender, best, level):
-                best = contender
-        return best
+            if self._precedes(contender, best_contender, level):
+                best_contender = contender
+        return best_contender
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Report whether entry a precedes entry b in a Cohort: by not borrowing, smaller share, priority, then age."""
+        """Report whether Workload a precedes b within a Cohort: by not borrowing, smaller share, priority, then age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
             return b_borrows
-        relation = quota.compare_shares(a_share, b_share)
-        return relation < 0 if relation else _tie_break_key(a) < _tie_break_key(b)
+        share_order = quota.compare_shares(a_share, b_share)
+        return share_order < 0 if share_order else _tie_break_key(a) < _tie_break_key(b)
 
 
 def _tie_break_key(entry: OrderableEntry) -> tuple[int, int, str]:
@@ -140,10 +140,10 @@ def _tie_break_key(entry: OrderableEntry) -> tuple[int, int, str]:
     return -workload.priority, workload.queued, workload.uid
 
 
-_WILL_FIT: Final = (
+_WILL_FIT_MESSAGE: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
-_OVERLAP: Final = "Workload has overlapping preemption targets with another workload"
+_OVERLAP_MESSAGE: Final = "Workload has overlapping preemption targets with another workload"
 _NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
@@ -172,7 +172,7 @@ class SchedulingPolicy:
 
 @dataclass(slots=True)
 class NominatedEntry:
-    """A nominated head of a ClusterQueue, with its flavor assignment and preemption targets."""
+    """A head (first pending Workload) of a ClusterQueue, with its flavor assignment and preemption targets."""
 
     head: Head
     workload: WorkloadView
@@ -181,9 +181,9 @@ class NominatedEntry:
     targets: list[PreemptionTarget]
 
     @property
-    def borrow(self) -> int:
-        """The height in the cohort tree that the assigned quota comes from; 0 if the Workload does not borrow."""
-        return self.assignment.borrow
+    def borrowing_height(self) -> int:
+        """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
+        return self.assignment.borrowing_height
 
     @property
     def usage(self) -> quota.Usage:
@@ -193,32 +193,32 @@ class NominatedEntry:
 
 @dataclass(slots=True)
 class Cycle:
-    """One scheduling cycle on a snapshot: decides on the heads of all ClusterQueues."""
+    """One scheduling cycle: decides, on a snapshot, about the first pending Workload of each ClusterQueue."""
 
     snapshot: Snapshot
     policy: SchedulingPolicy
-    #: Labels by namespace; an absent namespace does not exist.
+    #: The labels of each Namespace that exists.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
-    #: Keys of Workloads that were nominated again because other entries had claimed their targets.
-    renominated: dict[str, None] = field(default_factory=dict)
-    #: By ClusterQueue, the number of entries whose preemption was skipped in favor of others in this cycle.
+    #: Keys of Workloads whose flavors were assigned again because earlier decisions preempt the same targets.
+    renominated_workloads: dict[str, None] = field(default_factory=dict)
+    #: By ClusterQueue, the number of preemptions skipped in favor of other Workloads in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """Run the cycle: return a decision for each head, in the order of processing."""
+        """Return an admission, preemption or pending decision for each head, in the order of the decisions."""
         self.snapshot.settle()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
         for head in heads:
             pending_decision = self._nomination_obstacle(head)
             if pending_decision is None:
-                entries.append(self._nominate(head))
+                entries.append(self._nominate_head(head))
             else:
                 decisions.append(pending_decision)
         with self.snapshot.what_if():
             victims = _ClaimedVictims(self.snapshot)
-            decisions += [self._decide(entry, victims) for entry in self._order_entries(entries)]
+            decisions += [self._decide_entry(entry, victims) for entry in self._order_entries(entries)]
         return decisions
 
     def _order_entries(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
@@ -227,10 +227,10 @@ class Cycle:
     # Nomination.
 
     def _nomination_obstacle(self, head: Head) -> Decision | None:
-        """Return a StayPending decision if the head cannot be nominated; otherwise None."""
+        """Return a StayPending decision if a Workload cannot be considered (inactive queue, bad namespace) or None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
-        requeue = messages.RequeueReason.GENERIC
+        requeue_reason = messages.RequeueReason.GENERIC
         if head.workload.has_failed_check:
             why = InadmissibleReason(messages.PENDING_EVALUATION, text="The workload has failed admission checks")
         elif queue is None:
@@ -241,7 +241,7 @@ class Cycle:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
             why = InadmissibleReason(messages.MISCONFIGURED, text=text)
         elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
-            why, requeue = (
+            why, requeue_reason = (
                 InadmissibleReason(messages.MISCONFIGURED, text=messages.NAMESPACE_MISMATCH),
                 messages.RequeueReason.NAMESPACE_MISMATCH,
             )
@@ -251,44 +251,44 @@ class Cycle:
             why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
             return None
-        return StayPending(head, why, requeue, head.last_assignment)
+        return StayPending(head, why, requeue_reason, head.last_assignment)
 
-    def _nominate(self, head: Head) -> NominatedEntry:
+    def _nominate_head(self, head: Head) -> NominatedEntry:
         queue = self.snapshot.queues[head.queue]
-        assignment, targets = self._assign(head.workload, queue, head.last_assignment, ())
+        assignment, targets = self._assign_flavors(head.workload, queue, head.last_assignment, ())
         return NominatedEntry(head, head.workload, queue, assignment, targets)
 
-    def _assign(
+    def _assign_flavors(
         self,
         workload: WorkloadView,
         queue: ClusterQueue,
         last_assignment: flavor_assigner.LastAssignment | None,
-        nominated_flavors: flavor_assigner.Nominated,
+        nominated_flavors: flavor_assigner.NominatedFlavors,
     ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-        """Return a Workload's flavor assignment and preemption targets; if not all pods fit, try partial admission."""
+        """Return a Workload's flavors and preemption targets; if it does not fit, try fewer pods where allowed."""
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         fair = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
         victims = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
         oracle = victims.oracle if victims is not None else None
-        search = flavor_assigner.FlavorAssigner(
+        flavor_search = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, oracle, last_assignment, fair, nominated_flavors
         )
 
-        result = _assign_counts(search, victims, workload.counts)
+        result = _assign_counts(flavor_search, victims, workload.counts)
         if _can_proceed(result) or not workload.can_be_partially_admitted:
             return result
         partial_result = flavor_assigner.search_counts(
-            workload.pod_sets, partial(_assign_counts, search, victims), _can_proceed
+            workload.pod_sets, partial(_assign_counts, flavor_search, victims), _can_proceed
         )
         return partial_result or result
 
     # Decision.
 
-    def _decide(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
-        """Decide on an entry: admit if it fits, preempt if its targets free enough quota, otherwise keep it pending."""
-        if entry.targets and victims.overlap(entry):
+    def _decide_entry(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
+        """Admit a Workload if it fits; preempt if that frees enough quota; otherwise return why it stays pending."""
+        if entry.targets and victims.has_claimed_target(entry):
             self._nominate_again(entry, victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
@@ -300,13 +300,13 @@ class Cycle:
             return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._search_position(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
-            why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
+            why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
             return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
-        if entry.targets and victims.overlap(entry):
-            return self._skip(entry, _OVERLAP)
+        if entry.targets and victims.has_claimed_target(entry):
+            return self._skip_entry(entry, _OVERLAP_MESSAGE)
         if not victims.leaves_room_for(entry):
-            return self._skip(entry, _NO_LONGER_FITS)
-        victims.claim(entry)
+            return self._skip_entry(entry, _NO_LONGER_FITS)
+        victims.claim_targets(entry)
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _MODE_PREEMPT:
             message_suffix = f". Pending the preemption of {len(entry.targets)} workload(s)"
@@ -314,7 +314,7 @@ class Cycle:
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
-    def _skip(self, entry: NominatedEntry, text: str) -> Decision:
+    def _skip_entry(self, entry: NominatedEntry, text: str) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=text)
@@ -322,7 +322,7 @@ class Cycle:
         return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, position)
 
     def _search_position(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
-        """Return the position at which the next flavor search resumes; None if this search tried all flavors."""
+        """Return the position at which the next flavor search continues; None if this search tried all flavors."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.assigned_flavors.has_flavors_left:
@@ -333,21 +333,24 @@ class Cycle:
         return None
 
     def _nominate_again(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> None:
-        """Nominate an entry again, on the assumption that the victims claimed by earlier entries are already gone.
+        """Repeat a Workload's flavor assignment as if the victims of earlier decisions of this cycle were already gone.
 
-        The flavors may not change. If the entry then fits, it must wait until these victims have stopped.
+        The flavors may not change. If the Workload then fits, it must wait until these victims have stopped.
         """
-        self.renominated[entry.workload.key] = None
+        self.renominated_workloads[entry.workload.key] = None
         nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
-            entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated_flavors)
+            entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
         if entry.assignment.mode is _MODE_FIT:
             entry.assignment.mode = _MODE_DEFERRED_FIT
 
     def _reserve_quota(self, entry: NominatedEntry) -> None:
-        """Reserve quota in the snapshot for a head that could not reclaim it later from other queues by preemption."""
+        """Block quota in the snapshot for a Workload without preemption candidates, so that no later Workload takes it.
+
+        With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption.
+        """
         queue = entry.queue
         if queue.view.preemption.reclaim_within_cohort == "Any":
             return
@@ -355,7 +358,7 @@ class Cycle:
         reserved_usage = []
         for fr, amount in entry.usage:
             limit = node.borrowing_limit.get(fr)
-            if entry.assignment.borrow == 0:
+            if entry.assignment.borrowing_height == 0:
                 reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
             elif limit is None:
                 reserved_usage.append((fr, amount))
@@ -365,23 +368,23 @@ class Cycle:
 
 
 def _assign_counts(
-    search: flavor_assigner.FlavorAssigner, victims: Preemptor | None, counts: Sequence[int]
+    flavor_search: flavor_assigner.FlavorAssigner, victims: Preemptor | None, pod_counts: Sequence[int]
 ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-    """Return the flavor assignment and preemption targets for these pod counts."""
-    assignment = search.assign(counts)
+    """Return the flavor assignment and preemption targets of a Workload with the given pod count per pod set."""
+    assignment = flavor_search.assign(pod_counts)
     if victims is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
     return assignment, victims.targets_for(assignment)
 
 
 def _can_proceed(result: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
-    """Report whether an assignment fits, either now or after its targets are preempted."""
+    """Report whether a flavor assignment fits, either now or after the preemption of its targets."""
     assignment, targets = result
     return assignment.mode is _MODE_FIT or bool(targets)
 
 
 class _ClaimedVictims:
-    """The preemption victims claimed by the entries decided so far, by cohort tree."""
+    """The Workloads that the decisions made so far in this cycle preempt, by cohort tree."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -389,22 +392,22 @@ class _ClaimedVictims:
         self._claimed: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
-        """Return the victims that earlier entries claimed in the cohort tree of this entry."""
+        """Return the Workloads in the entry's cohort tree that earlier decisions of this cycle preempt."""
         return self._claimed.get(entry.queue.node.path[0], _NO_VICTIMS)
 
-    def overlap(self, entry: NominatedEntry) -> bool:
-        """Report whether an earlier entry has already claimed one of this entry's targets."""
+    def has_claimed_target(self, entry: NominatedEntry) -> bool:
+        """Report whether an earlier decision of this cycle already preempts one of this entry's targets."""
         claimed_victims = self.claimed_in_tree(entry)
         return bool(claimed_victims) and any(target.workload.key in claimed_victims for target in entry.targets)
 
-    def claim(self, entry: NominatedEntry) -> None:
-        """Claim the targets of an entry, so that later entries do not preempt them too."""
+    def claim_targets(self, entry: NominatedEntry) -> None:
+        """Record the preemption targets of an entry, so that later decisions of this cycle do not preempt them too."""
         if entry.targets:
             claimed_victims = self._claimed.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
-        """Report whether an entry fits after all claimed victims and its own targets are preempted."""
+        """Report whether an entry fits once all victims recorded so far and its own targets are gone."""
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
         if not claimed_victims and not entry.targets:
             return quota.has_room(node, entry.usage)
@@ -416,7 +419,7 @@ class _ClaimedVictims:
 
 
 def _over_limit_message(workload: WorkloadView) -> str:
-    """Return Kueue's message for a Workload whose requests exceed their limits."""
+    """Return Kueue's message for a Workload whose containers' resource requests exceed their limits."""
     faults = [
         f"spec.podSets[{index}].template.spec.{path}: Invalid value: [{names}]: requests must not exceed its limits"
         for index, pod_set in enumerate(workload.pod_sets)
@@ -440,7 +443,7 @@ TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage], ...]
 
 
 class PreemptionStep(NamedTuple):
-    """One preemption of a loop: the keys of the preemptor and the victim, and the reason."""
+    """One preemption of a loop: the keys of the preemptor and the victim, and the Preempted reason."""
 
     preemptor: str
     victim: str
@@ -449,7 +452,7 @@ class PreemptionStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLoop:
-    """A detected loop of Workloads in one cohort tree that preempt each other endlessly."""
+    """A detected loop: Workloads in one cohort tree that preempt each other endlessly."""
 
     at: Instant
     #: The id of the cohort tree, and the name of its root.
@@ -468,7 +471,7 @@ class PreemptionLoop:
 
 
 class PreemptionLoopDetector:
-    """Detects preemption loops from the preemptions of each cohort tree at the current instant."""
+    """Detects Workloads that preempt each other endlessly, from the preemptions of successive cycles at one instant."""
 
     def __init__(self) -> None:
         self._instant: Instant = -1
@@ -477,7 +480,7 @@ class PreemptionLoopDetector:
         self._steps: dict[str, list[PreemptionStep]] = {}
 
     def find_loops(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
-        """Record a cycle's preemptions and return the loops that they close; `snapshot` is the state before them."""
+        """Record a cycle's preemptions; return the loops that they complete. `snapshot` is the state before them."""
         if now != self._instant:
             self._instant = now
             self._cycles, self._seen, self._steps = {}, {}, {}
@@ -494,7 +497,7 @@ class PreemptionLoopDetector:
         ]
 
     def _check_tree(
-        self, tree: str, root: quota.QuotaNode, steps: list[PreemptionStep], snapshot: Snapshot
+        self, tree: str, root: quota.QuotaNode, new_steps: list[PreemptionStep], snapshot: Snapshot
     ) -> PreemptionLoop | None:
         self._cycles[tree] = self._cycles.get(tree, 0) + 1
         if self._cycles[tree] <= CYCLES_UNCHECKED:
@@ -506,12 +509,12 @@ class PreemptionLoopDetector:
         if first_step is not None:
             return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step:]))
         seen_holdings[holdings] = len(past_steps)
-        past_steps += steps
+        past_steps += new_steps
         return None
 
 
 def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot) -> TreeHoldings:
-    """Return the key and usage of every quota holder in a cohort tree, for comparison."""
+    """Return the key and quota usage of every Workload with quota in a cohort tree, to compare with other cycles."""
     return tuple(
         (workload.key, workload.usage)
         for queue in snapshot.queues_below(root)

@@ -1,4 +1,4 @@
-"""Details of scheduling decisions for the decision ledger: flavor assignments, targets and alternatives."""
+"""Details of scheduling decisions for the decision ledger: flavors, victims, and Workloads not preempted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -25,25 +25,25 @@ POSSIBILITY_WORDS: Final[Mapping[PreemptionPossibility, str]] = {
 
 
 def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
-    """Return the ledger details of an admission: the assigned and the considered flavors of each pod set."""
+    """Return an admission's details for the decision ledger: the assigned and the considered flavors by pod set."""
     return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets_details(decision.assignment)}
 
 
 def pending_details(why: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
-    """Return the ledger details of a pending Workload: the result for each considered flavor."""
+    """Return a pending decision's details for the decision ledger: the result for each considered flavor."""
     return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets_details(why.assignment)})}
 
 
 def preemption_details(decision: Preempt, cycle: int, alternatives: Alternatives) -> Mapping[str, Any]:
-    """Return the ledger details of a preemption: preemptor, victims, rules, and the Workloads not preempted."""
+    """Return a preemption's details for the decision ledger: preemptor, victims, rules, and Workloads not preempted."""
     preemptor = decision.head.workload
     return {
         "cycle": cycle,
         "preemptor": {**_workload_fields(preemptor), "clusterQueue": decision.queue.name},
         "targets": [_target_details(target) for target in decision.targets[:_RECORDED_MAX]],
         "targetsInAll": len(decision.targets),
-        "spared": [_spared_details(each) for each in alternatives.spared],
-        "sparedInAll": alternatives.in_all,
+        "spared": [_spared_details(each) for each in alternatives.spared_workloads],
+        "sparedInAll": alternatives.total_count,
         "podSets": [] if decision.why.assignment is None else _pod_sets_details(decision.why.assignment),
     }
 
@@ -54,19 +54,19 @@ def _workload_fields(workload: WorkloadView) -> dict[str, Any]:
 
 def _target_details(target: PreemptionTarget) -> dict[str, Any]:
     victim = target.workload
-    identity = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
-    return {**identity, "clusterQueue": victim.queue.name, "rule": target.reason}
+    victim_fields = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
+    return {**victim_fields, "clusterQueue": victim.queue.name, "rule": target.reason}
 
 
 def _spared_details(passed_over: SparedWorkload) -> dict[str, Any]:
     holder_workload = passed_over.holder.workload
-    identity = {
+    spared_fields = {
         "workload": holder_workload.key,
         "uid": holder_workload.uid,
         "priority": holder_workload.priority,
         "clusterQueue": holder_workload.queue.name,
     }
-    return {**identity, "rule": passed_over.reason.rule, "why": passed_over.reason.text}
+    return {**spared_fields, "rule": passed_over.reason.rule, "why": passed_over.reason.text}
 
 
 def _pod_sets_details(assignment: Assignment) -> Sequence[dict[str, Any]]:
@@ -81,13 +81,13 @@ def _pod_set_details(assignment: PodSetAssignment) -> dict[str, Any]:
         "count": assignment.count,
         "requests": requests,
         "flavors": {resource: choice.flavor for resource, choice in sorted(assignment.choices.items())},
-        "borrowsFromHeight": max([choice.borrow for choice in assignment.choices.values()], default=0),
+        "borrowsFromHeight": max([choice.borrowing_height for choice in assignment.choices.values()], default=0),
         "considered": [_attempt_details(attempt) for attempt in attempts],
     }
 
 
 def _attempt_details(attempt: FlavorAttempt) -> dict[str, Any]:
-    reasons = sorted(map(str, attempt.facts))
+    reasons = sorted(map(str, attempt.rejections))
     verdict = POSSIBILITY_WORDS[attempt.possibility]
-    result = {"flavor": attempt.flavor, "verdict": verdict, "borrowsFromHeight": attempt.borrow}
+    result = {"flavor": attempt.flavor, "verdict": verdict, "borrowsFromHeight": attempt.borrowing_height}
     return {**result, **({"against": reasons} if reasons else {})}

@@ -1,4 +1,4 @@
-"""Decisions of a scheduling cycle: admit, preempt or stay pending, with the head and the reason."""
+"""Decisions of a scheduling cycle about a head (first Workload of a ClusterQueue): admit, preempt or stay pending."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -10,7 +10,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 
 
 class Head(NamedTuple):
-    """The Workload at the head of a ClusterQueue, with the state of its last flavor search."""
+    """The first pending Workload of a ClusterQueue, with the position at which its last flavor search stopped."""
 
     workload: WorkloadView
     queue: str
@@ -18,7 +18,7 @@ class Head(NamedTuple):
 
 
 class InadmissibleReason(NamedTuple):
-    """The reason why a Workload is not admitted; its message is formatted on demand."""
+    """Why a Workload is not admitted; the message is formatted only when it is read."""
 
     #: The reason of the Workload's QuotaReserved condition; '' takes the reason from `assignment`.
     condition_reason: str
@@ -35,12 +35,12 @@ class InadmissibleReason(NamedTuple):
     @property
     def message(self) -> str:
         """The message of the Workload's QuotaReserved condition, in Kueue's wording."""
-        facts = () if self.assignment is None else self.assignment.pod_set_facts
-        return (self.text or format_pod_set_reasons(facts)) + self.suffix
+        rejections = () if self.assignment is None else self.assignment.pod_set_rejections
+        return (self.text or format_pod_set_reasons(rejections)) + self.suffix
 
 
 class Admit(NamedTuple):
-    """Decision to admit: quota is reserved for the head."""
+    """Decision to reserve quota for a head; it is admitted once its admission checks are Ready."""
 
     head: Head
     queue: ClusterQueue
@@ -48,22 +48,22 @@ class Admit(NamedTuple):
 
 
 class Preempt(NamedTuple):
-    """Decision to preempt targets; the head stays first in its queue until the targets have stopped."""
+    """Decision to preempt Workloads for a head, which stays first in its queue until they have stopped."""
 
     head: Head
     queue: ClusterQueue
     targets: tuple[PreemptionTarget, ...]
     why: InadmissibleReason
-    requeue: RequeueReason = RequeueReason.PENDING_PREEMPTION
+    requeue_reason: RequeueReason = RequeueReason.PENDING_PREEMPTION
     last_assignment: LastAssignment | None = None
 
 
 class StayPending(NamedTuple):
-    """Decision to keep the head pending; `requeue` decides whether it stays in line or is parked."""
+    """Decision to keep a head pending; `requeue_reason` decides whether it is tried again only after a change."""
 
     head: Head
     why: InadmissibleReason
-    requeue: RequeueReason
+    requeue_reason: RequeueReason
     last_assignment: LastAssignment | None = None
 
 

@@ -1,4 +1,4 @@
-"""Flavor assigner: searches a flavor for each requested resource, and reduced pod counts for partial admission.
+"""Flavor assigner: selects a flavor for each requested resource, or for fewer pods with partial admission.
 
 The flavors of a resource group are tried in order. The quality of a flavor is that of its worst resource. The search
 stops at a flavor that satisfies the queue's flavor fungibility; otherwise it returns the best flavor. A later search
@@ -26,7 +26,7 @@ from batchyard.scheduling.quota import (
     is_better,
     lowest_fitting_height,
     should_try_next_flavor,
-    worst,
+    worst_quality,
 )
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -35,7 +35,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 @dataclass(slots=True)
 class PodSetAssignment:
-    """The flavors assigned to one pod set, and the scans with the reasons for rejected flavors."""
+    """The flavors assigned to one pod set, and the search results with the reasons for rejected flavors."""
 
     name: str
     count: int
@@ -48,7 +48,7 @@ class PodSetAssignment:
 
     @property
     def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:
-        """The assigned flavors of the pod set, by resource."""
+        """The flavor assigned to each requested resource of the pod set."""
         return self.assigned_flavors.choices
 
     @property
@@ -57,22 +57,22 @@ class PodSetAssignment:
         return self.assigned_flavors.mode
 
     @property
-    def facts(self) -> tuple[RejectionReason, ...]:
+    def rejections(self) -> tuple[RejectionReason, ...]:
         """The reasons why flavors were rejected for the pod set."""
-        if self.scans and self.scans[-1].selected is cluster_queue.NO_FLAVOR_ASSIGNMENT:
-            return tuple(self.scans[-1].facts)
+        if self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
+            return tuple(self.scans[-1].rejections)
         if self.unavailable:
             return (f"resource {self.unavailable} unavailable in ClusterQueue",)
-        return tuple([fact for scan in self.scans for fact in scan.facts])
+        return tuple([fact for scan in self.scans for fact in scan.rejections])
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
-        """The results of all scanned flavors, without flavors whose quota is free without borrowing."""
+        """The results of all flavors tried for the pod set, without flavors that fit without borrowing."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
     @property
     def no_fit_reason(self) -> str:
-        """Why the pod set does not fit: the most severe of the resource groups' reasons, each for its best flavor."""
+        """Why the pod set does not fit: the most severe reason of its resource groups, each from its best flavor."""
         by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
@@ -85,36 +85,36 @@ class PodSetAssignment:
 
 
 class LastAssignment(NamedTuple):
-    """The position of an unfinished flavor search, and the state that it is valid for."""
+    """The position at which a Workload's flavor search stopped, and the state for which the position is valid."""
 
     #: The index of the last considered flavor by pod set and resource, or SCAN_DONE.
     tried: tuple[Mapping[str, int], ...]
-    generation: int
-    cycle: int
+    queue_generation: int
+    cycle_number: int
     shape: Shape
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
-        """Return the flavor index at which to resume for a resource of a pod set."""
+        """Return the index of the flavor at which the search continues for a resource of a pod set."""
         return self.tried[pod_set].get(resource, cluster_queue.SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 
 @dataclass(slots=True)
 class Assignment:
-    """The flavor assignment of a Workload with all pod sets; the cycle may lower `mode` to DEFERRED_FIT."""
+    """The flavors assigned to all pod sets of a Workload; the cycle may lower `mode` to DEFERRED_FIT."""
 
     pod_sets: list[PodSetAssignment]
     mode: FlavorAssignmentMode
-    borrow: int
+    borrowing_height: int
     usage: Usage
 
     @property
-    def pod_set_facts(self) -> tuple[PodSetReasons, ...]:
-        """The reasons why flavors were rejected, by pod set."""
-        return tuple([PodSetReasons(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
+    def pod_set_rejections(self) -> tuple[PodSetReasons, ...]:
+        """The reasons why flavors were rejected, for each pod set that has any."""
+        return tuple([PodSetReasons(p.name, rejections) for p in self.pod_sets if (rejections := p.rejections)])
 
     @property
     def no_fit_reason(self) -> str:
-        """The reason of QuotaReserved=False if the Workload does not fit: the most severe one of its pod sets."""
+        """The reason of QuotaReserved=False if the Workload does not fit: the most severe among its pod sets."""
         most_severe_reason = ""
         for pod_set in self.pod_sets:
             if pod_set.mode is FlavorAssignmentMode.NO_FIT:
@@ -128,55 +128,55 @@ class Assignment:
 
 
 #: (flavor-resource id, amount, borrowing height) -> how preemption could free that amount.
-Oracle: TypeAlias = Callable[[int, int, int], GranularMode]
+PreemptionOracle: TypeAlias = Callable[[int, int, int], GranularMode]
 #: The flavors of an earlier nomination that a repeated nomination must keep: by pod set, then by resource.
-Nominated: TypeAlias = Sequence[Mapping[str, str]]
+NominatedFlavors: TypeAlias = Sequence[Mapping[str, str]]
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
 _MODE_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
 _MODE_FIT: Final = FlavorAssignmentMode.FIT
 
 _NO_USAGE: Final[Mapping[int, int]] = {}
-_EXCLUDED: Final = (NO_FIT,)
+_EXCLUDED_QUALITIES: Final = (NO_FIT,)
 
 
 @dataclass(slots=True)
 class FlavorAssigner:
-    """Flavor search for one Workload; `assign()` may be called with several pod counts."""
+    """The flavor search for one Workload; `assign()` may be called with different pod counts."""
 
     workload: WorkloadView
     queue: cluster_queue.ClusterQueue
     snapshot: Snapshot
     #: Tells how preemption could free quota; None if the queue does not preempt.
-    oracle: Oracle | None
+    oracle: PreemptionOracle | None
     last_assignment: LastAssignment | None
     fair_sharing: bool = False
-    nominated: Nominated = ()
+    nominated: NominatedFlavors = ()
 
-    def assign(self, counts: Sequence[int]) -> Assignment:
-        """Return the flavors of all pod sets for these pod counts; the search ends at a pod set without a flavor."""
+    def assign(self, pod_counts: Sequence[int]) -> Assignment:
+        """Return the flavor assignment for these counts of pods; it ends at the first pod set without a flavor."""
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
-            assignment = self._assign_pod_set(0, counts, ())
+            assignment = self._assign_pod_set(0, pod_counts, ())
             return Assignment(
                 [assignment],
                 assignment.assigned_flavors.mode,
-                assignment.assigned_flavors.borrow,
+                assignment.assigned_flavors.borrowing_height,
                 assignment.assigned_flavors.usage,
             )
         pod_sets: list[PodSetAssignment] = []
         usage: Usage = ()
         borrow, mode = 0, _MODE_FIT
-        for members in self.workload.pod_set_groups:
-            if len(members) == 1:
-                assigned_pod_sets = [self._assign_pod_set(members[0], counts, usage)]
+        for indexes in self.workload.pod_set_groups:
+            if len(indexes) == 1:
+                assigned_pod_sets = [self._assign_pod_set(indexes[0], pod_counts, usage)]
             else:
-                assigned_pod_sets = self._assign_pod_set_group(members, counts, usage)
+                assigned_pod_sets = self._assign_pod_set_group(indexes, pod_counts, usage)
             for pod_set in assigned_pod_sets:
                 pod_sets.append(pod_set)
                 flavors = pod_set.assigned_flavors
                 usage = _add_usage(usage, flavors.usage) if usage else flavors.usage
-                if flavors.borrow > borrow:
-                    borrow = flavors.borrow
+                if flavors.borrowing_height > borrow:
+                    borrow = flavors.borrowing_height
                 if flavors.mode < mode:
                     mode = flavors.mode
             if mode is _MODE_NO_FIT and any(p.mode is _MODE_NO_FIT and p.requests for p in assigned_pod_sets):
@@ -184,66 +184,66 @@ class FlavorAssigner:
         return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrow, usage)
 
     def all_qualities(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
-        """Return the quality of every flavor for each resource, including flavors that the search would not reach.
+        """Return each flavor's quality for each resource, including flavors that the search would not reach.
 
         `usage` is the usage of the other pod sets of the Workload.
         """
         totals = [_add_assumed(dict(usage), requested) for requested in plan.usages] if usage else plan.usages
         return list(self._iterate_qualities(totals, plan.obstacles, 0, available_cache(self.queue.node)))
 
-    def _assign_pod_set(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
-        """Return the flavor assignment of the pod set at `index`, in addition to `usage` of earlier pod sets."""
-        pod_set, count = self.workload.pod_sets[index], counts[index]
+    def _assign_pod_set(self, index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
+        """Return the flavor assignment of the pod set at `index`, on top of the `usage` of earlier pod sets."""
+        pod_set, count = self.workload.pod_sets[index], pod_counts[index]
         plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
         scans = self._scan_groups(plan, (index,), usage)
         assignment = _merge_assignments(plan, scans)
         return PodSetAssignment(pod_set.name, count, plan.requests, assignment, scans, plan.unavailable)
 
     def _assign_pod_set_group(
-        self, members: Sequence[int], counts: Sequence[int], usage: Usage
+        self, indexes: Sequence[int], pod_counts: Sequence[int], usage: Usage
     ) -> list[PodSetAssignment]:
-        """Return the flavor assignments of a group of pod sets that must get the same flavors."""
+        """Return the flavor assignments of pod sets (given by `indexes`) that must get the same flavors."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
-        pod_sets = [self.workload.pod_sets[i] for i in members]
-        plans = [coverage.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
+        pod_sets = [self.workload.pod_sets[i] for i in indexes]
+        plans = [coverage.plan(p.template, pod_counts[i], obstacles) for i, p in zip(indexes, pod_sets, strict=True)]
         total, templates = _sum_requests([plan.requests for plan in plans]), [p.template for p in pod_sets]
         group_plan = coverage.plan_requests(total, templates, obstacles)
-        scans = self._scan_groups(group_plan, members, usage)
+        scans = self._scan_groups(group_plan, indexes, usage)
         assignment = _merge_assignments(group_plan, scans)
         return [
             PodSetAssignment(
                 p.name,
-                counts[i],
+                pod_counts[i],
                 plan.requests,
                 _restrict_assignment(assignment, plan.requests),
                 scans,
                 group_plan.unavailable,
             )
-            for i, p, plan in zip(members, pod_sets, plans, strict=True)
+            for i, p, plan in zip(indexes, pod_sets, plans, strict=True)
         ]
 
     def _scan_groups(
-        self, plan: cluster_queue.PodSetRequest, members: Sequence[int], usage: Usage
+        self, plan: cluster_queue.PodSetRequest, indexes: Sequence[int], usage: Usage
     ) -> tuple[cluster_queue.FlavorScan, ...]:
-        """Scan the requested resource groups, up to the first group without a suitable flavor."""
+        """Try the flavors of each requested resource group, up to the first group without a suitable flavor."""
         scans = []
         for group in plan.groups:
-            scan = self._scan(group, members, usage)
+            scan = self._scan_group(group, indexes, usage)
             scans.append(scan)
-            if scan.selected is cluster_queue.NO_FLAVOR_ASSIGNMENT:
+            if scan.selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
                 break
         return tuple(scans)
 
-    def _scan(
-        self, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int], usage: Usage
+    def _scan_group(
+        self, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int], usage: Usage
     ) -> cluster_queue.FlavorScan:
-        """Scan the flavors of a resource group, and select the best one."""
+        """Try the flavors of one resource group in order, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         base_usage = dict(usage) if usage else _NO_USAGE
         totals = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
         available = available_cache(node)
-        obstacles = self._obstacles(plan, members) if self.nominated else plan.obstacles
-        start = 0 if self.last_assignment is None else _first_index(self.last_assignment, plan, members)
+        obstacles = self._obstacles(plan, indexes) if self.nominated else plan.obstacles
+        start = 0 if self.last_assignment is None else _first_index(self.last_assignment, plan, indexes)
         qualities_by_flavor: list[Sequence[GranularMode]] = []
         best: Sequence[GranularMode] = ()
         previous_qualities: Sequence[GranularMode] = ()
@@ -254,7 +254,7 @@ class FlavorAssigner:
                 continue
             qualities_by_flavor.append(qualities)
             previous_qualities = qualities
-            quality = worst(qualities, fungibility)
+            quality = worst_quality(qualities, fungibility)
             should_continue = should_try_next_flavor(quality, fungibility)
             if not should_continue or is_better(quality, best_quality, fungibility):
                 best, best_quality, best_index = qualities, quality, index
@@ -268,7 +268,7 @@ class FlavorAssigner:
     def _iterate_qualities(
         self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, available_amounts: dict[int, int]
     ) -> Iterator[Sequence[GranularMode]]:
-        """Yield the quality of each flavor for each resource; an excluded flavor yields a single NO_FIT.
+        """Yield each flavor's quality for each resource; a flavor that the pods cannot use yields a single NO_FIT.
 
         This is a generator so that attributes are looked up only once for all flavors.
         """
@@ -277,7 +277,7 @@ class FlavorAssigner:
         may_reclaim = False  # the amount exceeds the own quota, and fits below the root
         for index in range(start, len(obstacles)):
             if obstacles[index]:
-                yield _EXCLUDED
+                yield _EXCLUDED_QUALITIES
                 continue
             qualities = []
             for fr, total in totals[index]:
@@ -296,9 +296,9 @@ class FlavorAssigner:
                     qualities.append(NO_FIT - height if total <= potential[fr] else NO_FIT)
             yield qualities
 
-    def _obstacles(self, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> list[str]:
-        """Return, for each flavor, why it is excluded if only nominated flavors are allowed; '' if it is allowed."""
-        nominated_flavors = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
+    def _obstacles(self, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
+        """Return why each flavor may not be used when an earlier assignment in the cycle must be kept; '' if it may."""
+        nominated_flavors = [self.nominated[i].get(plan.resource) for i in indexes if i < len(self.nominated)]
         message = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
             obstacle if flavor in nominated_flavors else message.format(flavor, plan.resource)
@@ -310,21 +310,21 @@ class FlavorAssigner:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _first_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, members: Sequence[int]) -> int:
-    """Return the index of the flavor at which to resume the search; 0 if the queue has fewer flavors by now."""
-    start = state.next_flavor(members[0], plan.resource)
+def _first_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> int:
+    """Return the index of the flavor at which the search continues; 0 if the queue has fewer flavors by now."""
+    start = state.next_flavor(indexes[0], plan.resource)
     return start if start < len(plan.group.flavors) else 0
 
 
 def _merge_assignments(
     plan: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
 ) -> cluster_queue.FlavorAssignment:
-    """Merge the assignments of all resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
+    """Merge the flavor assignments of a pod set's resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
     if plan.unavailable:
         return cluster_queue.NO_FLAVOR_ASSIGNMENT
-    if len(scans) == 1 or (scans and scans[-1].selected is cluster_queue.NO_FLAVOR_ASSIGNMENT):
-        return scans[-1].selected
-    assignments = [scan.selected for scan in scans]
+    if len(scans) == 1 or (scans and scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT):
+        return scans[-1].selected_assignment
+    assignments = [scan.selected_assignment for scan in scans]
     choices = {resource: choice for assignment in assignments for resource, choice in assignment.choices.items()}
     tried_indexes = {resource: index for assignment in assignments for resource, index in assignment.tried.items()}
     return cluster_queue.make_flavor_assignment(
@@ -332,24 +332,24 @@ def _merge_assignments(
     )
 
 
-def _restrict_assignment(source: cluster_queue.FlavorAssignment, requests: Requests) -> cluster_queue.FlavorAssignment:
-    """Return the part for one pod set's requests of an assignment that covers several pod sets."""
-    choices = {r: source.choices[r] for r, _ in requests if r in source.choices}
+def _restrict_assignment(merged: cluster_queue.FlavorAssignment, requests: Requests) -> cluster_queue.FlavorAssignment:
+    """Return one pod set's part of a flavor assignment that was made for several pod sets together."""
+    choices = {r: merged.choices[r] for r, _ in requests if r in merged.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
-    tried_indexes = {r: source.tried[r] for r in choices}
-    mode = _MODE_FIT if source.mode is _MODE_FIT else _MODE_NO_FIT
+    tried_indexes = {r: merged.tried[r] for r in choices}
+    mode = _MODE_FIT if merged.mode is _MODE_FIT else _MODE_NO_FIT
     return cluster_queue.make_flavor_assignment(choices, usage, tried_indexes, mode)
 
 
 def _add_assumed(assumed_usage: Mapping[int, int], usage: Usage) -> Usage:
-    """Return `usage` plus the assumed usage of the same flavor-resources."""
+    """Return `usage` plus the usage that earlier pod sets of the Workload already have of the same flavor-resources."""
     return tuple([(fr, assumed_usage.get(fr, 0) + amount) for fr, amount in usage])
 
 
-def _add_usage(usage: Usage, additional: Usage) -> Usage:
-    """Return the sum of two usages by flavor-resource id."""
+def _add_usage(usage: Usage, added_usage: Usage) -> Usage:
+    """Return the sum of two lists of (flavor-resource id, amount)."""
     total = dict(usage)
-    for fr, amount in additional:
+    for fr, amount in added_usage:
         total[fr] = total.get(fr, 0) + amount
     return tuple(total.items())
 
@@ -362,11 +362,13 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
     return order_requests(total)
 
 
-def is_outdated(state: LastAssignment, queue: cluster_queue.ClusterQueue, cycle: int, workload: WorkloadView) -> bool:
-    """Report whether the state of an earlier flavor search is outdated, so that the next search starts over."""
+def is_outdated(
+    state: LastAssignment, queue: cluster_queue.ClusterQueue, cycle_number: int, workload: WorkloadView
+) -> bool:
+    """Report whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
     if state.shape != workload.shape:
         return True
-    return cycle - state.cycle > 1 and queue.generation > state.generation
+    return cycle_number - state.cycle_number > 1 and queue.generation > state.queue_generation
 
 
 # Finds the largest pod counts, between the minimum and the requested count, that fit.
@@ -381,18 +383,21 @@ T = TypeVar("T")
 def search_counts(
     pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], T], is_good: Callable[[T], bool]
 ) -> T | None:
-    """Return the result of `attempt` for the largest pod counts for which `is_good`; None if no counts are good."""
-    deltas = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
-    total = sum(deltas)
+    """Find the largest pod counts that fit, for partial admission; return their `attempt` result, or None.
+
+    `attempt` computes a result for pod counts, and `is_good` reports whether it fits.
+    """
+    max_reductions = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
+    total = sum(max_reductions)
     if total == 0:
         return None
     lower, upper = 0, total + 1
-    best: tuple[int, T] | None = None
+    best_found: tuple[int, T] | None = None
     while lower < upper:
         middle = (lower + upper) // 2
-        result = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, deltas, strict=True)])
+        result = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, max_reductions, strict=True)])
         if is_good(result):
-            best, upper = (middle, result), middle
+            best_found, upper = (middle, result), middle
         else:
             lower = middle + 1
-    return best[1] if best is not None and best[0] == lower else None
+    return best_found[1] if best_found is not None and best_found[0] == lower else None

@@ -1,7 +1,7 @@
-"""Scheduling settings from Kueue's Configuration, and its settings that batchyard ignores or does not support.
+"""Scheduling settings from Kueue's Configuration file, and the settings there that batchyard ignores or rejects.
 
-All functions expect a decoded Configuration (`api.decode`), which is valid and has all defaults.
-Source: apis/config/v1beta2 of Kueue.
+All functions expect a decoded Configuration (`api.decode`), which is valid and has all defaults. Source:
+apis/config/v1beta2 of Kueue.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,14 +43,14 @@ _SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
 def managed_namespaces(
     namespace_selector: Mapping[str, Any] | None = None, kueue_namespace: str = "kueue-system"
 ) -> Selector | None:
-    """Return the configured Namespace selector; by default, all Namespaces except kube-system and Kueue's own."""
+    """Return the selector of the Namespaces whose jobs are managed; by default, all but kube-system and Kueue's own."""
     exclusion = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", kueue_namespace]}
     return selector(namespace_selector or {"matchExpressions": [exclusion]})
 
 
 @dataclass(frozen=True, slots=True)
 class KueueSettings:
-    """The Kueue settings that affect decisions, with the defaults of Kueue 0.19."""
+    """The settings of Kueue's Configuration that affect scheduling decisions, with the defaults of Kueue 0.19."""
 
     policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     #: The PodsReady timeout and requeue settings; None disables the timeout.
@@ -70,7 +70,7 @@ SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=N
 
 
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
-    """Return the scheduling settings of a Kueue Configuration."""
+    """Return the scheduling settings of a Kueue Configuration, which has all defaults."""
     fair_sharing_settings = configuration.get("fairSharing")
     policy = SchedulingPolicy()
     if fair_sharing_settings is not None:
@@ -80,38 +80,38 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     pods_ready = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
-    namespaces = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespaces)
+    namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
-    """Return the policy for a `waitForPodsReady` object with all fields set; a timeout of 0 means the default."""
-    strategy = wait_for_pods_ready["requeuingStrategy"]
+    """Parse the `waitForPodsReady` object of a Configuration with all defaults; a timeout of 0 means the default."""
+    requeuing_strategy = wait_for_pods_ready["requeuingStrategy"]
     return PodsReadyPolicy(
         timeout=parse_duration(wait_for_pods_ready["timeout"]) or PodsReadyPolicy().timeout,
         recovery_timeout=_duration(wait_for_pods_ready.get("recoveryTimeout")),
         block_admission=wait_for_pods_ready["blockAdmission"],
-        requeuing_timestamp=RequeuingTimestamp(strategy["timestamp"]),
-        backoff_limit_count=strategy.get("backoffLimitCount"),
-        backoff_base=strategy["backoffBaseSeconds"] * SECOND,
-        backoff_max=strategy["backoffMaxSeconds"] * SECOND,
+        requeuing_timestamp=RequeuingTimestamp(requeuing_strategy["timestamp"]),
+        backoff_limit_count=requeuing_strategy.get("backoffLimitCount"),
+        backoff_base=requeuing_strategy["backoffBaseSeconds"] * SECOND,
+        backoff_max=requeuing_strategy["backoffMaxSeconds"] * SECOND,
     )
 
 
 def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Configuration that scheduling decisions depend on."""
+    """Return only those fields of a Kueue Configuration that scheduling decisions depend on."""
     decision_relevant = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
     labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
     return {**decision_relevant, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
-    """Return the names of a Configuration's fields that concern Kueue's own deployment."""
+    """Return the names of the fields in a Kueue Configuration that concern Kueue's own deployment."""
     return [name for name in _DEPLOYMENT_FIELDS if name in configuration]
 
 
 def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each unsupported field of a Configuration that affects jobs or queues, with batchyard's behavior."""
+    """Yield the path of each unsupported field of a Kueue Configuration, and what batchyard does instead."""
     if configuration.get("manageJobsWithoutQueueName"):
         yield "manageJobsWithoutQueueName", "jobs without a queue name start immediately, without quota"
     if "admissionFairSharing" in configuration:
@@ -120,18 +120,18 @@ def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, 
         if (configuration.get("resources") or {}).get(name):
             yield f"resources.{name}", "quota is charged for the resources exactly as pods request them"
     if (configuration.get("resources") or {}).get("quotaCheckStrategy") == "IgnoreUndeclared":
-        instead = "Workloads that request a resource without quota in their ClusterQueue stay pending"
-        yield "resources.quotaCheckStrategy", instead
+        actual_behavior = "Workloads that request a resource without quota in their ClusterQueue stay pending"
+        yield "resources.quotaCheckStrategy", actual_behavior
 
 
 def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield an error for each unsupported field of a Configuration."""
-    for path, instead in unsupported_fields(configuration):
-        yield FieldError(path, f"this setting is not supported: {instead}", "remove the field")
+    """Yield an error for each unsupported field of a Kueue Configuration."""
+    for path, actual_behavior in unsupported_fields(configuration):
+        yield FieldError(path, f"this setting is not supported: {actual_behavior}", "remove the field")
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Describe each ignored setting: unsupported job frameworks, MultiKueue, retention, changed feature gates."""
+    """Describe each setting of a Kueue Configuration that batchyard ignores, such as MultiKueue or feature gates."""
     integrations = configuration.get("integrations") or {}
     unsupported_names = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
     unsupported_names += integrations.get("externalFrameworks") or ()

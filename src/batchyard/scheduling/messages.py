@@ -1,4 +1,4 @@
-"""Messages and reasons of pending and preempted Workloads, stored as data and formatted as Kueue does.
+"""Messages and reasons of pending and preempted Workloads, formatted as in Kueue.
 
 Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (reasons of QuotaReserved=False).
 """
@@ -26,13 +26,13 @@ _SEVERITY: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHI
 
 
 class PreemptionReason:
-    """The reasons of the Preempted condition of Workloads, and their wording in messages."""
+    """The reasons of a Workload's Preempted condition, and the wording of each in the condition's message."""
 
     IN_CLUSTER_QUEUE: Final = "InClusterQueue"
     IN_COHORT_RECLAMATION: Final = "InCohortReclamation"
     IN_COHORT_FAIR_SHARING: Final = "InCohortFairSharing"
     IN_COHORT_RECLAIM_WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
-    WORDS: Final = {
+    WORDINGS: Final = {
         IN_CLUSTER_QUEUE: "prioritization in the ClusterQueue",
         IN_COHORT_RECLAMATION: "reclamation within the cohort",
         IN_COHORT_FAIR_SHARING: "Fair Sharing within the cohort",
@@ -41,7 +41,7 @@ class PreemptionReason:
 
 
 class RequeueReason(IntEnum):
-    """Why the head of a ClusterQueue is requeued; decides whether it stays in line or is parked."""
+    """Why a head stays pending after a cycle; decides whether it is tried again at once or only after a change."""
 
     GENERIC = 0
     FAILED_AFTER_NOMINATION = 1
@@ -52,31 +52,31 @@ class RequeueReason(IntEnum):
 
 
 class InsufficientQuota(NamedTuple):
-    """Why a flavor was rejected: its quota would suffice, but is in use."""
+    """Why a flavor was rejected for a resource: the quota would suffice, but too much of it is in use."""
 
     resource: str
     flavor: str
-    missing: int
+    missing_amount: int
 
     def __str__(self) -> str:
-        """Format the missing amount as Kueue's message."""
-        missing_quota = format_amount(self.resource, self.missing)
+        """Format Kueue's message, with the missing amount."""
+        missing_quota = format_amount(self.resource, self.missing_amount)
         return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing_quota} more needed"
 
 
 class ExceedsMaxCapacity(NamedTuple):
-    """Why a flavor was rejected: the request exceeds the maximum capacity that the queue could ever use."""
+    """Why a flavor was rejected for a resource: the request exceeds all quota that the queue could ever use."""
 
     resource: str
     flavor: str
-    assumed: int
+    assumed_usage: int
     request: int
     capacity: int
 
     def __str__(self) -> str:
-        """Format the request and the capacity as Kueue's message."""
+        """Format Kueue's message, with the request and the maximum capacity."""
         assumed_usage, request, capacity = (
-            format_amount(self.resource, amount) for amount in (self.assumed, self.request, self.capacity)
+            format_amount(self.resource, amount) for amount in (self.assumed_usage, self.request, self.capacity)
         )
         return (
             f"insufficient quota for {self.resource} in flavor {self.flavor}, previously considered podsets requests"
@@ -88,39 +88,39 @@ RejectionReason: TypeAlias = InsufficientQuota | ExceedsMaxCapacity | str
 
 
 class PodSetReasons(NamedTuple):
-    """The reasons why no flavor could be assigned to one pod set."""
+    """The reasons why flavors were rejected for one pod set of a Workload."""
 
     pod_set: str
-    facts: tuple[RejectionReason, ...]
+    rejections: tuple[RejectionReason, ...]
 
     def __str__(self) -> str:
-        """Format the reasons of the pod set as Kueue's message."""
-        return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.facts)))}"
+        """Format Kueue's message why flavors could not be assigned to the pod set."""
+        return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.rejections)))}"
 
 
 def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
-    """Return Kueue's message why flavors could not be assigned to these pod sets; '' if there are no reasons."""
-    return "; ".join(str(p) for p in pod_sets if p.facts)
+    """Format Kueue's message why flavors could not be assigned to these pod sets; '' if no flavor was rejected."""
+    return "; ".join(str(p) for p in pod_sets if p.rejections)
 
 
 def most_severe(a: str, b: str) -> str:
-    """Return the more severe of two reasons of QuotaReserved=False."""
+    """Return the more severe of two reasons of a QuotaReserved=False condition."""
     return a if _SEVERITY[a] >= _SEVERITY[b] else b
 
 
 def least_severe(a: str, b: str) -> str:
-    """Return the less severe of two reasons of QuotaReserved=False."""
+    """Return the less severe of two reasons of a QuotaReserved=False condition."""
     return a if _SEVERITY[a] <= _SEVERITY[b] else b
 
 
 def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:
-    """Return Kueue's condition message for a preempted Workload."""
+    """Format Kueue's condition message for a preempted Workload; `uid` and `job_uid` are the preemptor's."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
-        f" {PreemptionReason.WORDS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
+        f" {PreemptionReason.WORDINGS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
     )
 
 
 def parse_preemptor_uid(message: str) -> str:
-    """Return the preemptor's uid in a message of `preemption_message()`; '' if the message has none."""
+    """Extract the preemptor's uid from a message of `preemption_message()`; '' if the message has none."""
     return message.partition("(UID: ")[2].partition(",")[0]

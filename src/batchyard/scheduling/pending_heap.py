@@ -1,4 +1,4 @@
-"""Data structures of a ClusterQueue's pending Workloads: heaps, equivalence classes, and a cache of the first ones."""
+"""Data structures of a ClusterQueue's pending Workloads: heaps in queue order, and classes of equivalent Workloads."""
 
 import heapq
 from collections.abc import Iterator
@@ -9,40 +9,40 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling.flavor_assigner import LastAssignment
 
-Order: TypeAlias = tuple[int, Instant, str, str]
+QueueOrder: TypeAlias = tuple[int, Instant, str, str]
 
 
-#: The queue order, except for the current preemptor.
+#: Sort key of the queue order, in which a current preemptor has no precedence.
 QUEUE_ORDER: Final = attrgetter("order")
 
 
 class PendingEntry:
-    """A pending Workload; `line` is the heap that contains it, or None if it is held back or removed."""
+    """A pending Workload in a queue; `line` is the heap that contains it, None if it is held back or removed."""
 
     __slots__ = ("last_assignment", "line", "order", "view")
 
     def __init__(self, view: WorkloadView, last_assignment: LastAssignment | None) -> None:
         self.view = view
         self.last_assignment = last_assignment
-        self.order: Order = (-view.priority, view.queued, view.uid, view.key)
+        self.order: QueueOrder = (-view.priority, view.queued, view.uid, view.key)
         self.line: WorkloadHeap | None = None
 
     def __lt__(self, _other_entry: "PendingEntry") -> bool:
-        """Return False: heap items compare by `order` first, and entries with equal order are interchangeable."""
+        """Return False: heap items compare by `order` first, and ties may be resolved in any way."""
         return False
 
 
 class WorkloadHeap:
-    """A heap of pending Workloads with lazy deletion: removed entries are dropped when they reach the front."""
+    """A heap of pending Workloads in queue order; removed ones are dropped only when they reach the front."""
 
     __slots__ = ("_heap", "size")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Order, PendingEntry]] = []
+        self._heap: list[tuple[QueueOrder, PendingEntry]] = []
         self.size = 0
 
     def push(self, entry: PendingEntry) -> None:
-        """Add a pending Workload, and remove it from its previous heap."""
+        """Add a pending Workload to this heap, and remove it from the heap that contained it, if any."""
         if entry.line is not None:
             entry.line.size -= 1
         entry.line = self
@@ -50,14 +50,14 @@ class WorkloadHeap:
         heapq.heappush(self._heap, (entry.order, entry))
 
     def first_entry(self) -> PendingEntry | None:
-        """Return the first Workload in queue order; None if the heap is empty."""
+        """Return the first Workload of the heap in queue order; None if the heap is empty."""
         heap = self._heap
         while heap and heap[0][1].line is not self:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
     def in_order(self) -> Iterator[PendingEntry]:
-        """Yield the Workloads in queue order, lazily: the cost depends on the number read, not on the heap size."""
+        """Yield the heap's Workloads in queue order, lazily: the cost depends on the number read, not on the size."""
         heap = self._heap
         frontier = [(heap[0][0], 0)] if heap else []
         while frontier:
@@ -73,7 +73,10 @@ class WorkloadHeap:
 
 
 class EquivalenceClass:
-    """Pending Workloads of one namespace with equal shape, split into those in line and those parked."""
+    """Pending Workloads of a namespace with equal requests and priority; if one does not fit, none of them does.
+
+    Those in line are tried in cycles; those parked are tried again only after a change.
+    """
 
     __slots__ = ("in_line", "parked", "parked_at")
 
@@ -84,12 +87,12 @@ class EquivalenceClass:
         self.parked_at: Instant = 0
 
     def park(self, now: Instant) -> None:
-        """Park all Workloads of the class that are in line."""
+        """Set the class's Workloads aside until a change, because one of them did not fit."""
         self.in_line, self.parked = _merge_heaps(self.in_line, self.parked)
         self.parked_at = now
 
-    def wake(self) -> None:
-        """Move all parked Workloads of the class back in line."""
+    def unpark(self) -> None:
+        """Let cycles try the parked Workloads of the class again."""
         self.parked, self.in_line = _merge_heaps(self.parked, self.in_line)
 
 
@@ -103,7 +106,7 @@ def _merge_heaps(source: WorkloadHeap, target: WorkloadHeap) -> tuple[WorkloadHe
 
 
 class FirstPendingCache:
-    """Cache of the first pending Workloads in queue order; the owner resets it when a Workload is added or removed."""
+    """Cache of a queue's first pending Workloads; the queue resets it when a Workload is added or removed."""
 
     __slots__ = ("first_entries",)
 
@@ -111,7 +114,7 @@ class FirstPendingCache:
         self.first_entries: list[PendingEntry] | None = None
 
     def of(self, pending_entries: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
-        """Return the first `count` pending Workloads in queue order, without precedence for the current preemptor."""
+        """Return the first `count` pending Workloads in queue order; a current preemptor has no precedence here."""
         if self.first_entries is None or len(self.first_entries) < min(count, len(pending_entries)):
             entries = pending_entries.values()
             self.first_entries = (
@@ -121,7 +124,7 @@ class FirstPendingCache:
 
 
 def has_same_queue_state(old: WorkloadView, new: WorkloadView) -> bool:
-    """Report whether two views of a Workload are equal in admissibility and queue order."""
+    """Report whether two versions of a Workload are equal in everything that affects its place in the queue."""
     return (
         old.generation == new.generation
         and old.shape == new.shape

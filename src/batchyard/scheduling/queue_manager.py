@@ -1,8 +1,9 @@
-"""Pending queues of all ClusterQueues, and the queue manager that decides which of them take part in a cycle.
+"""Pending queues of all ClusterQueues, and the manager that decides which queues and cohort trees a cycle considers.
 
 A change that may make Workloads admissible marks a ClusterQueue. Before the next cycle, or after a delay, the parked
-Workloads of its whole cohort tree are put back in line. A tree in which a cycle changed nothing is paused until
-something in it changes. A tree frozen in a preemption loop stays paused for that instant regardless of changes.
+(inadmissible) Workloads of its whole cohort tree are put back in line. A tree in which a cycle changed nothing is
+paused until something in it changes. A tree frozen in a preemption loop stays paused for that instant regardless of
+changes.
 """
 
 import heapq
@@ -26,7 +27,10 @@ _UNFIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDI
 
 
 class PendingQueueReader:
-    """Read access to the pending Workloads of one ClusterQueue."""
+    """Read access to the pending Workloads of one ClusterQueue.
+
+    They are in line (tried in cycles), parked (did not fit; tried again after a change) or held back by a backoff.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,8 +38,8 @@ class PendingQueueReader:
         self._entries: dict[str, pending_heap.PendingEntry] = {}
         self._classes: dict[EquivalenceClassKey, pending_heap.EquivalenceClass] = {}
         #: Heap of the first Workload in line of each class; outdated entries are dropped when they reach the front.
-        self._class_fronts: list[tuple[pending_heap.Order, pending_heap.PendingEntry, EquivalenceClassKey]] = []
-        #: Shapes that did not fit since the last reactivation, each with the reason.
+        self._class_fronts: list[tuple[pending_heap.QueueOrder, pending_heap.PendingEntry, EquivalenceClassKey]] = []
+        #: Shapes (pod sets and priority) that did not fit since the last reactivation, each with the reason.
         self._unfit_shapes: dict[Shape, str] = {}
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
         self._preemptor = ""
@@ -47,23 +51,23 @@ class PendingQueueReader:
         return len(self._entries)
 
     def get(self, key: str) -> pending_heap.PendingEntry | None:
-        """Return the pending Workload with this key; None if it is not pending here."""
+        """Return the pending Workload with this key; None if it is not pending in this ClusterQueue."""
         return self._entries.get(key)
 
     def classes(self) -> list[tuple[EquivalenceClassKey, pending_heap.EquivalenceClass]]:
-        """Return the equivalence classes of the pending Workloads with their keys; some classes may be empty."""
+        """Return the equivalence classes (Workloads of a namespace with equal requests) with their keys; some empty."""
         return list(self._classes.items())
 
     def held_workloads(self) -> list[WorkloadView]:
-        """Return the Workloads that a backoff or a condition holds back."""
+        """Return the Workloads that may not be tried yet, because of a backoff or a Requeued=False condition."""
         return [entry.view for entry in self._held_back.values()]
 
     def views(self) -> list[WorkloadView]:
-        """Return all pending Workloads in queue order, the current preemptor first."""
+        """Return all pending Workloads in queue order; a Workload that waits for its victims to stop comes first."""
         return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
     def front(self, maximum: int) -> list[WorkloadView]:
-        """Return the first Workloads that are in line or parked, in queue order."""
+        """Return the first `maximum` pending Workloads in queue order, without those held back by a backoff."""
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
         entry = self._entries.get(self._preemptor)
         preemptor_entries = [entry] if entry is not None and entry.line is not None else []
@@ -75,17 +79,17 @@ class PendingQueueReader:
 
     @property
     def preemptor(self) -> str:
-        """The key of the Workload that stays at the head until its victims have stopped; '' if there is none."""
+        """The key of the Workload that stays first in the queue until its victims have stopped; '' if none."""
         preemptor_entry = self._entries.get(self._preemptor)
         return self._preemptor if preemptor_entry is not None and self._is_in_line(preemptor_entry) else ""
 
     def release_preemptor(self, key: str) -> None:
-        """Stop keeping this Workload at the head of the queue, if it is the current preemptor."""
+        """Stop keeping the Workload with this key first in the queue, if it is the current preemptor."""
         if self._preemptor == key:
             self._preemptor = ""
 
     def place_of(self, key: str) -> int:
-        """Return the number of pending Workloads ahead of a pending Workload."""
+        """Return the number of Workloads ahead of a pending Workload in this queue."""
         if key == self._preemptor:
             return 0
         order, preemptor_entry = self._entries[key].order, self._entries.get(self._preemptor)
@@ -94,7 +98,7 @@ class PendingQueueReader:
         )
 
     def first_workloads(self, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads in queue order, the current preemptor first."""
+        """Return the first `count` pending Workloads in queue order; a current preemptor comes first."""
         entries, preemptor_entry = self._first_pending.of(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
             entries = [preemptor_entry, *(each for each in entries if each is not preemptor_entry)][:count]
@@ -102,61 +106,63 @@ class PendingQueueReader:
 
     @property
     def has_held_back(self) -> bool:
-        """Whether a backoff or a condition holds back any Workload."""
+        """Whether any Workload may not be tried yet because of a backoff or a Requeued=False condition."""
         return bool(self._held_back)
 
     @property
     def may_reactivate(self) -> bool:
-        """Whether a reactivation of parked Workloads could change anything."""
+        """Whether putting parked (inadmissible) Workloads back in line could change anything."""
         return bool(self._entries or self._unfit_shapes)
 
     def parked_at(self, key: str) -> Instant | None:
-        """Return when a parked Workload, or an equivalent one, was last parked; None if it is not parked here."""
+        """Return when a parked Workload, or an equivalent one, was last found not to fit; None if it is not parked."""
         entry = self._entries.get(key)
-        members = None if entry is None else self._classes.get(_class_key(entry.view))
-        if entry is None or members is None or entry.line is not members.parked:
+        equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
+        if entry is None or equivalence_class is None or entry.line is not equivalence_class.parked:
             return None
-        return members.parked_at
+        return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`, so Workloads behind it were not tried earlier."""
+        """Record that another scheduler tried a Workload at `now`, so parked Workloads behind it count as tried then
+        too.
+        """
         order = self._entries[key].order
-        for members in self._classes.values():
-            if any(entry.order > order for entry in members.parked.members()):
-                members.parked_at = max(members.parked_at, now)
+        for equivalence_class in self._classes.values():
+            if any(entry.order > order for entry in equivalence_class.parked.members()):
+                equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Report whether a Workload ahead of a pending Workload was parked at or after `start_time`."""
+        """Report whether a Workload ahead of this pending Workload was found not to fit at or after `start_time`."""
         order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < order for first_entry in recently_parked)
 
     def head_of(self, key: str) -> Head:
-        """Return a pending Workload as a head for a scheduling cycle."""
+        """Return the pending Workload with this key as the input (head) of a scheduling cycle."""
         entry = self._entries[key]
         return Head(entry.view, self.name, entry.last_assignment)
 
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
-        members = self._classes.get(_class_key(entry.view))
-        return members is not None and entry.line is members.in_line
+        equivalence_class = self._classes.get(_class_key(entry.view))
+        return equivalence_class is not None and entry.line is equivalence_class.in_line
 
 
 class PendingQueue(PendingQueueReader):
-    """The pending Workloads of one ClusterQueue: those in line, parked and held back."""
+    """The pending Workloads of one ClusterQueue: in line, parked (did not fit, tried after a change), or held back."""
 
     def clear(self) -> None:
-        """Remove all pending Workloads, and break reference cycles."""
+        """Remove all pending Workloads, so that no reference cycle remains."""
         for entry in self._entries.values():
             entry.line = None
         for table in (self._entries, self._classes, self._unfit_shapes, self._held_back, self._class_fronts):
             table.clear()
 
     def has_heads(self) -> bool:
-        """Report whether any Workload of this queue is in line."""
+        """Report whether this queue has a Workload that a cycle may try."""
         return self._first_in_line() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:
-        """Add or update a pending Workload; return whether this put it in line."""
+        """Add or update a pending Workload; return whether cycles may try it now."""
         previous_entry = self._entries.get(view.key)
         if previous_entry is not None and pending_heap.has_same_queue_state(previous_entry.view, view):
             previous_entry.view = view
@@ -180,23 +186,23 @@ class PendingQueue(PendingQueueReader):
         return True
 
     def return_to_line(self, key: str) -> None:
-        """Put a single parked Workload back in line."""
+        """Let cycles try one parked (inadmissible) Workload again."""
         self._push_in_line(self._entries[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
-        """Put a Workload in line unless it is already pending, for example when its LocalQueue is created."""
+        """Add a Workload that cycles may try, unless it is already pending; used when its LocalQueue is created."""
         if view.key not in self._entries:
             entry = pending_heap.PendingEntry(view, None)
             self._add_entry(entry)
             self._push_in_line(entry)
 
     def head(self) -> Head | None:
-        """Return the head of the queue, which stays in line until it is requeued or removed; None if there is none."""
+        """Return the first Workload that cycles may try, without removing it; None if there is none."""
         entry = self._first_in_line()
         return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """Return why a parked Workload is bypassed (an equivalent one did not fit); '' if it is not bypassed."""
+        """Return why a pending Workload is not tried, as an equivalent one did not fit; '' if that is not the case."""
         entry = self._entries.get(view.key)
         is_parked = entry is not None and not self._is_in_line(entry)
         return self._unfit_shapes.get(view.shape, "") if is_parked else ""
@@ -204,7 +210,10 @@ class PendingQueue(PendingQueueReader):
     def requeue(
         self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, now: Instant, why: str = ""
     ) -> bool:
-        """Requeue a head after a cycle; return whether it was parked. `why` is the reason of its condition."""
+        """Keep a head pending after a cycle; return whether it was set aside until a change or the end of a backoff.
+
+        `why` is the reason of the Workload's QuotaReserved condition.
+        """
         view = head.workload
         if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
             self._preemptor = view.key
@@ -224,21 +233,21 @@ class PendingQueue(PendingQueueReader):
             return False
         if reason in _UNFIT_REASONS and not self.strict_fifo:
             self._park_shape(view.shape, now, why)
-        members = self._class_of(view)
-        if entry.line is not members.parked:
-            members.parked.push(entry)
-            members.parked_at = now
-            self._push_class_front(_class_key(view), members)
+        equivalence_class = self._class_of(view)
+        if entry.line is not equivalence_class.parked:
+            equivalence_class.parked.push(entry)
+            equivalence_class.parked_at = now
+            self._push_class_front(_class_key(view), equivalence_class)
         return True
 
-    def wake(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Put parked Workloads of admitted namespaces, and released ones, back in line; return whether any were."""
+    def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
+        """Let cycles try parked Workloads again, and those with an ended backoff; return whether there were any."""
         self._unfit_shapes.clear()
         was_reactivated = False
-        for key, members in self._classes.items():
-            if members.parked.size and admits_namespace(key[1]):
-                members.wake()
-                self._push_class_front(key, members)
+        for key, equivalence_class in self._classes.items():
+            if equivalence_class.parked.size and admits_namespace(key[1]):
+                equivalence_class.unpark()
+                self._push_class_front(key, equivalence_class)
                 was_reactivated = True
         for entry in list(self._held_back.values()):
             if not is_held_back(entry.view, now) and admits_namespace(entry.view.namespace):
@@ -248,7 +257,7 @@ class PendingQueue(PendingQueueReader):
         return was_reactivated
 
     def remove(self, key: str, *, forget_preemptor: bool = True) -> bool:
-        """Remove a Workload from the queue; return whether it was pending here."""
+        """Remove a Workload from the pending Workloads; return whether it was one of them."""
         if forget_preemptor:
             self.release_preemptor(key)
         entry = self._entries.get(key)
@@ -259,25 +268,25 @@ class PendingQueue(PendingQueueReader):
         return True
 
     def next_release(self) -> Instant | None:
-        """Return the end of the earliest backoff of a held-back Workload; None if there is no backoff."""
-        times = [w.view.requeue_at for w in self._held_back.values() if not w.view.requeue_blocked]
-        return min((t for t in times if t is not None), default=None)
+        """Return when the first backoff of a pending Workload ends; None if there is no backoff."""
+        release_times = [w.view.requeue_at for w in self._held_back.values() if not w.view.requeue_blocked]
+        return min((t for t in release_times if t is not None), default=None)
 
     def _stays_in_line(self, reason: RequeueReason) -> bool:
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _STAY_IN_LINE_REASONS
 
     def _class_of(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
         key = _class_key(view)
-        members = self._classes.get(key)
-        if members is None:
-            members = self._classes[key] = pending_heap.EquivalenceClass()
-        return members
+        equivalence_class = self._classes.get(key)
+        if equivalence_class is None:
+            equivalence_class = self._classes[key] = pending_heap.EquivalenceClass()
+        return equivalence_class
 
     def _push_in_line(self, entry: pending_heap.PendingEntry) -> None:
-        members = self._class_of(entry.view)
-        members.in_line.push(entry)
-        if members.in_line.first_entry() is entry:
-            self._push_class_front(_class_key(entry.view), members)
+        equivalence_class = self._class_of(entry.view)
+        equivalence_class.in_line.push(entry)
+        if equivalence_class.in_line.first_entry() is entry:
+            self._push_class_front(_class_key(entry.view), equivalence_class)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
@@ -293,7 +302,7 @@ class PendingQueue(PendingQueueReader):
         self._remove_from_heap(entry)
 
     def _remove_from_heap(self, entry: pending_heap.PendingEntry) -> None:
-        """Remove a Workload from its heap, and remove its equivalence class if that is now empty."""
+        """Remove a Workload from its heap, and also its equivalence class if that becomes empty."""
         line = entry.line
         if line is None:
             return
@@ -301,19 +310,19 @@ class PendingQueue(PendingQueueReader):
         line.size -= 1
         entry.line = None
         key = _class_key(entry.view)
-        members = self._classes[key]
-        if not members.in_line.size and not members.parked.size:
+        equivalence_class = self._classes[key]
+        if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
-        elif was_first and line is members.in_line:
-            self._push_class_front(key, members)
+        elif was_first and line is equivalence_class.in_line:
+            self._push_class_front(key, equivalence_class)
 
-    def _push_class_front(self, key: EquivalenceClassKey, members: pending_heap.EquivalenceClass) -> None:
-        first_entry = members.in_line.first_entry()
+    def _push_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
+        first_entry = equivalence_class.in_line.first_entry()
         if first_entry is not None:
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
     def _first_in_line(self) -> pending_heap.PendingEntry | None:
-        """Return the first Workload in line, the current preemptor first; None if no Workload is in line."""
+        """Return the first Workload that cycles may try, a current preemptor before all others; None if none."""
         if self._preemptor:
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
@@ -321,8 +330,8 @@ class PendingQueue(PendingQueueReader):
         fronts = self._class_fronts
         while fronts:
             order, front_entry, key = fronts[0]
-            members = self._classes.get(key)
-            first_entry = members.in_line.first_entry() if members is not None else None
+            equivalence_class = self._classes.get(key)
+            first_entry = equivalence_class.in_line.first_entry() if equivalence_class is not None else None
             if first_entry is not None and first_entry is front_entry and first_entry.order == order:
                 return first_entry
             heapq.heappop(fronts)
@@ -330,13 +339,13 @@ class PendingQueue(PendingQueueReader):
 
     def _park_shape(self, shape: Shape, now: Instant, why: str) -> None:
         self._unfit_shapes[shape] = why
-        for key, members in self._classes.items():
-            if key[0] == shape and members.in_line.size:
-                members.park(now)
+        for key, equivalence_class in self._classes.items():
+            if key[0] == shape and equivalence_class.in_line.size:
+                equivalence_class.park(now)
 
 
 def is_held_back(view: WorkloadView, now: Instant) -> bool:
-    """Report whether a condition or backoff forbids trying a Workload yet, regardless of quota."""
+    """Report whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 
 
@@ -351,7 +360,7 @@ KUEUE_REQUEUE_BATCH_PERIOD: Final = SECOND
 
 
 class QueueManager:
-    """The pending queues of all ClusterQueues: decides which queues and cohort trees take part in a cycle."""
+    """The pending queues of all ClusterQueues; decides which queues and cohort trees a scheduling cycle considers."""
 
     def __init__(
         self,
@@ -388,7 +397,7 @@ class QueueManager:
         return bool(self._marked_queues) or bool(self._in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
-        """Reactivate marked trees, then return the head of each active ClusterQueue with Workloads in line."""
+        """Return the first Workload in line of each active ClusterQueue, after reactivating marked cohort trees."""
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
         heads = []
@@ -402,7 +411,7 @@ class QueueManager:
         return heads
 
     def put(self, name: str, view: WorkloadView) -> None:
-        """Add or update a pending Workload of the named ClusterQueue."""
+        """Add or update a pending Workload of the ClusterQueue `name`."""
         pending_queue = self.pending.get(name)
         if pending_queue is None:
             return
@@ -412,7 +421,7 @@ class QueueManager:
             self._queues_with_held_back[name] = None
 
     def requeue(self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
-        """Requeue a head in its ClusterQueue after a cycle; return whether it was parked."""
+        """Keep a head pending in its ClusterQueue after a cycle; return whether it was set aside until a change."""
         pending_queue = self.pending[head.queue]
         is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, why)
         if pending_queue.has_held_back:
@@ -422,29 +431,29 @@ class QueueManager:
         return is_parked
 
     def record_new_workload(self, name: str) -> None:
-        """Record that a ClusterQueue has a new Workload in line."""
+        """Record that a ClusterQueue may have a new first Workload, which also ends a pause of its cohort tree."""
         queue = self._snapshot.queues.get(name)
         self._record_in_line(name, queue)
         if queue is not None:
-            self.touch(queue)
+            self.record_tree_change(queue)
 
-    def wake(self, name: str) -> None:
-        """Mark a ClusterQueue, because a change may make parked Workloads of its cohort tree admissible."""
+    def mark_queue(self, name: str) -> None:
+        """Mark a ClusterQueue: its cohort tree's inadmissible Workloads are tried again, because something changed."""
         self._marked_queues.setdefault(name, self.now)
 
     def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
-        """Schedule a reactivation of the queue's cohort tree at `due_time`, unless it is reactivated earlier."""
+        """Have the inadmissible Workloads of the queue's cohort tree tried again at `due_time`, or earlier."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
     def mark_due(self) -> None:
-        """Mark ClusterQueues whose backoffs have ended, or whose scheduled reactivation is due."""
+        """Mark ClusterQueues with an ended backoff or a due reactivation, so that their Workloads are tried again."""
         for name in list(self._queues_with_held_back):
             pending_queue = self.pending.get(name)
             if pending_queue is None or not pending_queue.has_held_back:
                 del self._queues_with_held_back[name]
                 continue
-            release = pending_queue.next_release()
-            if release is not None and release <= self.now:
+            release_time = pending_queue.next_release()
+            if release_time is not None and release_time <= self.now:
                 self._marked_queues[name] = self.now - self.requeue_batch_period
         for root, (name, due_at) in list(self._scheduled_reactivations.items()):
             if due_at <= self.now:
@@ -453,19 +462,19 @@ class QueueManager:
                 self._marked_queues.update(dict.fromkeys([name] if name in self.pending else self.pending, due_at))
 
     def next_release(self) -> Instant | None:
-        """Return the earliest end of a backoff or scheduled reactivation; None if there is none."""
+        """Return when the next backoff ends or the next reactivation of a cohort tree is due; None if there is none."""
         queues = [self.pending[name] for name in self._queues_with_held_back if name in self.pending]
-        times = [t for queue in queues if (t := queue.next_release()) is not None]
-        times += [due_at for _, due_at in self._scheduled_reactivations.values()]
-        times += (
+        release_times = [t for queue in queues if (t := queue.next_release()) is not None]
+        release_times += [due_at for _, due_at in self._scheduled_reactivations.values()]
+        release_times += (
             [marked_at + self.requeue_batch_period for marked_at in self._marked_queues.values()]
             if self.requeue_batch_period
             else []
         )
-        return min(times, default=None)
+        return min(release_times, default=None)
 
-    def touch(self, queue: ClusterQueue) -> None:
-        """Record a change in the queue's cohort tree, which ends its pause unless it is frozen."""
+    def record_tree_change(self, queue: ClusterQueue) -> None:
+        """Record a change in the queue's cohort tree, which ends a pause of the tree unless it is frozen."""
         root = queue.node.tree
         self.tree_change_counts[root] = self.tree_change_counts.get(root, 0) + 1
         if self._frozen_trees and self._frozen_trees.get(root) == self.now:
@@ -475,15 +484,15 @@ class QueueManager:
             self._in_line[name] = None
 
     def activate_all(self) -> None:
-        """End the pause of all cohort trees, after they were rebuilt."""
+        """End the pause of every cohort tree, for use after the trees were rebuilt."""
         self.tree_change_counts = {root: count + 1 for root, count in self.tree_change_counts.items()}
         for names in self._paused_trees.values():
             self._in_line.update(dict.fromkeys(names))
         self._paused_trees.clear()
         self._frozen_trees.clear()
 
-    def rest(self, root: str) -> None:
-        """Pause a cohort tree (by its id) until something in it changes."""
+    def pause_tree(self, root: str) -> None:
+        """Pause a cohort tree (given its id): no cycle considers its Workloads until something in the tree changes."""
         paused_queues = self._paused_trees.setdefault(root, [])
         for name in list(self._in_line):
             queue = self._snapshot.queues.get(name)
@@ -491,56 +500,59 @@ class QueueManager:
                 paused_queues.append(name)
                 del self._in_line[name]
 
-    def freeze(self, root: str) -> None:
-        """Pause a cohort tree for this instant regardless of changes, then until something in it changes."""
+    def freeze_tree(self, root: str) -> None:
+        """Pause a cohort tree (given its id) at least until the clock advances, even if the tree changes."""
         self._frozen_trees[root] = self.now
-        self.rest(root)
+        self.pause_tree(root)
 
-    def forget(self, name: str) -> None:
-        """Remove a deleted ClusterQueue."""
+    def forget_queue(self, name: str) -> None:
+        """Remove a deleted ClusterQueue and its pending Workloads."""
         for table in (self.pending, self._in_line, self._marked_queues, self._queues_with_held_back):
             table.pop(name, None)
 
     def _record_in_line(self, name: str, queue: ClusterQueue | None) -> None:
-        """Record that a ClusterQueue may have Workloads in line; a frozen tree stays paused."""
+        """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused anyway."""
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:
             self._in_line[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
-        """Reactivate trees marked at or before `marked_by`, if `may_reactivate` allows it; return their ids."""
-        marked: dict[str, list[str]] = {}
+        """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.
+
+        `may_reactivate` may refuse a tree. Return the ids of the reactivated trees.
+        """
+        marked_by_tree: dict[str, list[str]] = {}
         for name in self._marked_queues:
             queue = self._snapshot.queues.get(name)
-            marked.setdefault("" if queue is None else queue.node.tree, []).append(name)
+            marked_by_tree.setdefault("" if queue is None else queue.node.tree, []).append(name)
         reactivated_trees = []
-        for root, names in marked.items():
+        for root, names in marked_by_tree.items():
             if not root:
-                self._unmark(names)
+                self._unmark_queues(names)
             elif min([self._marked_queues[name] for name in names]) <= marked_by and may_reactivate(root):
-                self._unmark(names)
+                self._unmark_queues(names)
                 self._reactivate_tree(root, self._snapshot.queues[names[-1]])
                 reactivated_trees.append(root)
         return reactivated_trees
 
-    def _unmark(self, names: Iterable[str]) -> None:
+    def _unmark_queues(self, names: Iterable[str]) -> None:
         for name in names:
             del self._marked_queues[name]
 
     def _reactivate_tree(self, root: str, any_queue: ClusterQueue) -> None:
         self._scheduled_reactivations.pop(root, None)
-        self.touch(any_queue)
+        self.record_tree_change(any_queue)
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             pending_queue = self.pending[queue.name]
-            if pending_queue.may_reactivate and pending_queue.wake(self._namespace_filter(queue), self.now):
+            if pending_queue.may_reactivate and pending_queue.reactivate(self._namespace_filter(queue), self.now):
                 self._record_in_line(queue.name, queue)
 
     def _namespace_filter(self, queue: ClusterQueue) -> Callable[[str], bool]:
         selector = queue.view.namespaces
 
-        def admits(namespace: str) -> bool:
+        def admits_namespace(namespace: str) -> bool:
             labels = self._namespaces.get(namespace)
             return selector is not None and labels is not None and selector.matches(labels)
 
-        return admits
+        return admits_namespace

@@ -1,4 +1,4 @@
-"""Controller for the status of ClusterQueues, LocalQueues and Cohorts: counts, usage, shares, Active condition.
+"""Controller of the status of ClusterQueues, LocalQueues and Cohorts: Workload counts, usage, shares, Active.
 
 Changes caused by Workloads are written in one batch per period, as in Kueue. Changes of a queue itself are written at
 once. The controller runs after the scheduler has nothing left to decide. Source: Kueue's pkg/controller/core
@@ -19,7 +19,7 @@ from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.workload.pending_reason import holding_budgets_suffix
 
-BATCH: Final = Key("Batch", "", "queue-status")
+BATCH_KEY: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
 _INACTIVE_MESSAGE: Final = "Can't submit new workloads to clusterQueue"
 _DELETED: Final = EventType.DELETED  # enum member access is slow
@@ -30,7 +30,7 @@ _LOCAL_READY: Final = QueueActiveStatus(True, "Ready", "Can submit new workloads
 
 
 class QueueStatusController:
-    """Controller that writes the status of queues and Cohorts from the scheduler cache."""
+    """Controller that writes the status of ClusterQueues, LocalQueues and Cohorts from the scheduler cache."""
 
     name = "queue-status"
     rank = 20
@@ -53,7 +53,7 @@ class QueueStatusController:
         self._written_statuses: dict[Key, Mapping[str, Any]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the queues whose status must be written at once; for Workloads, the key of the next batch."""
+        """Return the keys of queues whose status must be written at once; for Workloads, the key of the next batch."""
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._note_workload(event)
@@ -65,8 +65,8 @@ class QueueStatusController:
                 return self._own_key(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the changed status of one queue or Cohort, or of all stale queues for the batch key."""
-        if key != BATCH:
+        """Write a queue's or Cohort's changed status; for BATCH_KEY, that of all queues with Workload changes."""
+        if key != BATCH_KEY:
             return ReconcileResult(self._status_writes(key, reader, now))
         if self._batch_due is None:
             self._batch_due = now + BATCH_PERIOD
@@ -84,7 +84,7 @@ class QueueStatusController:
             old_view = workload_view(event.old)
             if (old_view.queue, old_view.cluster_queue) != (view.queue, view.cluster_queue):
                 self._note_queues(old_view)
-        return () if self._batch_due is not None else (BATCH,)
+        return () if self._batch_due is not None else (BATCH_KEY,)
 
     def _note_queues(self, view: WorkloadView) -> None:
         self._stale_queues[scheme.LOCAL_QUEUE, view.queue] = None
@@ -95,7 +95,7 @@ class QueueStatusController:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
     def _own_key(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the key of a changed queue, unless this controller's own status write is the only change."""
+        """Return the key of the changed object; nothing if only this controller's own status write changed it."""
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:
             self._written_statuses.pop(key, None)
@@ -105,7 +105,7 @@ class QueueStatusController:
         return (key,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Yield the LocalQueues of a ClusterQueue, if its conditions changed."""
+        """Yield the keys of a ClusterQueue's LocalQueues if the ClusterQueue's conditions changed."""
         old, new = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if old == new and event.old is not None and event.type is not _DELETED:
             return
@@ -115,7 +115,7 @@ class QueueStatusController:
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the ancestor Cohorts of a changed ClusterQueue, whose fair shares may have changed."""
+        """Return the keys of a changed ClusterQueue's ancestor Cohorts, whose fair shares may have changed."""
         queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
@@ -143,8 +143,8 @@ class QueueStatusController:
         status = dict(obj.get("status") or {})
         count = self._index.workload_cache.cluster_queue_counters.get(name)
         status["conditions"] = _with_active_condition(obj, self._index.readiness(name), now)
-        status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, local=False)
-        status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=False)
+        status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, is_local=False)
+        status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, is_local=False)
         status["pendingWorkloads"] = len(self._index.queue_manager.pending[name])
         _set_counts(status, count)
         self._set_share(status, queue.node)
@@ -164,8 +164,8 @@ class QueueStatusController:
         if queue is None:  # without a ClusterQueue there are no flavors to report
             status = {field: value for field, value in status.items() if field not in _FLAVOR_FIELDS}
         else:
-            status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, local=True)
-            status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, local=True)
+            status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, is_local=True)
+            status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, is_local=True)
         status["pendingWorkloads"] = 0
         if not is_stopped:  # Workloads of a missing ClusterQueue count as pending too
             workload_cache = self._index.workload_cache
@@ -190,13 +190,13 @@ class QueueStatusController:
         if self._fair_sharing:
             status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
 
-    def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
-        """Return a usage list for the status, by flavor and resource, in the order of the queue's flavors."""
+    def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
+        """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `is_local` omits the borrowed amounts."""
         return [
             {
                 "name": flavor,
                 "resources": [
-                    _resource_usage(queue, resource, group.ids[resource][number], used, local=local)
+                    _resource_usage(queue, resource, group.ids[resource][number], used, is_local=is_local)
                     for resource in sorted(group.ids)
                 ],
             }
@@ -206,7 +206,7 @@ class QueueStatusController:
 
 
 def _has_relevant_change(old: Obj, new: Obj) -> bool:
-    """Report whether two revisions differ in the spec, an annotation or the deletion timestamp."""
+    """Report whether two revisions of a queue differ in the spec, the annotations or the deletion timestamp."""
     old_metadata, new_metadata = old["metadata"], new["metadata"]
     return old.get("spec") != new.get("spec") or any(
         old_metadata.get(each) != new_metadata.get(each) for each in _RELEVANT_METADATA
@@ -214,11 +214,11 @@ def _has_relevant_change(old: Obj, new: Obj) -> bool:
 
 
 def _resource_usage(
-    queue: ClusterQueue, resource: str, fr: int, used: Mapping[int, int], *, local: bool
+    queue: ClusterQueue, resource: str, fr: int, used: Mapping[int, int], *, is_local: bool
 ) -> dict[str, Any]:
     amount = used.get(fr, 0)
     usage = {"name": resource, "total": format_amount(resource, amount)}
-    if not local:
+    if not is_local:
         borrowed_amount = max(0, amount - queue.node.nominal.get(fr, 0)) if queue.view.cohort else 0
         usage["borrowed"] = format_amount(resource, borrowed_amount)
     return usage

@@ -1,10 +1,9 @@
-"""Quota arithmetic in a cohort tree of Cohorts and ClusterQueues (leaves): usage, fair shares, flavor qualities.
+"""Quota arithmetic in a cohort tree, whose nodes are Cohorts and, as leaves, ClusterQueues: usage and fair shares.
 
 A node has its own quota and, in `subtree`, the total quota that its subtree may use. A lending limit reserves a part of
 that as `local`. Usage counts at a node; usage beyond `local` also counts at its parent, and so on up to the root. A
 borrowing limit caps the quota that a node may use from its parent. Amounts are lists indexed by the id of a
-flavor-resource pair.
-Source: Kueue's pkg/cache/scheduler/resource_node.go.
+flavor-resource pair. Source: Kueue's pkg/cache/scheduler/resource_node.go.
 """
 
 import math
@@ -20,7 +19,7 @@ Usage: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class QuotaNode:
-    """The quota and usage of a ClusterQueue or Cohort in the tree, by flavor-resource id."""
+    """A ClusterQueue or Cohort in the cohort tree: its quota and usage by flavor-resource id."""
 
     __slots__ = (
         "available_by_gate",
@@ -50,9 +49,9 @@ class QuotaNode:
         self.name = name
         self.parent: QuotaNode | None = None
         self.children: dict[str, QuotaNode] = {}
-        #: The nodes from the root to this one, inclusive.
+        #: The nodes from the root of the cohort tree to this node, inclusive.
         self.path: tuple[QuotaNode, ...] = (self,)
-        #: The id of its tree, with the kind of the root: a ClusterQueue and a Cohort may have the same name.
+        #: The id of this node's cohort tree: kind and name of the root, as queues and Cohorts may have equal names.
         self.tree = f"queue/{name}"
         #: The number of levels below this node; 0 for a ClusterQueue.
         self.height = 0
@@ -65,8 +64,7 @@ class QuotaNode:
         self.subtree = [0] * width
         #: Quota that is never lent to the parent.
         self.local = [0] * width
-        #: The maximum usage that may count at the parent (quota stored there plus borrowing limit); None without a
-        #: limit.
+        #: The maximum usage that may count at the parent (quota lent to it plus borrowing limit); None: no limit.
         self.borrowing_ceiling: list[int | None] = [None] * width
         #: The amount that this node could use if all other nodes were idle.
         self.potential = [0] * width
@@ -75,9 +73,9 @@ class QuotaNode:
         self.usages: tuple[list[int], ...] = (self.usage,)
         #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
         self.lends_without_limit = True
-        #: The nearest node on the path to the root that has limits (or the root); it has the same available quota.
+        #: The nearest node on the path to the root that has limits (or the root); as much quota is available to it.
         self.gate = self
-        #: The borrowing height of amounts beyond its own quota; None if it depends on the amount.
+        #: The borrowing height of amounts beyond this node's own quota; None if it depends on the amount.
         self.borrowing_height: int | None = 0
         #: In a root: cached available quota by gate, valid until usage in the tree changes. It is replaced, never
         #: emptied, so that holders of an old cache keep their values.
@@ -89,14 +87,14 @@ _DETACHED_PARENT: Final = QuotaNode("", 0)
 
 
 def detach_node(node: QuotaNode) -> None:
-    """Remove the references between a node of a discarded tree and other nodes, to break reference cycles."""
+    """Clear the references between a discarded cohort tree node and its neighbors, to break reference cycles."""
     node.parent, node.gate, node.path, node.usages = None, _DETACHED_PARENT, (_DETACHED_PARENT,), ()
     node.children.clear()
     node.available_by_gate = {}
 
 
 def available(node: QuotaNode, fr: int) -> int:
-    """Return the amount of a flavor-resource that a node may still use; negative after over-admission."""
+    """Return the amount of a flavor-resource that a queue or Cohort may still use; negative after over-admission."""
     path = node.path
     free_amount = path[0].subtree[fr] - path[0].usage[fr]
     for step in path[1:]:
@@ -112,7 +110,7 @@ def available(node: QuotaNode, fr: int) -> int:
 
 
 def available_cache(node: QuotaNode) -> dict[int, int]:
-    """Return the cache of `available()` for a node at the current usage, by flavor-resource id; callers fill it."""
+    """Return the cached results of `available()` for a node at the current usage; callers add missing ones."""
     available_by_gate = node.path[0].available_by_gate
     amounts = available_by_gate.get(node.gate)
     if amounts is None:
@@ -121,7 +119,7 @@ def available_cache(node: QuotaNode) -> dict[int, int]:
 
 
 def has_room(node: QuotaNode, usage: Usage) -> bool:
-    """Report whether a node may still use all of these amounts in addition to its current usage."""
+    """Report whether a queue or Cohort may use the amounts in `usage` in addition to its current usage."""
     gate = node.gate
     for fr, amount in usage:  # noqa: SIM110 - faster, and the most frequent query
         if amount > 0 and amount > available(gate, fr):
@@ -130,23 +128,23 @@ def has_room(node: QuotaNode, usage: Usage) -> bool:
 
 
 def local_available(node: QuotaNode, fr: int) -> int:
-    """Return the unused part of the quota that a node does not lend to its parent."""
+    """Return the unused part of the quota that a queue or Cohort keeps for itself because of its lending limit."""
     return max(0, node.local[fr] - node.usage[fr])
 
 
 def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
-    """Report whether a node would exceed its subtree's quota with this additional amount."""
+    """Report whether a queue or Cohort would exceed its subtree's quota (borrow) with this additional amount."""
     return node.usage[fr] + amount > node.subtree[fr]
 
 
 def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
-    """Report whether a node's usage is within its subtree's quota for all of these flavor-resources."""
+    """Report whether a queue or Cohort uses at most its subtree's quota of each of the flavor-resources `frs`."""
     usage, subtree = node.usage, node.subtree
     return not [fr for fr in frs if usage[fr] > subtree[fr]]
 
 
 def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
-    """Report whether requests fit in the unused quota of a node's subtree, without borrowing."""
+    """Report whether the requested amounts fit in the unused quota of a node's subtree, without borrowing."""
     usage, subtree = node.usage, node.subtree
     for fr, amount in requests:  # noqa: SIM110 - as above
         if usage[fr] + amount > subtree[fr]:
@@ -155,12 +153,12 @@ def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
 
 
 def request_to_parent(node: QuotaNode, requests: Usage) -> Usage:
-    """Return the part of requests that exceeds a node's unused local quota, and must come from its parent."""
+    """Return the part of the requested amounts that a node's parent must provide, beyond unused local quota."""
     return tuple([(fr, max(0, amount - local_available(node, fr))) for fr, amount in requests])
 
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
-    """Return the height of the lowest subtree whose quota holds an amount, and whether that subtree has a parent.
+    """Return the height of the lowest subtree with enough quota for an amount, and whether that subtree has a parent.
 
     The height is 0 for the ClusterQueue itself, and that of the root if no subtree has enough quota.
     """
@@ -178,7 +176,7 @@ def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, 
 
 
 def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
-    """Add to a node's usage (sign 1) or subtract from it (-1); propagate usage beyond the local quota upwards."""
+    """Add amounts to a node's usage (sign 1) or subtract them (-1), and pass on usage beyond `local` to its parents."""
     node.path[0].available_by_gate = {}
     if node.lends_without_limit:
         for step_usage in node.usages:
@@ -186,19 +184,19 @@ def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
                 step_usage[fr] += sign * amount
         return
     for fr, amount in usage:
-        delta = sign * amount
+        change = sign * amount
         step: QuotaNode | None = node
-        while step is not None and delta:
+        while step is not None and change:
             local_quota, old_usage = step.local[fr], step.usage[fr]
-            new_usage = step.usage[fr] = old_usage + delta
-            delta = (new_usage - local_quota if new_usage > local_quota else 0) - (
+            new_usage = step.usage[fr] = old_usage + change
+            change = (new_usage - local_quota if new_usage > local_quota else 0) - (
                 old_usage - local_quota if old_usage > local_quota else 0
             )
             step = step.parent
 
 
 def refresh_tree(root: QuotaNode) -> None:
-    """Recompute all derived values of a tree after a change of quota, limits or membership.
+    """Recompute the derived values of a cohort tree after its quota, limits or members changed.
 
     The usage of ClusterQueues is kept; the usage of Cohorts is summed up again.
     """
@@ -211,7 +209,7 @@ def refresh_tree(root: QuotaNode) -> None:
 
 
 def _list_top_down(root: QuotaNode) -> list[QuotaNode]:
-    """Return all nodes of the tree, parents before children, and set their paths."""
+    """Set each node's path from the root of a cohort tree, and return all nodes, parents before children."""
     root.path = (root,)
     nodes = [root]
     for node in nodes:
@@ -222,7 +220,7 @@ def _list_top_down(root: QuotaNode) -> list[QuotaNode]:
 
 
 def _sum_up_children(node: QuotaNode) -> None:
-    """Compute a node's subtree quota, local quota, height and usage from its own quota and its children."""
+    """Set a node's subtree quota, local quota, height and usage from its own quota and its children's values."""
     width = len(node.usage)
     subtree = [0] * width
     declared_frs = dict.fromkeys(node.nominal)
@@ -247,7 +245,7 @@ def _sum_up_children(node: QuotaNode) -> None:
 
 
 def _derive_from_parent(node: QuotaNode) -> None:
-    """Compute a node's borrowing ceilings and potential capacity from its parent, which is computed first."""
+    """Set a node's borrowing ceilings and potential capacity from its parent, whose values must already be set."""
     width = len(node.usage)
     node.usages = tuple([step.usage for step in node.path])
     node.lends_without_limit = not any(step.lending_limit for step in node.path[1:])
@@ -268,39 +266,39 @@ def _derive_from_parent(node: QuotaNode) -> None:
 #
 # For each resource, the usage above quota is divided by the amount that the parent could ever lend. The share is the
 # largest of these, in thousandths, divided by the node's weight. A borrowing node of weight 0 has an infinite share;
-# two of them are compared by their unweighted share. Floating point as in Kueue, so that ties are resolved alike.
+# two such nodes are compared by their unweighted share. Floating point as in Kueue, so that ties are resolved alike.
 # Source: Kueue's pkg/cache/scheduler/fair_sharing.go.
 
 
 class Share(NamedTuple):
-    """A node's dominant resource share."""
+    """The dominant resource share of a ClusterQueue or Cohort: borrowed quota relative to the lendable capacity."""
 
     weight: float
     ratio: float
     resource: str
     #: The ids of the borrowed flavor-resources.
-    borrowed: tuple[int, ...]
+    borrowed_frs: tuple[int, ...]
 
     @property
     def is_borrowing(self) -> bool:
-        """Whether the node uses more than its quota of any flavor-resource."""
-        return bool(self.borrowed)
+        """Whether the queue or Cohort borrows any flavor-resource."""
+        return bool(self.borrowed_frs)
 
     @property
     def weighted_value(self) -> float:
-        """The share divided by the weight; infinite for a borrower of weight 0."""
+        """The dominant resource share divided by the fair sharing weight; infinite when borrowing with weight 0."""
         if self.ratio == 0:
             return 0.0
         return math.inf if self.weight == 0 else self.ratio / self.weight
 
     @property
     def rounded_value(self) -> int:
-        """The weighted share rounded up, as in the status of queues."""
+        """The weighted share rounded up, as shown in the status of ClusterQueues and Cohorts."""
         return INT64_MAX if math.isinf(self.weighted_value) else math.ceil(self.weighted_value)
 
     def is_borrowing_on(self, usage: Usage) -> bool:
-        """Report whether the node borrows any flavor-resource that has a nonzero amount in `usage`."""
-        return any(amount > 0 and fr in self.borrowed for fr, amount in usage)
+        """Report whether the queue or Cohort borrows any flavor-resource with a nonzero amount in `usage`."""
+        return any(amount > 0 and fr in self.borrowed_frs for fr, amount in usage)
 
 
 #: A share that is lower than the share of any node.
@@ -308,7 +306,7 @@ LOWEST_SHARE: Final = Share(1.0, -1.0, "", ())
 
 
 def compare_shares(a: Share, b: Share) -> int:
-    """Compare two shares: return -1, 0 or 1. Lower shares are admitted first, higher ones preempted first."""
+    """Return -1, 0 or 1 for share a below, equal to or above b; the lower is admitted first and preempted last."""
     a_infinite, b_infinite = a.weight == 0 and a.ratio != 0, b.weight == 0 and b.ratio != 0
     if a_infinite and b_infinite:
         a_value, b_value = a.ratio, b.ratio
@@ -320,29 +318,29 @@ def compare_shares(a: Share, b: Share) -> int:
 
 
 def weighted_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
-    """Return the dominant resource share of a node; `names` holds the flavor and resource of each id."""
+    """Return the dominant resource share of a queue or Cohort; `names` has the (flavor, resource) of each id."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
     borrowed_frs = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
     if not borrowed_frs:
         return Share(node.weight, 0.0, "", ())
-    amounts: dict[str, int] = {}
+    borrowed_amounts: dict[str, int] = {}
     for fr in borrowed_frs:
         resource = names[fr][1]
-        amounts[resource] = amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
-    lendable = _lendable_capacity(node.parent, names)
+        borrowed_amounts[resource] = borrowed_amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
+    lendable_amounts = _lendable_capacity(node.parent, names)
     ratio, dominant_resource = 0.0, ""
-    for resource in sorted(amounts):
-        capacity = lendable.get(resource, 0)
+    for resource in sorted(borrowed_amounts):
+        capacity = lendable_amounts.get(resource, 0)
         if capacity > 0:
-            resource_ratio = min(amounts[resource], INT64_MAX) * 1000.0 / min(capacity, INT64_MAX)
+            resource_ratio = min(borrowed_amounts[resource], INT64_MAX) * 1000.0 / min(capacity, INT64_MAX)
             if resource_ratio > ratio:
                 ratio, dominant_resource = resource_ratio, resource
     return Share(node.weight, ratio, dominant_resource, borrowed_frs)
 
 
 def _lendable_capacity(node: QuotaNode, names: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return the potential capacity of a node by resource, over all flavors."""
+    """Return the potential capacity of a Cohort by resource, summed up over all flavors."""
     total: dict[str, int] = {}
     for fr in node.path[0].declared:
         resource = names[fr][1]
@@ -357,7 +355,7 @@ _HEIGHT_MASK: Final = (1 << _STEP_BITS) - 1
 
 
 class PreemptionPossibility(IntEnum):
-    """How the requested quota of a flavor could be obtained, from worst to best."""
+    """How the requested amount of a flavor's quota could be obtained, from worst to best."""
 
     NO_FIT = 0
     NO_CANDIDATES = 1
@@ -377,7 +375,7 @@ class FlavorAssignmentMode(IntEnum):
 
 
 _POSSIBILITIES: Final = tuple(PreemptionPossibility)
-_MODES: Final = (
+_MODE_BY_POSSIBILITY: Final = (
     FlavorAssignmentMode.NO_FIT,
     FlavorAssignmentMode.PREEMPT,
     FlavorAssignmentMode.PREEMPT,
@@ -386,37 +384,37 @@ _MODES: Final = (
 )
 
 
-def quality(possibility: PreemptionPossibility, height: int = 0) -> GranularMode:
-    """Encode a possibility and a borrowing height as a GranularMode; height 0 is the ClusterQueue's own quota."""
+def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> GranularMode:
+    """Encode how quota could be obtained, and from which height in the cohort tree (0: own quota), as one number."""
     return (possibility << _STEP_BITS) - height
 
 
 def possibility_of(mode: GranularMode) -> PreemptionPossibility:
-    """Return the PreemptionPossibility that a GranularMode encodes."""
+    """Decode the PreemptionPossibility from a flavor quality of `encode_quality()`."""
     return _POSSIBILITIES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
 def mode_of(mode: GranularMode) -> FlavorAssignmentMode:
-    """Return the assignment mode for a flavor of this quality."""
-    return _MODES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
+    """Return the assignment mode that follows from a flavor quality of `encode_quality()`."""
+    return _MODE_BY_POSSIBILITY[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
 def height_of(mode: GranularMode) -> int:
-    """Return the borrowing height that a GranularMode encodes."""
+    """Decode the borrowing height from a flavor quality of `encode_quality()`."""
     return -mode & _HEIGHT_MASK
 
 
 #: The best value of each possibility; a height is subtracted from it. A quality of HOPELESS or less is unusable, even
 #: with preemption.
-NO_FIT: Final = quality(PreemptionPossibility.NO_FIT)
-HOPELESS: Final = quality(PreemptionPossibility.NO_CANDIDATES)
-PREEMPT: Final = quality(PreemptionPossibility.PREEMPT)
-RECLAIM: Final = quality(PreemptionPossibility.RECLAIM)
-FIT: Final = quality(PreemptionPossibility.FIT)
+NO_FIT: Final = encode_quality(PreemptionPossibility.NO_FIT)
+HOPELESS: Final = encode_quality(PreemptionPossibility.NO_CANDIDATES)
+PREEMPT: Final = encode_quality(PreemptionPossibility.PREEMPT)
+RECLAIM: Final = encode_quality(PreemptionPossibility.RECLAIM)
+FIT: Final = encode_quality(PreemptionPossibility.FIT)
 
 
 def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) -> bool:
-    """Report whether flavor quality a is better than b under the queue's flavor fungibility."""
+    """Report whether flavor quality a is better than b under the ClusterQueue's `flavorFungibility`."""
     if fungibility.prefer_preemption and a > HOPELESS and b > HOPELESS:
         return _preemption_preference_key(a) > _preemption_preference_key(b)
     return a > b
@@ -426,16 +424,16 @@ def _preemption_preference_key(mode: GranularMode) -> tuple[int, GranularMode]:
     return -height_of(mode), mode
 
 
-def worst(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
-    """Return the quality of a flavor: the worst of its qualities for the requested resources."""
-    lowest = min(qualities)
-    if fungibility.prefer_preemption and lowest > HOPELESS:
+def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
+    """Return a flavor's overall quality: the worst of its qualities for the requested resources."""
+    lowest_quality = min(qualities)
+    if fungibility.prefer_preemption and lowest_quality > HOPELESS:
         return min(qualities, key=_preemption_preference_key)
-    return lowest
+    return lowest_quality
 
 
 def should_try_next_flavor(mode: GranularMode, fungibility: FlavorFungibility) -> bool:
-    """Report whether the flavor search continues after a flavor of this quality."""
+    """Report whether `flavorFungibility` continues the flavor search after a flavor of this quality."""
     if mode <= HOPELESS or (mode <= RECLAIM and fungibility.try_next_when_preempting):
         return True
     return fungibility.try_next_when_borrowing and height_of(mode) != 0

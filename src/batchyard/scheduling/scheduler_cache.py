@@ -1,8 +1,8 @@
-"""Scheduler cache: the snapshot, pending queues and Workloads of the scheduler, built only from watch events.
+"""Scheduler cache: the snapshot and the pending Workloads that the scheduler reads, built only from watch events.
 
-Every change that may make pending Workloads admissible marks its ClusterQueue. The parked Workloads of its whole tree
-are reactivated before the next cycle. A restart rebuilds the cache. Sources: Kueue's event handlers in
-pkg/controller/core and pkg/cache/queue/manager.go.
+A change that may make pending Workloads admissible marks its ClusterQueue. Before the next cycle, the inadmissible
+Workloads of its whole cohort tree are put back in line. A restart rebuilds the cache. Sources: Kueue's event handlers
+in pkg/controller/core and pkg/cache/queue/manager.go.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +40,7 @@ from batchyard.scheduling.workload.adjustments import AdjustedViews
 
 @dataclass(slots=True)
 class QueueCounter:
-    """The number and usage of the Workloads with quota in a queue; usage by flavor-resource id."""
+    """The number of Workloads with quota in a queue, and the quota they use, by flavor-resource id."""
 
     reserving: int = 0
     admitted: int = 0
@@ -51,58 +51,58 @@ class QueueCounter:
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
 # Source: Kueue's workload event handlers in pkg/controller/core. One defect of Kueue is fixed. When a Workload whose
-# LocalQueue is deleted or stopped releases quota, Kueue does not reactivate parked Workloads. They wait for the next
-# release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other Workload
-# remains whose release would reactivate them.
+# LocalQueue is deleted or stopped releases quota, Kueue does not reactivate inadmissible Workloads. They wait for the
+# next release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other
+# Workload remains whose release would reactivate them.
 
 
 class QueueCounters:
-    """The counters of all queues, by queue name."""
+    """The number and quota usage of the Workloads with quota, by queue name."""
 
     def __init__(self) -> None:
         self._counts: dict[str, QueueCounter] = {}
 
     def get(self, queue: str) -> QueueCounter:
-        """Return the counter of a queue; a zero counter if no Workload was counted."""
+        """Return the counter of a queue; a counter of zeros if no Workload of the queue was counted."""
         return self._counts.get(queue) or QueueCounter()
 
     def add(self, queue: str, quota_holder: AdmittedWorkload) -> None:
-        """Count a Workload with quota in a queue."""
+        """Add a Workload with quota to the counter of its queue."""
         count = self._counts.get(queue)
         if count is None:
             count = self._counts[queue] = QueueCounter()
-        self._change(count, quota_holder, 1)
+        self._change_counter(count, quota_holder, 1)
 
     def remove(self, queue: str, quota_holder: AdmittedWorkload) -> None:
-        """Stop counting a Workload in a queue."""
+        """Subtract a Workload from the counter of its queue."""
         count = self._counts.get(queue)
         if count is not None:
-            self._change(count, quota_holder, -1)
+            self._change_counter(count, quota_holder, -1)
 
     def forget(self, queue: str) -> None:
         """Delete the counter of a queue."""
         self._counts.pop(queue, None)
 
     @staticmethod
-    def _change(count: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
+    def _change_counter(count: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
         count.reserving += sign
-        tables = [count.reserved_usage]
+        usage_tables = [count.reserved_usage]
         if quota_holder.is_admitted:
             count.admitted += sign
-            tables.append(count.admitted_usage)
+            usage_tables.append(count.admitted_usage)
         for fr, amount in quota_holder.usage:
-            for table in tables:
+            for table in usage_tables:
                 table[fr] = table.get(fr, 0) + sign * amount
 
 
-#: How long released quota may stay free without a reactivation of parked Workloads.
+#: How long released quota may stay free before inadmissible Workloads are tried again.
 REACTIVATION_GRACE_PERIOD: Final = 5 * MINUTE
 
 _DELETED: Final = EventType.DELETED
 
 
 class WorkloadCache:
-    """The Workloads by LocalQueue, their usage counters, and admissions that no watch event has confirmed yet."""
+    """The Workloads by LocalQueue, the usage per queue, and the admissions that no watch event has confirmed yet."""
 
     def __init__(
         self, snapshot: Snapshot, queue_manager: QueueManager, view_of: Callable[[Obj], WorkloadView] = workload_view
@@ -117,11 +117,11 @@ class WorkloadCache:
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
-        #: Counted admissions whose watch events have not arrived yet.
+        #: Workloads whose admission counts as usage although its watch event has not arrived yet.
         self._assumed: dict[str, None] = {}
 
     def enqueue_local_queue(self, local_queue_view: LocalQueueView) -> None:
-        """Put the pending Workloads of a LocalQueue in line, unless it is stopped."""
+        """Queue the pending Workloads of a LocalQueue in its ClusterQueue, unless the LocalQueue is stopped."""
         pending_queue = self.queue_manager.pending.get(local_queue_view.cluster_queue)
         if pending_queue is None or local_queue_view.stop_policy != "None":
             return
@@ -132,42 +132,43 @@ class WorkloadCache:
             self.queue_manager.record_new_workload(local_queue_view.cluster_queue)
 
     def forget_queue(self, cluster_queue: str) -> None:
-        """Remove a deleted ClusterQueue and its quota holders."""
+        """Remove a deleted ClusterQueue, and its Workloads with quota from all usage counters."""
         for quota_holder in self.snapshot.queues[cluster_queue].workloads.values():
             self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
         self.cluster_queue_counters.forget(cluster_queue)
         self.snapshot.remove_queue(cluster_queue)
 
     def count_admissible(self, local_queue: str) -> int:
-        """Return the number of Workloads of a LocalQueue that would be in line if its ClusterQueue existed."""
+        """Return the number of pending Workloads of a LocalQueue, which need not have an existing ClusterQueue."""
         views = self._workloads.get(local_queue, {}).values()
         return sum(view.admissible and self.snapshot.holder(view.key) is None for view in views)
 
     def dequeue_local_queue(self, key: str) -> None:
-        """Remove all Workloads of a LocalQueue (by its key) from the pending queue."""
+        """Remove the Workloads of a LocalQueue (given its key) from the pending Workloads of its ClusterQueue."""
         for workload in self._workloads.get(key, {}):
             self.dequeue(workload)
 
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
-        """Count an admission as quota usage before it is written."""
+        """Count the quota usage of an admission before the admission is written, as kube-scheduler assumes a pod."""
         self._add_holder(holder_from_admission(decision, now, admitted=admitted))
         self._assumed[decision.head.workload.key] = None
 
     def view(self, key: str) -> WorkloadView | None:
-        """Return the view of an unfinished Workload; None if it does not exist."""
+        """Return the parsed Workload with this key; None if it does not exist or is finished."""
         return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
 
     def views(self) -> Iterator[WorkloadView]:
-        """Return the views of all unfinished Workloads."""
+        """Return all parsed Workloads that are not finished."""
         return (view for views in self._workloads.values() for view in views.values())
 
     @property
-    def assumes(self) -> bool:
-        """Whether any admission is counted that no watch event has confirmed yet."""
+    def has_assumed(self) -> bool:
+        """Whether some assumed admission has not been confirmed by a watch event yet."""
         return bool(self._assumed)
 
     def drop_unconfirmed(self) -> None:
-        """Stop counting unconfirmed admissions, whose write was rejected, and requeue their Workloads.
+        """Undo assumed admissions that no watch event confirmed, because their write was rejected; requeue their
+        Workloads.
 
         Call this after the watch events of all writes have been processed.
         """
@@ -177,14 +178,14 @@ class WorkloadCache:
             self._remove_holder(key)
             view = self.view(key)
             if view is not None and view.admissible:
-                self._enqueue(view)
+                self._enqueue_workload(view)
 
     def count_holders(self, cluster_queue: str) -> None:
-        """Count Workloads that held quota in a ClusterQueue before it was observed."""
+        """Count the quota of Workloads admitted to a ClusterQueue that became known only after them."""
         for workloads in self._workloads.values():
             for view in list(workloads.values()):
                 if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
-                    self._reserve(view, None)
+                    self._record_reservation(view, None)
 
     def observe(self, event: WatchEvent) -> None:
         """Update the cache from a watch event of a Workload."""
@@ -199,18 +200,18 @@ class WorkloadCache:
             self._release_inactive(view)
             return
         if view.quota_reserved:
-            self._reserve(view, event.old)
+            self._record_reservation(view, event.old)
             return
         if self.snapshot.holder(view.key) is not None:
             self._mark_tree_of(view.key)
             self._remove_holder(view.key)
         if view.admissible:
-            self._enqueue(view)
+            self._enqueue_workload(view)
         else:
             self.dequeue(view.key)
 
     def _store_view(self, view: WorkloadView) -> None:
-        """Store a Workload under its current LocalQueue."""
+        """Store a parsed Workload under its LocalQueue, and remove it from its previous one."""
         previous_queue = self._queue_of.get(view.key)
         if previous_queue is not None and previous_queue != view.queue:
             self.dequeue(view.key)
@@ -219,35 +220,35 @@ class WorkloadCache:
         self._workloads.setdefault(view.queue, {})[view.key] = view
 
     def _release_inactive(self, view: WorkloadView) -> None:
-        """Remove a finished or inactive Workload from its queue, and release its quota."""
+        """Remove a finished or inactive Workload from the pending Workloads, and release its quota."""
         self.dequeue(view.key)
         self._mark_tree_of(view.key)
         self._remove_holder(view.key)
         if view.finished:
             self._workloads[view.queue].pop(view.key, None)
 
-    def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
-        """Count the quota that a Workload's status reserves; `old` is the previous object, if any."""
+    def _record_reservation(self, view: WorkloadView, old: Obj | None) -> None:
+        """Count the quota that a Workload's status reserves; `old` is the Workload before the change, if any."""
         self.dequeue(view.key)
         queue = self.snapshot.queues.get(view.cluster_queue)
         if queue is None:
             self._remove_holder(view.key)
             return
         usage: dict[int, int] = {}
-        assigned: dict[int, None] = {}
+        assigned_frs: dict[int, None] = {}
         for holding in view.holdings:
-            amounts = dict(holding.usage)
+            resource_amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
                 fr = self.snapshot.id_of(flavor, resource)
-                assigned[fr] = None
-                usage[fr] = usage.get(fr, 0) + amounts.get(resource, 0)
+                assigned_frs[fr] = None
+                usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
         reserved_at = view.reserved_at or 0
         self._add_holder(
             _make_holder(
                 view,
                 queue,
                 tuple(usage.items()),
-                frozenset(assigned),
+                frozenset(assigned_frs),
                 reserved_at=reserved_at,
                 is_admitted=view.admitted,
             )
@@ -274,35 +275,35 @@ class WorkloadCache:
             self.snapshot.hold(quota_holder)
             self.cluster_queue_counters.add(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.add(quota_holder.local_queue, quota_holder)
-        self.queue_manager.touch(quota_holder.queue)
+        self.queue_manager.record_tree_change(quota_holder.queue)
 
     def _remove_holder(self, key: str) -> None:
         quota_holder = self.snapshot.release(key)
         if quota_holder is not None:
             self._stop_counting(quota_holder)
-            self.queue_manager.touch(quota_holder.queue)
+            self.queue_manager.record_tree_change(quota_holder.queue)
 
     def _stop_counting(self, quota_holder: AdmittedWorkload | None) -> None:
         if quota_holder is not None:
             self.cluster_queue_counters.remove(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
 
-    def _enqueue(self, view: WorkloadView) -> None:
+    def _enqueue_workload(self, view: WorkloadView) -> None:
         local_queue = self.local_queues.get(view.queue)
         if local_queue is not None and local_queue.stop_policy == "None":
             self.queue_manager.put(local_queue.cluster_queue, view)
 
     def dequeue(self, key: str) -> None:
-        """Remove a Workload from its pending queue, if it is pending."""
+        """Remove a Workload from the pending Workloads of its ClusterQueue, if it is one of them."""
         local_queue = self.local_queues.get(self._queue_of.get(key, ""))
         pending_queue = self.queue_manager.pending.get(local_queue.cluster_queue) if local_queue is not None else None
         if pending_queue is not None and pending_queue.remove(key):
             self.queue_manager.record_new_workload(pending_queue.name)  # the head may have changed
 
     def _mark_tree_of(self, key: str) -> None:
-        """Mark the cohort tree in which a Workload releases quota, so that parked Workloads are reactivated."""
+        """Have inadmissible Workloads tried again in the cohort tree in which this Workload releases quota."""
         if self._is_open(self._queue_of.get(key, "")):
-            self.queue_manager.wake(self.local_queues[self._queue_of[key]].cluster_queue)
+            self.queue_manager.mark_queue(self.local_queues[self._queue_of[key]].cluster_queue)
             return
         holder = self.snapshot.holder(key)
         if holder is None:
@@ -312,7 +313,7 @@ class WorkloadCache:
         if any(self._is_open(other.local_queue) for other in others):
             self.queue_manager.reactivate_later(holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
         else:
-            self.queue_manager.wake(holder.queue.name)
+            self.queue_manager.mark_queue(holder.queue.name)
 
     def _is_open(self, local_queue: str) -> bool:
         """Report whether a LocalQueue exists and is not stopped."""
@@ -321,7 +322,7 @@ class WorkloadCache:
 
 
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload that results from an admission decision at `now`."""
+    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False while checks are missing."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
     return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
@@ -352,7 +353,7 @@ def _make_holder(
     )  # positional arguments, because keyword arguments dominate the cost here
 
 
-KINDS: Final = (
+WATCHED_KINDS: Final = (
     scheme.WORKLOAD,
     scheme.LOCAL_QUEUE,
     scheme.CLUSTER_QUEUE,
@@ -366,7 +367,7 @@ KINDS: Final = (
 
 
 class SchedulerCache:
-    """The state that the scheduler reads: snapshot, pending queues, Workloads, Namespaces and AdmissionChecks."""
+    """The state that the scheduler reads: the snapshot, pending Workloads, Namespaces and AdmissionChecks."""
 
     def __init__(
         self,
@@ -375,7 +376,7 @@ class SchedulerCache:
         *,
         is_reactivated_externally: bool = False,
     ) -> None:
-        """Create an empty cache; `view_of` builds the view of a Workload, whose `queued` time gives the queue order."""
+        """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order."""
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -400,19 +401,19 @@ class SchedulerCache:
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """Return why a parked Workload is bypassed (an equivalent one did not fit); '' if it is not bypassed."""
+        """Return why a Workload is not tried, as an equivalent one did not fit; '' if it is tried."""
         local_queue = self.workload_cache.local_queues.get(view.queue)
         pending_queue = None if local_queue is None else self.queue_manager.pending.get(local_queue.cluster_queue)
         return "" if pending_queue is None else pending_queue.no_fit_reason(view)
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Update the cache from a watch event; return whether a scheduling cycle has something to decide."""
+        """Update the cache from a watch event; return whether a scheduling cycle may have something to decide."""
         self.queue_manager.now = now
         self._handlers[event.key.kind](event)
         return self.queue_manager.has_work() or self._views.has_changed
 
     def resync(self, reader: Reader, now: Instant) -> None:
-        """Update the cached Workloads whose view depends on a changed LimitRange or RuntimeClass."""
+        """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect."""
         if not self._views.has_changed:
             return
         self.queue_manager.now = now
@@ -422,7 +423,7 @@ class SchedulerCache:
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Reactivate marked and due cohort trees, then return the heads of all active ClusterQueues."""
+        """Return the first Workload in line of each active ClusterQueue, after reactivating trees that changed."""
         self.queue_manager.now = now
         self.snapshot.settle()
         if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
@@ -436,21 +437,21 @@ class SchedulerCache:
         return name in self._terminating
 
     def readiness(self, name: str) -> QueueActiveStatus:
-        """Return the Active condition that a ClusterQueue should have."""
+        """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
         return self.readiness_with(self.snapshot.queues[name].view)
 
     def readiness_with(self, view: ClusterQueueView) -> QueueActiveStatus:
-        """Return the Active condition that a ClusterQueue with this (hypothetical) view would have."""
+        """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`)."""
         return compute_active_status(
             view, terminating=view.name in self._terminating, flavors=self.snapshot.flavors, checks=self._checks
         )
 
-    def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:
-        """Return the view of a hypothetical change of a Workload; `real` is the view of the existing Workload."""
-        return self._views.hypothetical_view(obj, real)
+    def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
+        """Parse a hypothetically changed Workload (`obj`); `current_view` is the parsed existing Workload."""
+        return self._views.hypothetical_view(obj, current_view)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
-        """Return all pending Workloads of a ClusterQueue in queue order; None if it does not exist."""
+        """Return all pending Workloads of a ClusterQueue in queue order; None if the ClusterQueue does not exist."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return None if pending_queue is None else pending_queue.views()
 
@@ -465,12 +466,12 @@ class SchedulerCache:
         return 0 if pending_queue is None else len(pending_queue)
 
     def place_of(self, cluster_queue: str, workload: str) -> int | None:
-        """Return the number of Workloads ahead of a Workload in a ClusterQueue; None if it is not pending there."""
+        """Return how many Workloads precede a pending Workload in a ClusterQueue; None if it is not pending there."""
         queue = self.queue_manager.pending.get(cluster_queue)
         return None if queue is None or queue.get(workload) is None else queue.place_of(workload)
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
+        """Return the name of a LocalQueue's ClusterQueue; None if the LocalQueue does not exist."""
         local_queue_view = self.workload_cache.local_queues.get(f"{namespace}/{local_queue}")
         return None if local_queue_view is None else local_queue_view.cluster_queue
 
@@ -495,7 +496,7 @@ class SchedulerCache:
         name = event.key.name
         if event.type is _DELETED:
             self.workload_cache.forget_queue(name)
-            self.queue_manager.forget(name)
+            self.queue_manager.forget_queue(name)
             self.queue_manager.activate_all()
             self._terminating.pop(name, None)
             return
@@ -509,7 +510,7 @@ class SchedulerCache:
         pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name))
         pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
-        self.queue_manager.wake(name)
+        self.queue_manager.mark_queue(name)
         if is_new:
             self.workload_cache.count_holders(name)
             for local_queue in self.workload_cache.local_queues.values():
@@ -521,7 +522,7 @@ class SchedulerCache:
         was_active = queue.active
         queue.active = self.readiness(name).active
         if queue.active and not was_active:
-            self.queue_manager.wake(name)
+            self.queue_manager.mark_queue(name)
             self.queue_manager.record_new_workload(name)
 
     def _on_cohort(self, event: WatchEvent) -> None:
@@ -538,7 +539,7 @@ class SchedulerCache:
             return
         node = self.snapshot.cohorts[view.name]
         for queue in self.snapshot.queues_below(node.path[0])[:1]:
-            self.queue_manager.wake(queue.name)
+            self.queue_manager.mark_queue(queue.name)
 
     def _on_flavor(self, event: WatchEvent) -> None:
         flavor = flavor_view(event.obj)
@@ -549,7 +550,7 @@ class SchedulerCache:
         for name, queue in self.snapshot.queues.items():
             if any(flavor.name in group.flavors for group in queue.view.groups):
                 self._set_active(name)
-                self.queue_manager.wake(name)
+                self.queue_manager.mark_queue(name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)
@@ -563,7 +564,7 @@ class SchedulerCache:
         for queue in self.snapshot.queues.values():
             selector = queue.view.namespaces
             if selector is not None and selector.matches(labels):
-                self.queue_manager.wake(queue.name)
+                self.queue_manager.mark_queue(queue.name)
 
     def _on_check(self, event: WatchEvent) -> None:
         name = event.obj["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""Snapshot: the queues, Cohorts, flavors and quota holders that a scheduling cycle reads.
+"""Snapshot: the ClusterQueues, Cohorts, flavors and Workloads with quota that a scheduling cycle reads.
 
 One snapshot exists for the lifetime of the scheduler and is updated between cycles. Changes that a cycle makes inside
 `what_if()` are undone exactly. Source: Kueue's pkg/cache/scheduler (cache, snapshot).
@@ -23,7 +23,7 @@ NO_COHORT: Final = ""
 
 
 class CohortForest:
-    """The Cohort nodes of all trees, and the ids of flavor-resource pairs."""
+    """The Cohort nodes of all cohort trees, and the ids of flavor-resource pairs."""
 
     def __init__(self) -> None:
         self.cohorts: dict[str, QuotaNode] = {}
@@ -33,7 +33,7 @@ class CohortForest:
         self._views: dict[str, CohortView] = {}
 
     def id_of(self, flavor: str, resource: str) -> int:
-        """Return the id of a flavor-resource pair; a new id is assigned on first use."""
+        """Return the id of a flavor-resource pair; a new pair gets a new id."""
         pair = (flavor, resource)
         flavor_resource_id = self._ids.get(pair)
         if flavor_resource_id is None:
@@ -43,22 +43,22 @@ class CohortForest:
 
     @property
     def views(self) -> Mapping[str, CohortView]:
-        """The Cohorts that have an object, by name."""
+        """The parsed Cohort objects, by name; a Cohort that is only referenced has none."""
         return self._views
 
     def put_cohort(self, view: CohortView) -> None:
-        """Add or replace the spec of a Cohort; rebuild() applies it."""
+        """Store the spec of a new or changed Cohort; `rebuild()` applies it to the trees."""
         self._views[view.name] = view
         for group in view.groups:
             for quota in group.quotas:
                 self.id_of(quota.flavor, quota.resource)
 
     def remove_cohort(self, name: str) -> bool:
-        """Remove a Cohort's spec; a referenced Cohort stays, without quota. Return whether the spec existed."""
+        """Remove a Cohort's spec; return whether there was one. A still referenced Cohort remains without quota."""
         return self._views.pop(name, None) is not None
 
     def has_cycle(self, cohort: str) -> bool:
-        """Report whether the parents of a Cohort form a cycle."""
+        """Report whether the parents of a Cohort form a cycle, so that it never reaches a root."""
         visited: dict[str, None] = {}
         while cohort != NO_COHORT:
             if cohort in visited:
@@ -69,7 +69,7 @@ class CohortForest:
         return False
 
     def set_quotas(self, node: QuotaNode, groups: Iterable[ResourceGroup]) -> None:
-        """Set the nominal quotas and limits of a node from its resource groups."""
+        """Set a cohort tree node's nominal quotas, borrowing limits and lending limits from resource groups."""
         node.nominal, node.borrowing_limit, node.lending_limit = {}, {}, {}
         for group in groups:
             for quota in group.quotas:
@@ -81,7 +81,7 @@ class CohortForest:
                     node.lending_limit[fr] = quota.lending_limit
 
     def rebuild(self, queues: Iterable[cluster_queue.ClusterQueue]) -> None:
-        """Rebuild all trees from the Cohort specs and these ClusterQueues, which must be sorted by name."""
+        """Rebuild all cohort trees from the Cohort specs and `queues`, which must be sorted by name."""
         width = len(self.names)
         self.cohorts = {}
         for name in sorted(self._views):
@@ -102,7 +102,7 @@ class CohortForest:
             refresh_tree(root)
 
     def _cohort_node(self, name: str) -> QuotaNode:
-        """Return the node of a Cohort; create the node and its ancestors if they do not exist."""
+        """Return the cohort tree node of a Cohort; create it and its ancestors if they do not exist."""
         new_nodes: list[QuotaNode] = []
         existing_node = self.cohorts.get(name)
         ancestor = name
@@ -131,7 +131,7 @@ TentativeChange: TypeAlias = tuple[cluster_queue.ClusterQueue, cluster_queue.Adm
 
 
 class TentativeChanges:
-    """Context manager that undoes the tentative changes made inside, even after an exception; may be nested."""
+    """Context manager that undoes the changes to a Snapshot made inside it, even after an exception; may be nested."""
 
     __slots__ = ("_mark", "_snapshot")
 
@@ -146,7 +146,7 @@ class TentativeChanges:
 
 
 class Snapshot:
-    """The queues, Cohorts, flavors and quota holders that decisions read; after changes, call `settle()` first."""
+    """The queues, Cohorts, flavors and Workloads with quota that a cycle reads; after changes, call `settle()`."""
 
     def __init__(self) -> None:
         self.forest = CohortForest()
@@ -175,13 +175,13 @@ class Snapshot:
 
     @property
     def names(self) -> list[tuple[str, str]]:
-        """The flavor and resource of each flavor-resource id."""
+        """The (flavor, resource) of each flavor-resource id."""
         return self.forest.names
 
     # Permanent changes.
 
     def put_queue(self, view: ClusterQueueView) -> cluster_queue.ClusterQueue:
-        """Add or replace the spec of a ClusterQueue; its Workloads stay."""
+        """Add a ClusterQueue or replace its spec; the Workloads with quota in it stay."""
         queue, coverage = self.queues.get(view.name), self._share_groups(view.groups)
         if queue is None:
             node = QuotaNode(view.name, len(self.names))
@@ -198,7 +198,7 @@ class Snapshot:
         return queue
 
     def remove_queue(self, name: str) -> None:
-        """Remove a ClusterQueue and its quota holders."""
+        """Remove a ClusterQueue and the Workloads with quota in it."""
         queue = self.queues.pop(name, None)
         if queue is not None:
             self._changed_trees[queue.node.tree] = None
@@ -208,13 +208,13 @@ class Snapshot:
             self._is_outdated = True
 
     def put_cohort(self, view: CohortView) -> None:
-        """Add or replace the spec of a Cohort."""
+        """Add a Cohort or replace its spec."""
         self._note_cohort(view.name)
         self.forest.put_cohort(view)
         self._is_outdated = True
 
     def remove_cohort(self, name: str) -> None:
-        """Remove the spec of a Cohort; a referenced Cohort stays, without quota."""
+        """Remove a Cohort's spec; if other objects still reference the Cohort, it remains without quota."""
         self._note_cohort(name)
         self._is_outdated |= self.forest.remove_cohort(name)
 
@@ -229,7 +229,7 @@ class Snapshot:
         self._clear_request_caches()
 
     def hold(self, workload: cluster_queue.AdmittedWorkload) -> None:
-        """Add a quota holder to its queue, and replace the previous entry of the same Workload, if any."""
+        """Add a Workload with quota and its usage to its queue; it replaces an earlier version of itself."""
         self.release(workload.key)
         workload.queue.put(workload)
         self._holders[workload.key] = workload
@@ -237,11 +237,11 @@ class Snapshot:
 
     @staticmethod
     def confirm(workload: cluster_queue.AdmittedWorkload) -> None:
-        """Confirm a quota holder that was added before its write; older flavor searches of its queue start over."""
+        """Handle the confirmation of an assumed admission: stopped flavor searches of its queue start over."""
         workload.queue.generation += 1
 
     def release(self, key: str) -> cluster_queue.AdmittedWorkload | None:
-        """Remove a quota holder and its usage; return its entry, or None if the Workload holds no quota."""
+        """Remove a Workload's usage from its queue; return the removed AdmittedWorkload, None if it had no quota."""
         invariant(self._depth == 0, "release() must not be called inside a what_if() block")
         workload = self._holders.pop(key, None)
         if workload is not None:
@@ -252,11 +252,11 @@ class Snapshot:
         return workload
 
     def holder(self, key: str) -> cluster_queue.AdmittedWorkload | None:
-        """Return the quota holder with this Workload key; None if the Workload holds no quota."""
+        """Return the AdmittedWorkload with this Workload key; None if the Workload has no quota."""
         return self._holders.get(key)
 
     def id_of(self, flavor: str, resource: str) -> int:
-        """Return the id of a flavor-resource pair; a new id is assigned on first use."""
+        """Return the id of a flavor-resource pair; a new pair gets a new id."""
         old_count = len(self.names)
         fr = self.forest.id_of(flavor, resource)
         self._is_outdated |= len(self.names) > old_count
@@ -274,14 +274,14 @@ class Snapshot:
         self._shared_groups = {key: coverage for key, coverage in self._shared_groups.items() if coverage in used}
 
     def _note_cohort(self, name: str) -> None:
-        """Record that a Cohort and its current tree have changed."""
+        """Record that a Cohort and its current cohort tree have changed, for `_renew_generations()`."""
         node = self.cohorts.get(name)
         if node is not None:
             self._changed_trees[node.tree] = None
         self._changed_cohorts[name] = None
 
     def _renew_generations(self) -> None:
-        """Invalidate earlier flavor searches in trees whose quotas or members changed."""
+        """Let stopped flavor searches start over in cohort trees whose quotas or members changed."""
         trees = self._changed_trees
         trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}
         trees |= {self.cohorts[name].tree: None for name in self._changed_cohorts if name in self.cohorts}
@@ -293,7 +293,7 @@ class Snapshot:
     # Queries on the trees.
 
     def queues_below(self, node: QuotaNode) -> list[cluster_queue.ClusterQueue]:
-        """Return all ClusterQueues of a subtree."""
+        """Return all ClusterQueues in the subtree of a cohort tree node."""
         queues_in_subtree, nodes = [], [node]
         for step in nodes:
             queue = self.queue_of.get(step)
@@ -304,24 +304,24 @@ class Snapshot:
 
     @staticmethod
     def path_of(queue: cluster_queue.ClusterQueue) -> str:
-        """Return the path of a ClusterQueue in its tree: `/company/team/queue`."""
+        """Return the names from the root Cohort to a ClusterQueue, as in Kueue's messages: `/company/team/queue`."""
         return "/" + "/".join(node.name for node in queue.node.path)
 
     # Tentative changes.
 
     def what_if(self) -> TentativeChanges:
-        """Return a context manager that undoes every tentative change made inside it; may be nested."""
+        """Return a context manager that undoes every change made inside it by the tentative methods; may be nested."""
         return TentativeChanges(self)
 
     def begin(self) -> int:
-        """Begin tentative changes; return the mark to pass to undo_to()."""
+        """Allow tentative changes; return the number of changes so far, for `undo_to()`."""
         self._depth += 1
         return len(self._tentative_changes)
 
-    def undo_to(self, mark: int) -> None:
-        """Undo all tentative changes since the begin() that returned this mark."""
+    def undo_to(self, change_count: int) -> None:
+        """Undo the tentative changes made since `begin()` returned `change_count`."""
         changes = self._tentative_changes
-        while len(changes) > mark:
+        while len(changes) > change_count:
             queue, workload, usage, sign = changes.pop()
             change_usage(queue.node, usage, -sign)
             if workload is not None:
@@ -329,15 +329,15 @@ class Snapshot:
         self._depth -= 1
 
     def add_usage(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
-        """Tentatively add usage to a queue, without a Workload; only inside a what_if() block."""
+        """Tentatively add usage to a ClusterQueue, without a Workload; only inside `what_if()`."""
         self._apply_tentatively(queue, None, usage, 1)
 
     def remove_usage(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
-        """Tentatively subtract usage from a queue; only inside a what_if() block."""
+        """Tentatively subtract usage from a ClusterQueue; only inside `what_if()`."""
         self._apply_tentatively(queue, None, usage, -1)
 
     def remove_workload(self, workload: cluster_queue.AdmittedWorkload) -> None:
-        """Tentatively remove a quota holder and its usage; only inside a what_if() block."""
+        """Tentatively remove a Workload with quota, and its usage; only inside `what_if()`."""
         self._apply_tentatively(workload.queue, workload, workload.usage, -1)
         workload.queue.remove(workload.key)
 
@@ -364,19 +364,19 @@ class Snapshot:
 
     def _share_groups(self, groups: tuple[ResourceGroup, ...]) -> cluster_queue.ResourceGroupIndex:
         """Return the ResourceGroupIndex that all ClusterQueues with these resource groups share."""
-        content = tuple([(group.resources, group.flavors) for group in groups])
-        shared_index = self._shared_groups.get(content)
+        group_content = tuple([(group.resources, group.flavors) for group in groups])
+        shared_index = self._shared_groups.get(group_content)
         if shared_index is None:
-            shared_index = self._shared_groups[content] = cluster_queue.ResourceGroupIndex(
+            shared_index = self._shared_groups[group_content] = cluster_queue.ResourceGroupIndex(
                 tuple([self._flavor_group(n, group) for n, group in enumerate(groups)])
             )
         return shared_index
 
-    def _flavor_group(self, number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
+    def _flavor_group(self, group_number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
         ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
-        return cluster_queue.FlavorGroup(number, group.flavors, ids)
+        return cluster_queue.FlavorGroup(group_number, group.flavors, ids)
 
     def _clear_request_caches(self) -> None:
-        self.obstacles.forget()
+        self.obstacles.clear()
         for coverage in self._shared_groups.values():
-            coverage.forget_plans()
+            coverage.clear_request_cache()

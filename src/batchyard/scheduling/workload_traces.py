@@ -33,25 +33,25 @@ _TRACED_MAX: Final = 200_000
 
 @dataclass(slots=True)
 class _Phase:
-    """The current phase of a Workload: its name, its begin, and the events and links of its span."""
+    """The current phase of a traced Workload: its name, its start, and the events and links for its span."""
 
     name: str
-    since: Instant
+    started_at: Instant
     view: WorkloadView
     events: list[SpanEvent] = field(default_factory=list)
-    links: list[tuple[str, str]] = field(default_factory=list)
+    span_links: list[tuple[str, str]] = field(default_factory=list)
 
 
 class WorkloadTracer:
-    """Emits trace spans from watch events: one when a phase of a Workload ends, and one when the Workload ends."""
+    """Emits a trace span when a phase of a Workload ends, and one for the whole Workload when it finishes."""
 
-    def __init__(self, now: Callable[[], Instant], emit: Callable[[TraceSpan], None]) -> None:
+    def __init__(self, now: Callable[[], Instant], emit_span: Callable[[TraceSpan], None]) -> None:
         self._now = now
-        self._emit = emit
+        self._emit = emit_span
         self._phases: dict[str, _Phase] = {}
 
     def observe(self, batch: Iterable[WatchEvent]) -> None:
-        """Update the traces from a batch of watch events."""
+        """Update the traces of Workloads from a batch of watch events."""
         for event in batch:
             if event.key.kind == scheme.WORKLOAD:
                 self._on_workload(event)
@@ -79,14 +79,14 @@ class WorkloadTracer:
 
 
 def workload_trace_id(uid: str) -> str:
-    """Return the trace id derived from an object's uid."""
-    digits = uid.replace("-", "").lower()
-    is_hex = len(digits) == _TRACE_DIGITS and not digits.strip("0123456789abcdef") and digits.strip("0")
-    return digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
+    """Return the trace id of a Workload, derived from its uid (32 hexadecimal digits)."""
+    uid_digits = uid.replace("-", "").lower()
+    is_hex = len(uid_digits) == _TRACE_DIGITS and not uid_digits.strip("0123456789abcdef") and uid_digits.strip("0")
+    return uid_digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
 
 
 def root_span_id(uid: str) -> str:
-    """Return the id of the root span derived from a Workload's uid."""
+    """Return the id of a Workload's root span, derived from its uid (16 hexadecimal digits)."""
     return _digest(f"{uid} {_ROOT_SPAN_NAME}")[:_SPAN_DIGITS]
 
 
@@ -106,7 +106,7 @@ def _phase_of(obj: Obj) -> str:
 
 
 def _phase_start(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
-    """Return the begin of the current phase of a Workload that is observed for the first time."""
+    """Return the start of the current phase of a Workload that the tracer sees for the first time."""
     if event.old is None:
         return min(view.created, now)
     return min(view.reserved_at if view.quota_reserved and view.reserved_at else view.waiting_since, now)
@@ -118,22 +118,22 @@ def _add_eviction_event(phase: _Phase, obj: Obj, now: Instant) -> None:
     phase.events.append(SpanEvent(now, "evicted", {"reason": reason, "message": message}))
     preemptor_uid = parse_preemptor_uid(message) if reason == EVICTED_BY_PREEMPTION else ""
     if preemptor_uid:
-        phase.links.append((workload_trace_id(preemptor_uid), root_span_id(preemptor_uid)))
+        phase.span_links.append((workload_trace_id(preemptor_uid), root_span_id(preemptor_uid)))
 
 
 def _phase_span(phase: _Phase, end: Instant) -> TraceSpan:
     view = phase.view
-    span = _digest(f"{view.uid} {phase.name} {phase.since}")[:_SPAN_DIGITS]
+    span_id = _digest(f"{view.uid} {phase.name} {phase.started_at}")[:_SPAN_DIGITS]
     return TraceSpan(
         workload_trace_id(view.uid),
-        span,
+        span_id,
         root_span_id(view.uid),
         phase.name,
-        phase.since,
+        phase.started_at,
         end,
-        _attributes(view),
+        _workload_attributes(view),
         tuple(phase.events),
-        tuple(phase.links),
+        tuple(phase.span_links),
     )
 
 
@@ -147,12 +147,12 @@ def _root_span(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan
         _ROOT_SPAN_NAME,
         min(view.created, end),
         end,
-        _attributes(view),
+        _workload_attributes(view),
         error=failure_message,
     )
 
 
-def _attributes(view: WorkloadView) -> Mapping[str, str | int]:
+def _workload_attributes(view: WorkloadView) -> Mapping[str, str | int]:
     attributes: dict[str, str | int] = {
         "k8s.namespace.name": view.namespace,
         "kueue.workload.name": view.name,

@@ -60,7 +60,7 @@ def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
 
 
 def _check_preemption(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
-    expected_text = PreemptionReason.WORDS.get(condition["reason"], "")
+    expected_text = PreemptionReason.WORDINGS.get(condition["reason"], "")
     actual_text = str(condition.get("message") or "").partition(_REASON_SEPARATOR)[2].partition(";")[0].strip()
     if expected_text and actual_text and actual_text != expected_text:
         correction = f"for {condition['reason']}, that is {expected_text}"

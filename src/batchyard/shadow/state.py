@@ -171,11 +171,11 @@ class SchedulerModel:
                     decision.head, decision.last_assignment, self._requeue_reason(decision)
                 )
             parked_flags.append((decision, is_parked))
-        self._quiescence_detector.look(parked_flags)
+        self._quiescence_detector.record_cycle(parked_flags)
 
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
         """Return why a Workload is requeued; Kueue's message decides whether it waits for other Workloads' victims."""
-        reason = decision.requeue
+        reason = decision.requeue_reason
         if reason is not RequeueReason.PENDING_PREEMPTION or observed.is_effective(decision) or not self._has_reasons:
             return reason
         obj = self.get(Key(scheme.WORKLOAD, *decision.head.workload.key.split("/", 1)))
@@ -201,7 +201,7 @@ class SchedulerModel:
         while any(queue_manager.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
             pass  # StrictFIFO queues do not park; they become inactive with their trees
         for tree in dict.fromkeys(queue.node.tree for queue in self.index.snapshot.queues.values()):
-            queue_manager.rest(tree)
+            queue_manager.pause_tree(tree)
 
     # Lookups.
 

@@ -137,7 +137,7 @@ def test_retry_with_delay_frees_quota_until_requeue() -> None:
 def test_retry_never_shortens_existing_backoff() -> None:
     stage = open_stage(*RULES)
     stage.put(make.job())
-    wl = evictions.hold_back(stage.only_workload(), make.at(90), counts=True)
+    wl = evictions.hold_back(stage.only_workload(), make.at(90), is_counted=True)
     stage.put(wl)
     set_check(stage, "a", "Retry", requeueAfterSeconds=60)
     assert stage.only_workload()["status"]["requeueState"] == {"count": 1, "requeueAt": make.stamp(90)}

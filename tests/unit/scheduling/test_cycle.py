@@ -22,7 +22,7 @@ SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for 
 
 def reported(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
     decision = yard.wait(obj)
-    return decision.why.reason, decision.why.message, decision.requeue
+    return decision.why.reason, decision.why.message, decision.requeue_reason
 
 
 def test_missing_cluster_queue_is_reported() -> None:
@@ -125,27 +125,27 @@ def test_pending_decision_contains_requeue_reason(
     yard = Yard(queue("cq", 4, **rules))
     yard.hold("x", held)
     decision = yard.wait(workload(cpu=cpu))
-    assert (decision.why.reason, decision.requeue) == (reason, requeue)
+    assert (decision.why.reason, decision.requeue_reason) == (reason, requeue)
 
 
 def test_borrowing_without_preemption_is_no_fit() -> None:
     yard = Yard(queue("cq", 2, cohort="all"), queue("other", 4, cohort="all"))
     yard.hold("x", 4, "other")
     decision = yard.wait(workload(cpu=3))
-    assert (decision.why.reason, decision.requeue) == ("WaitingForQuota", RequeueReason.NO_FIT)
+    assert (decision.why.reason, decision.requeue_reason) == ("WaitingForQuota", RequeueReason.NO_FIT)
 
 
 def test_preemptor_is_requeued_as_pending_preemption() -> None:
     yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
     yard.hold("x", 4, priority=-1)
     decision = yard.preemption(workload())
-    assert (decision.requeue, decision.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
+    assert (decision.requeue_reason, decision.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
 
 
 def test_workload_without_pod_sets_is_no_fit() -> None:
     obj = make.workload("wl", queue="cq")
     bare = {**obj, "spec": {**obj["spec"], "podSets": []}}
-    assert Yard(queue("cq", 4)).wait(bare).requeue is RequeueReason.NO_FIT
+    assert Yard(queue("cq", 4)).wait(bare).requeue_reason is RequeueReason.NO_FIT
 
 
 def test_cycle_without_heads_returns_no_decisions() -> None:
@@ -186,7 +186,7 @@ def test_head_waits_for_overlapping_preemption_if_it_fits_after_it() -> None:
     assert line(first) == "a preempts x (InCohortReclamation)"
     assert isinstance(second, StayPending)
     assert (second.why.reason, second.why.message) == ("WaitingForPreemptedWorkloads", WILL_FIT)
-    assert (second.requeue, second.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
+    assert (second.requeue_reason, second.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
 
 
 def test_head_preempts_other_victims_if_overlapping_victims_are_not_enough() -> None:
@@ -336,14 +336,14 @@ def test_borrower_preempts_no_workload_without_borrow_within_cohort(reclaim: str
         queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=fair_sharing
     )
     yard.hold("x", 5, "other", priority=-1)
-    assert yard.wait(workload(cpu=3)).requeue is RequeueReason.NO_FIT
+    assert yard.wait(workload(cpu=3)).requeue_reason is RequeueReason.NO_FIT
 
 
 def test_fair_sharing_lets_borrower_search_candidates() -> None:
     rules = preemption("Never", "LowerPriority")
     yard = Yard(queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=True)
     yard.hold("x", 5, "other")
-    assert yard.wait(workload(cpu=3)).requeue is RequeueReason.PREEMPTION_NO_CANDIDATES
+    assert yard.wait(workload(cpu=3)).requeue_reason is RequeueReason.PREEMPTION_NO_CANDIDATES
 
 
 def test_waiting_head_reserves_no_more_than_its_requests() -> None:

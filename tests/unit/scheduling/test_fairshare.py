@@ -86,7 +86,7 @@ def test_share_sums_all_flavors_of_resource() -> None:
     lenders = [group(one={"cpu": 4}, two={"cpu": 2})]
     yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=lenders, cohort="all"))
     yard.hold("x", 0, usage={("one", "cpu"): 4000, ("two", "cpu"): 3000})
-    assert (share(yard, "cq").rounded_value, len(share(yard, "cq").borrowed)) == (300, 2)
+    assert (share(yard, "cq").rounded_value, len(share(yard, "cq").borrowed_frs)) == (300, 2)
 
 
 def test_unused_quota_of_flavor_does_not_offset_borrowing_in_other_flavor() -> None:

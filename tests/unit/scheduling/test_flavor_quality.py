@@ -13,13 +13,13 @@ from batchyard.scheduling.quota import (
     RECLAIM,
     FlavorAssignmentMode,
     PreemptionPossibility,
+    encode_quality,
     height_of,
     is_better,
     mode_of,
     possibility_of,
-    quality,
     should_try_next_flavor,
-    worst,
+    worst_quality,
 )
 
 DEFAULT, PREFERRING = FlavorFungibility(), FlavorFungibility(prefer_preemption=True)
@@ -31,7 +31,7 @@ BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, 
 @pytest.mark.parametrize("height", [0, 1, 7, 1000])
 @pytest.mark.parametrize("possibility", list(PreemptionPossibility))
 def test_quality_encodes_possibility_and_height(possibility: PreemptionPossibility, height: int) -> None:
-    made = quality(possibility, height)
+    made = encode_quality(possibility, height)
     assert (possibility_of(made), height_of(made)) == (possibility, height)
 
 
@@ -43,14 +43,14 @@ def test_mode_is_fit_preempt_or_no_fit_by_possibility() -> None:
         FlavorAssignmentMode.PREEMPT,
         FlavorAssignmentMode.FIT,
     ]
-    assert [mode_of(quality(possibility, 3)) for possibility in PreemptionPossibility] == expected
+    assert [mode_of(encode_quality(possibility, 3)) for possibility in PreemptionPossibility] == expected
 
 
 @pytest.mark.parametrize(("rules", "order"), [(DEFAULT, BY_POSSIBILITY), (PREFERRING, BY_HEIGHT)])
 def test_qualities_are_ordered_by_preference(rules: FlavorFungibility, order: list[int]) -> None:
     for (i, a), (j, b) in product(enumerate(order), repeat=2):
         assert is_better(a, b, rules) == (i > j), (i, j)
-        assert worst([a, b], rules) == order[min(i, j)]
+        assert worst_quality([a, b], rules) == order[min(i, j)]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def all_namespaces(namespace: str) -> bool:
 
 
 def reactivate(queue: PendingQueue, seconds: float = 0) -> bool:
-    return queue.wake(all_namespaces, make.at(seconds))
+    return queue.reactivate(all_namespaces, make.at(seconds))
 
 
 def pop(queue: PendingQueue) -> Head:
@@ -248,14 +248,14 @@ def test_reactivation_without_inadmissible_workloads_returns_false() -> None:
 def test_reactivation_is_limited_to_matching_namespaces() -> None:
     queue = waiting(workload("a"), with_metadata(workload("b", created=1), namespace="other"))
     requeue(queue, NO_FIT)
-    assert queue.wake(lambda namespace: namespace == "other", make.NOW)
+    assert queue.reactivate(lambda namespace: namespace == "other", make.NOW)
     assert pop_all(queue) == ["b"]
 
 
 def test_reactivation_clears_inadmissible_shapes() -> None:
     queue = waiting(workload("a"))
     requeue(queue, NO_FIT)
-    queue.wake(lambda _: False, make.NOW)
+    queue.reactivate(lambda _: False, make.NOW)
     assert put(queue, workload("b"))
     assert pop_all(queue) == ["b"]
 
@@ -368,7 +368,7 @@ def test_workload_with_requeued_false_returns_only_after_update() -> None:
 
 def test_held_back_workload_stays_in_unmatched_namespace() -> None:
     queue = waiting(backoff("a", 10))
-    assert not queue.wake(lambda _: False, make.at(20))
+    assert not queue.reactivate(lambda _: False, make.at(20))
     assert reactivate(queue, 20)
 
 

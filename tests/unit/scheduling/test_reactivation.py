@@ -268,7 +268,7 @@ def resting() -> Watcher:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"))
     watcher.heads()
     watcher.put(workload("b", created=1))
-    watcher.index.queue_manager.rest("cohort/all")
+    watcher.index.queue_manager.pause_tree("cohort/all")
     return watcher
 
 
@@ -304,7 +304,7 @@ def test_frozen_tree_has_no_heads_until_later_change() -> None:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"), workload("far", queue="far"))
     assert watcher.heads() == ["a", "far"]
     watcher.put(workload("b", created=1), workload("far2", queue="far"))
-    watcher.index.queue_manager.freeze("cohort/all")
+    watcher.index.queue_manager.freeze_tree("cohort/all")
     watcher.put(workload("c", created=2))
     assert watcher.heads() == ["far2"]
     watcher.now += 1
@@ -334,7 +334,7 @@ def test_new_workload_restarts_whole_resting_tree() -> None:
     watcher.put(*open_queue("other", cohort="all"))
     assert watcher.heads() == ["b"]
     watcher.put(workload("c"))
-    watcher.index.queue_manager.rest("cohort/all")
+    watcher.index.queue_manager.pause_tree("cohort/all")
     watcher.put(workload("d", queue="other"))
     assert watcher.heads() == ["c", "d"]
 
@@ -351,7 +351,7 @@ def test_cohort_and_queue_with_same_name_are_separate_trees() -> None:
 def test_deleted_cohort_restarts_resting_tree_after_settle() -> None:
     watcher = Watcher(cohort("all", 4), *open_queue(cohort="all"), workload("a"))
     watcher.index.heads(watcher.now)
-    watcher.index.queue_manager.rest("cohort/all")
+    watcher.index.queue_manager.pause_tree("cohort/all")
     assert watcher.heads() == []
     assert watcher.delete(scheme.COHORT, "all")
     watcher.index.snapshot.settle()

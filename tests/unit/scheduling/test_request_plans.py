@@ -52,7 +52,7 @@ def test_pick_is_cached_by_all_arguments() -> None:
     (plan,) = coverage(yard).plan(template(cpu=2), 1, yard.snapshot.obstacles).groups
     first = plan.assignment_for(0, 0, [FIT])
     assert plan.assignment_for(0, 0, [FIT]) is first
-    reported = [(p.choices["cpu"].flavor, p.mode, p.borrow, p.tried["cpu"]) for p in (
+    reported = [(p.choices["cpu"].flavor, p.mode, p.borrowing_height, p.tried["cpu"]) for p in (
         first,
         plan.assignment_for(1, 1, [FIT - 1]),
         plan.assignment_for(0, 2, [HOPELESS - 2]), plan.assignment_for(0, 1, [FIT]),

@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.controller import CYCLE, REPORT_PERIOD, Scheduler
+from batchyard.scheduling.controller import CYCLE_KEY, REPORT_PERIOD, Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import evictions, lifecycle
@@ -159,7 +159,7 @@ def test_changed_head_is_not_admitted(there: list[Obj]) -> None:
     added(scheduler, *settings(), queue("cq", 4), workload("a"))
     stage = Stage()
     stage.put(*there)
-    outcome = scheduler.reconcile(CYCLE, stage.client, make.NOW)
+    outcome = scheduler.reconcile(CYCLE_KEY, stage.client, make.NOW)
     assert (outcome.writes, outcome.events) == ([], [])
 
 
@@ -314,7 +314,7 @@ def test_deleted_queue_leaves_workload_pending() -> None:
 def test_cycle_is_requested_only_with_heads() -> None:
     scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
     assert added(scheduler, *settings(), workload("a")) == []
-    assert added(scheduler, queue("cq", 4)) == [CYCLE]
+    assert added(scheduler, queue("cq", 4)) == [CYCLE_KEY]
 
 
 def test_deleted_victim_is_not_evicted() -> None:
@@ -325,7 +325,7 @@ def test_deleted_victim_is_not_evicted() -> None:
     running = lifecycle.reserve_quota(held, admission, make.NOW, admitted=True)
     rules = preemption("LowerPriority")
     added(scheduler, *settings(), queue("cq", 4, preemption=rules), running, workload("high"))
-    outcome = scheduler.reconcile(CYCLE, Stage().client, make.NOW)
+    outcome = scheduler.reconcile(CYCLE_KEY, Stage().client, make.NOW)
     assert (outcome.writes, outcome.events, outcome.requeue_at) == ([], [], make.NOW)
 
 

@@ -1,1 +1,1 @@
-"""Preemption of Workloads: finds candidates, and a small set of them that frees enough quota."""
+"""Preemption of Workloads: the search for a small set of admitted Workloads whose eviction frees enough quota."""

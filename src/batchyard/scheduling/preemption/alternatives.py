@@ -1,4 +1,4 @@
-"""Alternatives to a preemption: Workloads that hold the missing quota, and why each was not preempted."""
+"""For a preemption decision: the admitted Workloads that could have been preempted instead, and why they were not."""
 
 from collections.abc import Sequence
 from heapq import nsmallest
@@ -11,29 +11,29 @@ from batchyard.scheduling.preemption.context import PreemptionContext
 from batchyard.scheduling.quota import QuotaNode, is_within_nominal
 from batchyard.scheduling.snapshot import Snapshot
 
-POLICY: Final = "policy"
-PRIORITY: Final = "priority"
-NOMINAL: Final = "nominal"
-BORROWING: Final = "borrowing"
-FAIRNESS: Final = "fairness"
-INACTIVE: Final = "inactive"
+POLICY_RULE: Final = "policy"
+PRIORITY_RULE: Final = "priority"
+NOMINAL_RULE: Final = "nominal"
+BORROWING_RULE: Final = "borrowing"
+FAIRNESS_RULE: Final = "fairness"
+INACTIVE_RULE: Final = "inactive"
 
 
 class ProtectionReason(NamedTuple):
-    """Why a Workload is not preempted: the kind of rule, and an explanation."""
+    """Why an admitted Workload is not preempted: the kind of rule that protects it, and an explanation for users."""
 
     rule: str
     text: str
 
 
 class MissingQuotaHolder(NamedTuple):
-    """A Workload that holds some of the missing quota."""
+    """An admitted Workload that uses some of the quota that a pending Workload lacks."""
 
     workload: AdmittedWorkload
     #: The held amounts by flavor-resource id.
-    amounts: tuple[tuple[int, int], ...]
-    #: Whether its ClusterQueue uses more than its own quota.
-    borrows: bool
+    held_amounts: tuple[tuple[int, int], ...]
+    #: Whether the Workload's ClusterQueue uses more than its own quota.
+    is_borrowing: bool
 
 
 #: A sort key (queue rank, negative largest amount, Workload key), then the fields of the holder.
@@ -41,29 +41,29 @@ _RankedHolder: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence
 
 
 def ranked_quota_holders(
-    snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
+    snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
 ) -> list[MissingQuotaHolder]:
-    """Return the Workloads below a node that hold the missing flavor-resources, the most relevant ones first.
+    """Return the admitted Workloads below a cohort tree node that use the flavor-resources `frs`, best victims first.
 
-    If the queue is under its quota, borrowers precede the queue's own Workloads. Within each group, the largest holder
-    comes first, then by key.
+    If `queue` is under its nominal quota, Workloads of borrowing queues precede its own; otherwise its own come first.
+    Within each group, the order is by largest amount, then by key.
     """
-    return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, scope, queue, frs))]
+    return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, top, queue, frs))]
 
 
 def first_ranked_holders(
-    snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], maximum: int
+    snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int], max_count: int
 ) -> tuple[list[MissingQuotaHolder], int]:
-    """Return the first holders in the order of `holders_of()` and the number of all holders, without a full sort."""
-    ranked_holders = _rank_holders(snapshot, scope, queue, frs)
-    return [_unpack_holder(holder) for holder in nsmallest(maximum, ranked_holders)], len(ranked_holders)
+    """Return the first `max_count` Workloads in the order of `ranked_quota_holders()`, and the number of all."""
+    ranked_holders = _rank_holders(snapshot, top, queue, frs)
+    return [_unpack_holder(holder) for holder in nsmallest(max_count, ranked_holders)], len(ranked_holders)
 
 
-def _rank_holders(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
-    """Return the holders below a node unsorted, each with its sort key."""
+def _rank_holders(snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
+    """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, with sort keys."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
-    ranked: list[_RankedHolder] = []
-    for candidate_queue in snapshot.queues_below(scope):
+    ranked_holders: list[_RankedHolder] = []
+    for candidate_queue in snapshot.queues_below(top):
         if not candidate_queue.workloads:
             continue
         borrows, is_own = (
@@ -72,10 +72,10 @@ def _rank_holders(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs
         )
         queue_rank = (0 if borrows and not is_own else 1 if is_own else 2) if is_under else (0 if is_own else 1)
         for workload in candidate_queue.workloads.values():
-            largest = max([amount for fr, amount in workload.usage if fr in frs], default=0)
-            if largest > 0:
-                ranked.append((queue_rank, -largest, workload.key, workload, borrows, frs))
-    return ranked
+            largest_amount = max([amount for fr, amount in workload.usage if fr in frs], default=0)
+            if largest_amount > 0:
+                ranked_holders.append((queue_rank, -largest_amount, workload.key, workload, borrows, frs))
+    return ranked_holders
 
 
 def _unpack_holder(ranked_holder: _RankedHolder) -> MissingQuotaHolder:
@@ -87,49 +87,53 @@ def _unpack_holder(ranked_holder: _RankedHolder) -> MissingQuotaHolder:
 def protection_reason(
     request: PreemptionContext, holder: AdmittedWorkload, *, fair_sharing: bool
 ) -> ProtectionReason | None:
-    """Return the rule that protects a quota holder from this preemption; None if it may be preempted."""
+    """Return the rule that protects an admitted Workload (`holder`) from this preemption; None if no rule does."""
     queue, rules = request.queue, request.queue.view.preemption
     if holder.queue is queue:
         policy = rules.within_cluster_queue
         if policy == "Never":
-            return ProtectionReason(POLICY, f"withinClusterQueue of {queue.name} is Never")
+            return ProtectionReason(POLICY_RULE, f"withinClusterQueue of {queue.name} is Never")
         return None if holder in request.eligible(queue, policy) else _priority_reason(request.workload, holder, policy)
     policy = rules.reclaim_within_cohort
     if policy == "Never":
-        return ProtectionReason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
+        return ProtectionReason(POLICY_RULE, f"reclaimWithinCohort of {queue.name} is Never")
     if not holder.queue.active:
-        return ProtectionReason(INACTIVE, f"{holder.queue.name} is inactive; Kueue does not preempt in inactive queues")
-    if is_within_nominal(holder.queue.node, request.contested):
-        return ProtectionReason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
+        return ProtectionReason(
+            INACTIVE_RULE, f"{holder.queue.name} is inactive; Kueue does not preempt in inactive queues"
+        )
+    if is_within_nominal(holder.queue.node, request.contested_frs):
+        return ProtectionReason(NOMINAL_RULE, f"{holder.queue.name} uses no more than its own quota")
     if holder not in request.eligible(holder.queue, policy):
         return _priority_reason(request.workload, holder, policy)
     if fair_sharing:
-        return ProtectionReason(FAIRNESS, "the preemption would not make the shares fairer")
+        return ProtectionReason(FAIRNESS_RULE, "the preemption would not make the shares fairer")
     return _borrowing_reason(request, holder)
 
 
 def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
     if holder.priority == workload.priority and policy == "LowerOrNewerEqualPriority":
-        return ProtectionReason(PRIORITY, f"its priority {holder.priority} is equal, and it was queued first")
-    return ProtectionReason(PRIORITY, f"its priority {holder.priority} is not lower than {workload.priority}")
+        return ProtectionReason(PRIORITY_RULE, f"its priority {holder.priority} is equal, and it was queued first")
+    return ProtectionReason(PRIORITY_RULE, f"its priority {holder.priority} is not lower than {workload.priority}")
 
 
 def _borrowing_reason(request: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
-    """Return the rule that forbids preemption while borrowing; None if the queue does not borrow or is allowed to."""
+    """Return why the preemptor may not preempt `holder` while borrowing; None if it may, or does not need to borrow."""
     node, rules = request.queue.node, request.queue.view.preemption
     if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
         return None
     if not rules.borrow_within_cohort:
-        return ProtectionReason(BORROWING, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
+        return ProtectionReason(BORROWING_RULE, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
     if holder.priority >= request.workload.priority:
         return _priority_reason(request.workload, holder, "LowerPriority")
     threshold = rules.priority_threshold_max
     if threshold is not None and holder.priority > threshold:
-        return ProtectionReason(BORROWING, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}")
+        return ProtectionReason(
+            BORROWING_RULE, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}"
+        )
     return None
 
 
-# Workloads that were not preempted although they hold missing quota, with the rules that protected them.
+# Workloads that were not preempted although they use the quota that the preemptor lacks.
 
 
 NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free enough quota")
@@ -137,44 +141,44 @@ _RECORDED_MAX: Final = 32
 
 
 class SparedWorkload(NamedTuple):
-    """A Workload that holds some of the missing quota and was not preempted, with the reason."""
+    """A Workload that uses some of the quota that a preemptor lacked, and the reason why it was not preempted."""
 
     holder: MissingQuotaHolder
     reason: ProtectionReason
 
 
 class Alternatives(NamedTuple):
-    """Workloads that could have been victims: the most relevant ones, and their total number."""
+    """The Workloads that could have been preempted but were not: the best candidates, and the number of all."""
 
-    spared: tuple[SparedWorkload, ...]
-    in_all: int
+    spared_workloads: tuple[SparedWorkload, ...]
+    total_count: int
 
 
 NO_ALTERNATIVES: Final = Alternatives((), 0)
 
 
 def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Alternatives:
-    """Return the Workloads that a preemption spared; `snapshot` is the state at the decision."""
+    """Return the Workloads that could have been preempted but were not; `snapshot` is from before the preemption."""
     assignment = decision.why.assignment
     if assignment is None:
         return NO_ALTERNATIVES
     queue, contested_frs = decision.queue, assignment.preempting_frs
     request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested_frs)
     victims = {target.workload.key for target in decision.targets}
-    maximum = _RECORDED_MAX + len(victims)
-    holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested_frs, maximum)
+    max_count = _RECORDED_MAX + len(victims)
+    holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested_frs, max_count)
     spared_holders = [holder for holder in holders if holder.workload.key not in victims]
-    workloads = [
+    recorded_workloads = [
         SparedWorkload(
             holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
         )
         for holder in spared_holders[:_RECORDED_MAX]
     ]
     return Alternatives(
-        tuple(workloads), count - sum(_holds_any(snapshot.holder(key), contested_frs) for key in victims)
+        tuple(recorded_workloads), count - sum(_holds_any(snapshot.holder(key), contested_frs) for key in victims)
     )
 
 
 def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
-    """Report whether a Workload holds quota of any of these flavor-resources."""
+    """Report whether an admitted Workload uses quota of any of the flavor-resources `frs`; False for None."""
     return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

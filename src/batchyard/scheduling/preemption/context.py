@@ -1,4 +1,4 @@
-"""Preemption context: the preemptor and its request, with the checks that all searches for victims share."""
+"""Preemption context: the preemptor and the quota it requests, with the checks shared by both preemption algorithms."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -22,23 +22,23 @@ class PreemptionTarget(NamedTuple):
 
 
 class PreemptionContext(NamedTuple):
-    """The preemptor, its queue, the requested usage, and the flavor-resources that need preemption."""
+    """The input of a search for victims: the preemptor, its ClusterQueue, its requested and missing quota."""
 
     workload: WorkloadView
     queue: ClusterQueue
     snapshot: Snapshot
     usage: Usage
-    contested: tuple[int, ...]
+    contested_frs: tuple[int, ...]
 
     def fits(self, *, may_borrow: bool) -> bool:
-        """Report whether the requested usage fits in the current snapshot, with or without borrowing."""
+        """Report whether the preemptor's requested quota is free in the current snapshot, with or without borrowing."""
         node = self.queue.node
         if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
             return False
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
-        """Report whether the request could fit if all candidates were gone; it never fits if this is False."""
+        """Report whether preempting all candidates could free enough quota; if not, no search is necessary."""
         node = self.queue.node
         missing_amounts = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing_amounts = {fr: amount for fr, amount in missing_amounts.items() if amount > 0}
@@ -50,7 +50,7 @@ class PreemptionContext(NamedTuple):
         return False
 
     def eligible(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
-        """Return the Workloads of a queue that a preemption policy allows to preempt, in preemption order.
+        """Return the Workloads of a ClusterQueue that a preemption policy allows to preempt, in preemption order.
 
         An inactive ClusterQueue has none: Kueue's snapshot omits the queue, but its usage counts in the Cohorts.
         """
@@ -58,10 +58,10 @@ class PreemptionContext(NamedTuple):
             return []
         workloads = queue.ranked_workloads()
         if policy != "Any":
-            # The list is sorted by priority first, so eligible Workloads are at the front.
-            priority, lowest = self.workload.priority, workloads[0].priority
+            # `workloads` is sorted by priority first, so eligible Workloads are at the front.
+            priority, lowest_priority = self.workload.priority, workloads[0].priority
             includes_equal = policy == "LowerOrNewerEqualPriority"
-            if lowest > priority or (lowest == priority and not includes_equal):
+            if lowest_priority > priority or (lowest_priority == priority and not includes_equal):
                 return []
             end = bisect_left(workloads, priority, key=_PRIORITY)
             candidates_below = workloads[:end]
@@ -69,21 +69,21 @@ class PreemptionContext(NamedTuple):
                 equal = workloads[end : bisect_right(workloads, priority, key=_PRIORITY)]
                 candidates_below += [candidate for candidate in equal if self.workload.queued < candidate.queued]
             workloads = candidates_below
-        contested_frs = self.contested
+        contested_frs = self.contested_frs
         if len(contested_frs) == 1:
             (fr,) = contested_frs
             return [candidate for candidate in workloads if fr in candidate.flavor_resources]
         return [candidate for candidate in workloads if not candidate.flavor_resources.isdisjoint(contested_frs)]
 
-    def order(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
-        """Return the sort key of a candidate: evicted first, then other queues, low priority, late reservation, uid."""
-        return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
+    def order_key(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
+        """Return a candidate's sort key: evicted first, then other queues, low priority, late reservation, uid."""
+        return (not candidate.evicted, candidate.queue is self.queue, *candidate.preemption_rank)
 
 
 def fill_back_workloads(
     request: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Return the targets without unneeded ones, checked from the last but one to the first.
+    """Return the preemption targets without those that turn out unneeded, tried from the last but one to the first.
 
     Before the call, the snapshot excludes the usage of all targets; afterwards, only the usage of the returned ones.
     The last target takes the position of a removed one, as in Kueue.

@@ -1,11 +1,11 @@
-"""Preemption with fair sharing: victims come from the queues with the highest share, while fairness improves.
+"""Preemption with fair sharing: victims come from the queues with the highest dominant resource share.
 
 The search descends from the root of the cohort tree, at each level to the child with the highest share that still has
 candidates. Shares are compared between the two branches below the lowest common Cohort. Rule S2-a allows a preemption
-if the preemptor's share with the new Workload is at most the victim branch's share without the victim. If that does
-not free enough quota, rule S2-b allows one more victim per queue while the preemptor's share is below the victim
-branch's share. If only one strategy is configured, only its rule applies. Of Cohorts with equal shares the last wins.
-Source: Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
+if the preemptor's share with the new Workload is at most the victim branch's share without the victim. If that does not
+free enough quota, rule S2-b allows one more victim per queue while the preemptor's share is below the victim branch's
+share. If only one strategy is configured, only its rule applies. Of Cohorts with equal shares the last wins. Source:
+Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
 """
 
 import math
@@ -20,7 +20,7 @@ from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_s
 
 
 class FairSharingStrategy(StrEnum):
-    """The rule that decides whether a preemption is fair; values of Kueue's fairSharing.preemptionStrategies."""
+    """The rule by which a preemption is fair; the values are those of Kueue's `fairSharing.preemptionStrategies`."""
 
     FINAL_SHARE = "LessThanOrEqualToFinalShare"
     INITIAL_SHARE = "LessThanInitialShare"
@@ -34,17 +34,17 @@ def find_targets(
     request: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH_STRATEGIES
 ) -> list[PreemptionTarget]:
     """Return the Workloads to preempt with fair sharing; empty if preemption cannot free enough quota."""
-    candidates = sorted(_candidates(request), key=request.order)
+    candidates = sorted(_candidates(request), key=request.order_key)
     if not candidates or not request.could_ever_fit(candidates):
         return []
     snapshot = request.snapshot
     with snapshot.what_if():
         snapshot.add_usage(request.queue, request.usage)  # shares include the new Workload
-        fits, targets, skipped_candidates = _apply_first_rule(request, candidates, strategies[0])
-        if not fits and len(strategies) > 1:
-            fits, targets = _apply_second_rule(request, skipped_candidates, targets)
+        does_fit, targets, skipped_candidates = _apply_first_rule(request, candidates, strategies[0])
+        if not does_fit and len(strategies) > 1:
+            does_fit, targets = _apply_second_rule(request, skipped_candidates, targets)
         snapshot.remove_usage(request.queue, request.usage)
-        return fill_back_workloads(request, targets, may_borrow=True) if fits else []
+        return fill_back_workloads(request, targets, may_borrow=True) if does_fit else []
 
 
 def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
@@ -54,12 +54,12 @@ def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
     if request.queue.node.parent is None or cohort_policy == "Never":
         return
     for queue in request.snapshot.queues_below(request.queue.node.path[0]):
-        if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested):
+        if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested_frs):
             yield from request.eligible(queue, cohort_policy)
 
 
 def _preemptor_fits(request: PreemptionContext) -> bool:
-    """Report whether the preemptor fits; the snapshot includes its usage, which is removed during the check."""
+    """Report whether the preemptor fits; its own usage, which the snapshot includes, is removed during the check."""
     snapshot = request.snapshot
     snapshot.remove_usage(request.queue, request.usage)
     fits = request.fits(may_borrow=True)
@@ -70,41 +70,41 @@ def _preemptor_fits(request: PreemptionContext) -> bool:
 def _apply_first_rule(
     request: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
-    """Apply the first strategy (S2-a by default); return whether the preemptor fits, targets, skipped candidates."""
-    order = _TargetOrder(request, candidates, strategy)
-    is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
+    """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates."""
+    target_order = _TargetOrder(request, candidates, strategy)
+    is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested_frs)
     targets: list[PreemptionTarget] = []
-    skipped: list[AdmittedWorkload] = []
-    while (queue := order.next_queue()) is not None:
+    skipped_candidates: list[AdmittedWorkload] = []
+    while (queue := target_order.next_queue()) is not None:
         if queue is request.queue or is_within_nominal_quota:
             is_own_queue = queue is request.queue
             reason = PreemptionReason.IN_CLUSTER_QUEUE if is_own_queue else PreemptionReason.IN_COHORT_RECLAMATION
-            candidate: AdmittedWorkload | None = order.pop(queue)
+            candidate: AdmittedWorkload | None = target_order.pop_candidate(queue)
         else:
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
-            candidate = _next_fair_candidate(request, order, queue, skipped)
+            candidate = _next_fair_candidate(request, target_order, queue, skipped_candidates)
         if candidate is not None:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, reason))
             if _preemptor_fits(request):
                 return True, targets, []
-    return False, targets, skipped
+    return False, targets, skipped_candidates
 
 
 def _next_fair_candidate(
     request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
-    """Return the first candidate of a queue that the strategy allows; add those before it to `skipped_candidates`."""
-    preemptor_branch, victim_branch = order.branches(queue)
+    """Return a queue's first candidate that the strategy allows; add those before it to `skipped_candidates`."""
+    preemptor_branch, victim_branch = order.diverging_branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
         if compare_shares(preemptor_share, victim_share) < 0:
-            return order.pop(queue)
-        order.drop(queue)  # independent of the candidate
+            return order.pop_candidate(queue)
+        order.exclude_queue(queue)  # independent of the candidate
         return None
     can_never_be_fair = math.isinf(preemptor_share.weighted_value) and not math.isinf(victim_share.weighted_value)
     while order.has_workload(queue):
-        candidate = order.pop(queue)
+        candidate = order.pop_candidate(queue)
         if (
             not can_never_be_fair
             and compare_shares(preemptor_share, _share_without(request, order, victim_branch, candidate)) <= 0
@@ -117,7 +117,7 @@ def _next_fair_candidate(
 def _share_without(
     request: PreemptionContext, order: "_TargetOrder", branch: QuotaNode, candidate: AdmittedWorkload
 ) -> Share:
-    """Return the share of a branch as if the candidate in it were gone."""
+    """Return the dominant resource share that a branch of the cohort tree would have without a candidate in it."""
     snapshot = request.snapshot
     snapshot.remove_usage(candidate.queue, candidate.usage)
     share = order.share(branch)
@@ -128,22 +128,22 @@ def _share_without(
 def _apply_second_rule(
     request: PreemptionContext, skipped_candidates: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
 ) -> tuple[bool, list[PreemptionTarget]]:
-    """Apply rule S2-b to the skipped candidates, at most one per queue; return whether it fits, and all targets."""
-    order = _TargetOrder(request, skipped_candidates)
-    while (queue := order.next_queue()) is not None:
-        preemptor_branch, victim_branch = order.branches(queue)
-        candidate = order.pop(queue)
-        if compare_shares(order.share(preemptor_branch), order.share(victim_branch)) < 0:
+    """Add victims by rule S2-b, at most one per queue; return whether the preemptor then fits, and all victims."""
+    target_order = _TargetOrder(request, skipped_candidates)
+    while (queue := target_order.next_queue()) is not None:
+        preemptor_branch, victim_branch = target_order.diverging_branches(queue)
+        candidate = target_order.pop_candidate(queue)
+        if compare_shares(target_order.share(preemptor_branch), target_order.share(victim_branch)) < 0:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
             if _preemptor_fits(request):
                 return True, targets
-        order.drop(queue)
+        target_order.exclude_queue(queue)
     return False, targets
 
 
 class _TargetOrder:
-    """Chooses the queue of the next victim: descends the cohort tree to the child with the highest share."""
+    """Chooses the queue of the next victim: at each level of the cohort tree, the child with the highest share."""
 
     def __init__(
         self,
@@ -161,23 +161,23 @@ class _TargetOrder:
         self._preemptor_path = dict.fromkeys(request.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
-        """Return the current dominant resource share of a node."""
+        """Return the current dominant resource share of a ClusterQueue or Cohort."""
         return weighted_share(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
-        """Report whether a queue has candidates that were not returned yet."""
+        """Report whether a queue has preemption candidates that `pop_candidate()` has not returned yet."""
         return bool(self._remaining.get(queue.node))
 
-    def pop(self, queue: ClusterQueue) -> AdmittedWorkload:
-        """Remove and return the next candidate of a queue."""
+    def pop_candidate(self, queue: ClusterQueue) -> AdmittedWorkload:
+        """Remove and return the next preemption candidate of a queue."""
         return self._remaining[queue.node].pop()
 
-    def drop(self, queue: ClusterQueue) -> None:
-        """Exclude a queue from the rest of the search."""
+    def exclude_queue(self, queue: ClusterQueue) -> None:
+        """Exclude a queue from the rest of the search for victims."""
         self._pruned[queue.node] = None
 
-    def branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
-        """Return the ancestors of the preemptor's queue and of this queue just below their lowest common Cohort."""
+    def diverging_branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
+        """Return the ancestors of the preemptor's queue and of `queue` just below their lowest common Cohort."""
         preemptor_path, queue_path = self._request.queue.node.path, queue.node.path
         level = 0
         while preemptor_path[level] is queue_path[level]:
@@ -185,19 +185,19 @@ class _TargetOrder:
         return preemptor_path[level], queue_path[level]
 
     def next_queue(self) -> ClusterQueue | None:
-        """Return the queue of the next candidate; None if no candidates are left."""
+        """Return the queue of the next preemption candidate; None if no candidates are left."""
         root = self._request.queue.node.path[0]
         if root is self._request.queue.node:
             own_queue = self._request.queue
             return own_queue if self.has_workload(own_queue) and root not in self._pruned else None
         while root not in self._pruned:
-            candidate_queue = self._descend(root)
+            candidate_queue = self._descend_to_queue(root)
             if candidate_queue is not None:
                 return candidate_queue
         return None
 
-    def _descend(self, root: QuotaNode) -> ClusterQueue | None:
-        """Descend to the queue with the highest share; if a Cohort has no candidates, prune it and return None."""
+    def _descend_to_queue(self, root: QuotaNode) -> ClusterQueue | None:
+        """Return the queue with the highest share; None if a Cohort on the way had no candidates and was excluded."""
         queue_of = self._request.snapshot.queue_of
         cohort = root
         while True:
@@ -215,7 +215,7 @@ class _TargetOrder:
         best: QuotaNode | None = None
         best_share = LOWEST_SHARE
         own_node = self._request.queue.node
-        order = self._request.order
+        order = self._request.order_key
         for node in self._children(cohort, queues=True):
             share = self.share(node)
             if not self._remaining.get(node) or (not share.is_borrowing and node is not own_node):

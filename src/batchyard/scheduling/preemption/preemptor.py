@@ -1,9 +1,9 @@
-"""Classical preemption by priority and position in the cohort tree, and the cached search for victims.
+"""Classical preemption, by priority and position in the cohort tree; and `Preemptor`, which caches found victims.
 
 Candidates come from three sources: the preemptor's own ClusterQueue; subtrees over which it has a hierarchical
 advantage (it may reclaim their quota regardless of borrowing rules); and the other subtrees. Candidates are preempted
-one by one, in order, until the Workload fits. Then unneeded targets are removed.
-Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
+one by one, in order, until the Workload fits. Then unneeded targets are removed. Source: Kueue's
+pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
-    """Return the Workloads to preempt by classical rules; empty if preemption cannot free enough quota."""
+    """Return the Workloads to preempt without fair sharing; empty if preemption cannot free enough quota."""
     candidates = PreemptionCandidates(request)
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
     if not any(lists) or not request.could_ever_fit(*lists):
@@ -45,7 +45,7 @@ def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
 
 
 class PreemptionCandidates:
-    """All preemption candidates of a request, grouped by the rule that makes them eligible."""
+    """The Workloads that a preemptor might preempt, grouped by the rule that makes them eligible."""
 
     __slots__ = (
         "_lowest_common_cohort",
@@ -69,7 +69,7 @@ class PreemptionCandidates:
             self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
 
     def in_order(self) -> list[AdmittedWorkload]:
-        """Return the candidates in preemption order: evicted ones first, then by group."""
+        """Return the candidates in preemption order: evicted ones, hierarchical advantage, other queues, own queue."""
         lists = [
             sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
             sorted(self.priority_candidates, key=PREEMPTION_RANK),
@@ -81,9 +81,10 @@ class PreemptionCandidates:
         return candidates
 
     def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
-        """Report whether a candidate may be preempted in the current snapshot.
+        """Report whether a candidate may still be preempted in the current snapshot.
 
-        It may not if its queue, or a Cohort on its path, is within quota after the preemption of earlier targets.
+        It may not if its queue, or a Cohort between the queue and the lowest common Cohort, is within its nominal quota
+        after the preemption of earlier targets.
         """
         request, queue = self._request, candidate.queue
         if queue is request.queue:
@@ -94,12 +95,12 @@ class PreemptionCandidates:
         for node in reversed(queue.node.path):
             if node is common_cohort:
                 return True
-            if is_within_nominal(node, request.contested):
+            if is_within_nominal(node, request.contested_frs):
                 return False
         return True
 
     def reason(self, candidate: AdmittedWorkload) -> str:
-        """Return the reason of the Preempted condition that a candidate would get."""
+        """Return the reason of the Preempted condition for the preemption of a candidate."""
         queue = candidate.queue
         if queue is self._request.queue:
             return PreemptionReason.IN_CLUSTER_QUEUE
@@ -108,7 +109,7 @@ class PreemptionCandidates:
         return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
     def _may_preempt_while_borrowing(self, candidate: AdmittedWorkload) -> bool:
-        """Report whether the preemptor may preempt this candidate while borrowing, without hierarchical advantage."""
+        """Report whether `borrowWithinCohort` allows the preemptor to preempt this candidate while borrowing."""
         preemption = self._request.queue.view.preemption
         if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
             return False
@@ -116,10 +117,10 @@ class PreemptionCandidates:
         return threshold is None or candidate.priority <= threshold
 
     def _walk_up(self, *, only_with_advantage: bool) -> None:
-        """Collect the candidates of each enclosing subtree, from the queue's parent up to the root.
+        """Collect the candidates in other queues, from the preemptor's parent Cohort up to the root Cohort.
 
-        From the first subtree whose quota holds the request, the preemptor has a hierarchical advantage over others.
-        A preemptor that already borrows and may not preempt while borrowing has candidates only with this advantage.
+        From the first subtree with enough nominal quota for the request, the preemptor has a hierarchical advantage. A
+        preemptor that already borrows and may not preempt while borrowing has candidates only with this advantage.
         """
         previous_node, remaining_request = self._request.queue.node, self._request.usage
         advantage = fits_in_quota(previous_node, remaining_request)
@@ -131,16 +132,16 @@ class PreemptionCandidates:
                 advantage = fits_in_quota(cohort, remaining_request)
             previous_node = cohort
 
-    def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
-        """Collect the candidates below `top`, except in the branch `skip` and in branches within their quota."""
+    def _collect_below(self, top: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
+        """Collect the candidates below the Cohort `top`, without `skipped_branch` and subtrees within nominal quota."""
         request = self._request
         policy = request.queue.view.preemption.reclaim_within_cohort
-        queue_of, contested_frs = request.snapshot.queue_of, request.contested
+        queue_of, contested_frs = request.snapshot.queue_of, request.contested_frs
         collected_candidates = self.hierarchical_candidates if has_advantage else self.priority_candidates
         nodes = [top]
         for node in nodes:
             for child in node.children.values():
-                if child is skip or is_within_nominal(child, contested_frs):
+                if child is skipped_branch or is_within_nominal(child, contested_frs):
                     continue
                 queue = queue_of.get(child)
                 if queue is None:
@@ -153,7 +154,7 @@ class PreemptionCandidates:
 
 
 def _borrowing_attempts(request: PreemptionContext, candidates: PreemptionCandidates) -> tuple[bool, ...]:
-    """Return the attempts of the search in order, each as whether the preemptor may borrow.
+    """Return whether the preemptor may borrow, for each attempt of the search, in order.
 
     Candidates above the priority threshold are eligible only if the preemptor does not borrow. With borrowing there are
     fewer candidates; without borrowing there is less quota.
@@ -169,7 +170,7 @@ def _borrowing_attempts(request: PreemptionContext, candidates: PreemptionCandid
 
 def _is_under_nominal(request: PreemptionContext) -> bool:
     usage, quota = request.queue.node.usage, request.queue.node.subtree
-    for fr in request.contested:  # noqa: SIM110 - faster, and called for every pending head
+    for fr in request.contested_frs:  # noqa: SIM110 - faster, and called for every pending head
         if usage[fr] >= quota[fr]:
             return False
     return True
@@ -178,7 +179,7 @@ def _is_under_nominal(request: PreemptionContext) -> bool:
 def _select_targets(
     request: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Select candidates in order until the request fits, then drop unneeded ones; empty if it never fits."""
+    """Select candidates in order until the preemptor fits, without unneeded ones; empty if it does not fit."""
     targets: list[PreemptionTarget] = []
     for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):
@@ -190,11 +191,11 @@ def _select_targets(
     return []
 
 
-# The search for victims for one head. Results are cached, because queries repeat.
+# The search for victims for one pending Workload. Results are cached, because the same quota is requested repeatedly.
 
 
 class Preemptor:
-    """Finds and caches the victims for one Workload; valid only while the snapshot does not change."""
+    """Finds the Workloads to preempt for one pending Workload, and caches them while the snapshot does not change."""
 
     __slots__ = ("_queue", "_snapshot", "_strategies", "_targets_cache", "_workload")
 
@@ -205,7 +206,7 @@ class Preemptor:
         snapshot: Snapshot,
         strategies: Sequence[fair.FairSharingStrategy],
     ) -> None:
-        """Create the search; `strategies` are the fair sharing strategies, empty for classical preemption."""
+        """Set the preemptor, its ClusterQueue and the fair sharing strategies (empty: classical preemption)."""
         self._workload = workload
         self._queue = queue
         self._snapshot = snapshot
@@ -213,21 +214,22 @@ class Preemptor:
         self._targets_cache: dict[tuple[Usage, tuple[int, ...]], list[PreemptionTarget]] = {}
 
     def targets_for(self, assignment: Assignment) -> list[PreemptionTarget]:
-        """Return the Workloads to preempt for an assignment; empty if preemption cannot free enough quota.
+        """Return the Workloads to preempt for a flavor assignment; empty if preemption cannot free enough quota.
 
         As in Kueue, the resource `pods` is ignored even if the queue has quota for it.
         """
         names = self._snapshot.names
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
-        return self._targets(tuple(usage), assignment.preempting_frs)
+        return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
     def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
-        """Return how preemption could free an amount of a flavor-resource, with the borrowing height afterwards.
+        """Return whether preemption, in the own queue or others, could free an amount, with the height borrowed from
+        then.
 
-        `height` is the borrowing height without preemption.
+        `fr` is the id of the flavor-resource, and `height` the borrowing height without preemption.
         """
         node = self._queue.node
-        targets = self._targets(((fr, amount),), (fr,))
+        targets = self._find_targets_cached(((fr, amount),), (fr,))
         if not targets:
             return HOPELESS - height
         with self._snapshot.what_if():
@@ -237,7 +239,7 @@ class Preemptor:
         in_own_queue = any(target.workload.queue is self._queue for target in targets)
         return (PREEMPT if in_own_queue else RECLAIM) - height
 
-    def _targets(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
+    def _find_targets_cached(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
         cache_key = (usage, contested_frs)
         targets = self._targets_cache.get(cache_key)
         if targets is None:

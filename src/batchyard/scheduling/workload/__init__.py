@@ -1,1 +1,1 @@
-"""Workload lifecycle: pure functions that compute a Workload's next status, and the controller that applies them."""
+"""Workload lifecycle: functions that compute a Workload's next status, and the controllers that write it."""

@@ -1,4 +1,4 @@
-"""Effects of LimitRanges, RuntimeClasses and priority classes on Workloads, and the priority class controller.
+"""Effects of LimitRanges, RuntimeClasses and priority classes on Workloads, and the WorkloadPriorityClass controller.
 
 Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. LimitRanges
 and RuntimeClasses change only the view of a Workload, not the stored object.
@@ -17,40 +17,40 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 
-Amounts = Mapping[str, int]
+ResourceAmounts = Mapping[str, int]
 
 
 class NamespaceLimits(NamedTuple):
-    """The combined LimitRanges of a Namespace."""
+    """The defaults and bounds of container and pod resources in a Namespace, combined from all its LimitRanges."""
 
     #: Default requests and limits of containers without their own.
     requests: Mapping[str, Any]
     limits: Mapping[str, Any]
     #: The maximum and minimum amounts, in billionths, by type (Container or Pod) and resource.
-    maximum: Mapping[str, Amounts]
-    minimum: Mapping[str, Amounts]
+    max_amounts: Mapping[str, ResourceAmounts]
+    min_amounts: Mapping[str, ResourceAmounts]
 
 
-def combine_limit_ranges(ranges: Sequence[Obj]) -> NamespaceLimits:
+def combine_limit_ranges(limit_ranges: Sequence[Obj]) -> NamespaceLimits:
     """Combine the LimitRanges of a Namespace: the tightest bounds, and the first default of each resource."""
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
-    maximum: dict[str, dict[str, int]] = {}
-    minimum: dict[str, dict[str, int]] = {}
-    for limit in (each for limit_range in ranges for each in limits_of(limit_range)):
+    max_amounts: dict[str, dict[str, int]] = {}
+    min_amounts: dict[str, dict[str, int]] = {}
+    for limit in (each for limit_range in limit_ranges for each in limits_of(limit_range)):
         kind = limit["type"]
         if kind == "Container":
             requests = {**(limit.get("defaultRequest") or {}), **requests}
             limits = {**(limit.get("default") or {}), **limits}
-        _tighten(maximum.setdefault(kind, {}), limit.get("max") or {}, min)
-        _tighten(minimum.setdefault(kind, {}), limit.get("min") or {}, max)
-    return NamespaceLimits(requests, limits, maximum, minimum)
+        _tighten_bounds(max_amounts.setdefault(kind, {}), limit.get("max") or {}, min)
+        _tighten_bounds(min_amounts.setdefault(kind, {}), limit.get("min") or {}, max)
+    return NamespaceLimits(requests, limits, max_amounts, min_amounts)
 
 
-def _tighten(bounds: dict[str, int], quantities: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
+def _tighten_bounds(bounds: dict[str, int], quantities: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
     for name, quantity in quantities.items():
-        nano = meta.parse_quantity(quantity)
-        bounds[name] = choose(bounds.get(name, nano), nano)
+        nano_amount = meta.parse_quantity(quantity)
+        bounds[name] = choose(bounds.get(name, nano_amount), nano_amount)
 
 
 def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
@@ -62,7 +62,7 @@ def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
 
 
 def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
-    """Return the Workload with the overhead of the RuntimeClass of each pod template without its own overhead."""
+    """Return the Workload with the RuntimeClass's pod overhead in each pod template that does not set an overhead."""
     pod_sets = [_with_overhead(each, overheads) for each in _pod_sets(workload)]
     return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
@@ -77,7 +77,7 @@ def _with_overhead(pod_set: Obj, overheads: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _pod_sets(workload: Obj) -> Sequence[Obj]:
-    """Return the pod sets of a Workload; Kueue accepts a Workload without pod sets."""
+    """Return the pod sets of a Workload; empty if it has none, which Kueue accepts."""
     return workload["spec"].get("podSets") or ()
 
 
@@ -119,25 +119,25 @@ def _limit_violations(
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             requests, bounds = container_requests(container), container_limits(container)
-            minimum = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
-            maximum = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
-            yield from _bound_violations(limits, "Container", maximum, minimum, f"{path}.{field}[{i}]")
+            min_amounts = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            max_amounts = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            yield from _bound_violations(limits, "Container", max_amounts, min_amounts, f"{path}.{field}[{i}]")
     total = pod_total_amounts(spec, container_requests)
     yield from _bound_violations(limits, "Pod", total, total, path)
 
 
 def _bound_violations(
-    limits: NamespaceLimits, kind: str, maximum: Amounts, minimum: Amounts, path: str
+    limits: NamespaceLimits, kind: str, max_amounts: ResourceAmounts, min_amounts: ResourceAmounts, path: str
 ) -> Iterator[tuple[str, list[str], str]]:
-    above = _greater_amounts(maximum, limits.maximum.get(kind, {}))
+    above = _greater_amounts(max_amounts, limits.max_amounts.get(kind, {}))
     if above:
         yield path, above, "above the limitRange max"
-    below = _greater_amounts(limits.minimum.get(kind, {}), minimum)
+    below = _greater_amounts(limits.min_amounts.get(kind, {}), min_amounts)
     if below:
         yield path, below, "below the limitRange min"
 
 
-def _greater_amounts(amounts: Amounts, bounds: Amounts) -> list[str]:
+def _greater_amounts(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
     """Return the quoted names of the resources whose amount is greater than the amount in `bounds`."""
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
@@ -152,7 +152,7 @@ _VIEW_CACHE_MAX = 16384
 
 
 class AdjustedViews:
-    """Builds and caches the views of Workloads, adjusted by the current LimitRanges and RuntimeClasses."""
+    """Builds and caches parsed Workloads (`WorkloadView`), adjusted by the current LimitRanges and RuntimeClasses."""
 
     def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
         self._view_of = view_of
@@ -167,14 +167,14 @@ class AdjustedViews:
         self._changed_classes: dict[str, None] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the limits of a Namespace from a watch event of a LimitRange."""
+        """Update a Namespace's resource defaults and bounds from a watch event of a LimitRange."""
         namespace = event.key.namespace
-        ranges = self._ranges.setdefault(namespace, {})
-        ranges.pop(event.key, None)
+        limit_ranges = self._ranges.setdefault(namespace, {})
+        limit_ranges.pop(event.key, None)
         if event.type is not _DELETED:
-            ranges[event.key] = event.obj
-        if ranges:
-            self._limits[namespace] = combine_limit_ranges([ranges[key] for key in sorted(ranges)])
+            limit_ranges[event.key] = event.obj
+        if limit_ranges:
+            self._limits[namespace] = combine_limit_ranges([limit_ranges[key] for key in sorted(limit_ranges)])
         else:
             del self._ranges[namespace]
             self._limits.pop(namespace, None)
@@ -182,7 +182,7 @@ class AdjustedViews:
         self._changed[namespace] = None
 
     def observe_class(self, event: WatchEvent) -> None:
-        """Update the overhead of a RuntimeClass from its watch event."""
+        """Update the pod overhead of a RuntimeClass from its watch event."""
         name, overhead = event.key.name, (event.obj.get("overhead") or {}).get("podFixed") or {}
         if event.type is _DELETED:
             overhead = {}
@@ -196,11 +196,11 @@ class AdjustedViews:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the views of some Workloads are outdated."""
+        """Whether a LimitRange or RuntimeClass has changed since the last call of `outdated_workloads()`."""
         return bool(self._changed or self._changed_classes)
 
     def outdated_workloads(self, kind: str, reader: Reader) -> list[Obj]:
-        """Return the Workloads whose view is outdated, and clear the list of changes."""
+        """Return the Workloads that LimitRange and RuntimeClass changes since the last call may affect."""
         changed_namespaces, self._changed = self._changed, {}
         changed_classes, self._changed_classes = self._changed_classes, {}
         workloads = [obj for namespace in changed_namespaces for obj in reader.list(kind, namespace)]
@@ -211,7 +211,7 @@ class AdjustedViews:
         ]
 
     def view(self, obj: Obj) -> WorkloadView:
-        """Return the adjusted view of a Workload."""
+        """Return the parsed Workload, adjusted by the LimitRanges and RuntimeClasses, from the cache if possible."""
         limits = self._limits.get(obj["metadata"].get("namespace", "")) if self._limits else None
         if limits is None and not self._has_overhead(obj):
             return self._view_of(obj)
@@ -226,11 +226,11 @@ class AdjustedViews:
         self._view_cache[uid] = (obj, view)
         return view
 
-    def hypothetical_view(self, obj: Obj, real: WorkloadView) -> WorkloadView:
-        """Return the adjusted view of a hypothetical change of a Workload; `real` is its current view."""
-        limits = self._limits.get(real.namespace)
+    def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
+        """Parse and adjust a hypothetically changed Workload (`obj`); `current_view` is the existing Workload."""
+        limits = self._limits.get(current_view.namespace)
         view = self._adjusted_view(obj, limits)
-        view.queued = real.queued
+        view.queued = current_view.queued
         return view
 
     def _has_overhead(self, obj: Obj) -> bool:
@@ -244,16 +244,16 @@ class AdjustedViews:
 
 def _runtime_classes(obj: Obj) -> list[str]:
     """Return the RuntimeClass names in the pod templates of a Workload."""
-    specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
-    return [spec["runtimeClassName"] for spec in specs if spec.get("runtimeClassName")]
+    pod_specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
+    return [spec["runtimeClassName"] for spec in pod_specs if spec.get("runtimeClassName")]
 
 
 def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
     adjusted_workload = with_default_resources(obj, limits)
     view = WorkloadView(adjusted_workload)
     view.out_of_bounds = out_of_bounds(adjusted_workload, limits)
-    pods, priority, counts = view.shape
-    view.shape = pods + view.out_of_bounds.encode(), priority, counts  # two cases: within or out of bounds
+    pods, priority, pod_counts = view.shape
+    view.shape = pods + view.out_of_bounds.encode(), priority, pod_counts  # two cases: within or out of bounds
     return view
 
 
@@ -263,20 +263,20 @@ def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
 
 
 class Priority(NamedTuple):
-    """The priority of a Workload: its value, and the reference to its class in `priorityClassRef`."""
+    """A Workload's priority value, and its `priorityClassRef`; None without a priority class."""
 
     value: int
     class_ref: Mapping[str, str] | None
 
 
 class MissingClass(NamedTuple):
-    """The key of a priority class that a job names but that does not exist."""
+    """The key of a priority class that does not exist, although a job refers to it."""
 
     key: Key
 
 
 def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
-    """Return the priority of a job's Workload, or the priority class that is missing."""
+    """Return the priority for a job's Workload, or the key of a priority class that the job names in vain."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
@@ -285,7 +285,7 @@ def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: R
 
 
 def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
-    """Return the priority class that the job's label names, or else the first pod template with a class."""
+    """Return the key of the priority class named by a job's label, or else by its first pod template with a class."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
@@ -294,15 +294,15 @@ def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
 
 
 def class_name(workload: Obj) -> str:
-    """Return the name in a Workload's `priorityClassRef`; '' if it has none."""
+    """Return the priority class name in a Workload's `priorityClassRef`; '' if it has none."""
     name: str = (workload["spec"].get("priorityClassRef") or {}).get("name", "")
     return name
 
 
-def follows_label(workload: Obj, reserved: bool) -> bool:
-    """Report whether a change of the job's priority class label changes the Workload's priority."""
+def follows_label(workload: Obj, has_quota: bool) -> bool:
+    """Report whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
     ref = workload["spec"].get("priorityClassRef")
-    return not reserved if ref is None else ref.get("kind") == "WorkloadPriorityClass"
+    return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 
 
 def _default_priority(reader: Reader) -> Priority:
@@ -363,6 +363,6 @@ class PriorityClassValues:
 
 
 def _workload_priority_class(workload: Obj) -> str | None:
-    """Return the WorkloadPriorityClass that a Workload references; None if it references none."""
+    """Return the name of the WorkloadPriorityClass that a Workload references; None if it references none."""
     ref = workload["spec"].get("priorityClassRef")
     return ref["name"] if ref is not None and ref.get("kind") == "WorkloadPriorityClass" else None

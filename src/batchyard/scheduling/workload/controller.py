@@ -1,4 +1,4 @@
-"""Workload lifecycle controller: its reconcile steps, and an index of the Workloads affected by queue changes."""
+"""Workload lifecycle controller: its reconcile steps, and an index of the Workloads that a queue change affects."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -22,8 +22,7 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 # reasons that do not depend on the scheduler, and time limits. Each step returns None if nothing is due, or its
 # outcome. Source: pkg/controller/core/workload_controller.go of Kueue. Three upstream defects are fixed:
 #
-# - A Workload with a check in Retry releases its quota at once, as documented there and in KEP-3258, not at the retry
-#   time.
+# - A Workload with a check in Retry releases its quota at once (KEP-3258), not at the retry time.
 # - The retry count of a flavor's check is kept until the next try.
 # - A Workload deactivated for a cause, such as after its last try, is queued again when a user activates it.
 
@@ -32,7 +31,7 @@ _NO_STATUS: Final[Obj] = {}
 
 
 class WorkloadReconcile(NamedTuple):
-    """The inputs of one reconcile of a Workload: the object, its queues, the time and the PodsReady policy."""
+    """The inputs of one reconcile of a Workload: the object, its queues, the current time and the PodsReady policy."""
 
     key: Key
     workload: Obj
@@ -42,21 +41,21 @@ class WorkloadReconcile(NamedTuple):
 
 
 def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
-    """Run the reconcile steps in order; return the outcome of the first step that is due."""
-    return next((outcome for step in _STEPS if (outcome := step(context)) is not None), ReconcileResult())
+    """Run a Workload's reconcile steps in order until one has something to do, and return the outcome of that step."""
+    return next((outcome for step in _RECONCILE_STEPS if (outcome := step(context)) is not None), ReconcileResult())
 
 
 def _check_activity(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict an inactive Workload, or deactivate a Workload with a deactivation target."""
+    """Evict a Workload with `spec.active` false; set `spec.active` to false if DeactivationTarget is True."""
     workload = context.workload
     if not lifecycle.is_active(workload):
-        return _deactivate(context)
+        return _deactivate_workload(context)
     if is_true(workload, evictions.DEACTIVATION_TARGET):
         return _write_outcome(Update(with_path(workload, ("spec", "active"), False)))
     return None
 
 
-def _deactivate(context: WorkloadReconcile) -> ReconcileResult | None:
+def _deactivate_workload(context: WorkloadReconcile) -> ReconcileResult | None:
     workload = context.workload
     new_workload = evictions.deactivate(workload, context.now)
     if new_workload is workload:
@@ -68,7 +67,7 @@ def _deactivate(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Set the Workload's admission checks to the checks that its ClusterQueue requires."""
+    """Set the Workload's admission checks to those that its ClusterQueue requires."""
     queue = context.queues.cluster_queue
     if queue is None or not (lifecycle.checks_of(context.workload) or queue["spec"].get("admissionChecksStrategy")):
         return None
@@ -81,31 +80,31 @@ def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict a Workload with a check in Retry, until its retry time; deactivate a Workload with a rejected check."""
+    """Evict a Workload with an admission check in Retry; request deactivation if an admission check is Rejected."""
     workload, now = context.workload, context.now
     if not lifecycle.is_active(workload):
         return None
     retry_at = lifecycle.retry_at(workload)
     held_workload = (
-        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
+        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, is_counted=False)
     )
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.in_state(workload, lifecycle.REJECTED):
-            return _reject(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
+            return _target_deactivation(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
         if retrying := lifecycle.in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
             return _evict(context, held_workload, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
     return None if held_workload is workload else _write_outcome(UpdateStatus(held_workload))
 
 
-def _reject(context: WorkloadReconcile, message: str) -> ReconcileResult:
+def _target_deactivation(context: WorkloadReconcile, message: str) -> ReconcileResult:
     new = evictions.target_deactivation(context.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, context.now)
     event = EventRecord(context.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
     return _write_outcome(UpdateStatus(new), event)
 
 
 def _wait_for_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Wait for the end of a requeue backoff; then set the Workload's Requeued condition to True."""
+    """Wait for the end of a Workload's requeue backoff; then set its Requeued condition to True."""
     if not lifecycle.is_active(context.workload):
         return None
     return _wait_for_requeue_time(context) or _requeue_after_backoff(context)
@@ -151,7 +150,7 @@ def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult |
 
 
 def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Update the QuotaReserved condition if the admission gate annotation was added or removed."""
+    """Update the QuotaReserved condition if the Workload's admission gate annotation was added or removed."""
     key, workload, now = context.key, context.workload, context.now
     reserved_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     is_gated = reserved_condition is not None and reserved_condition["reason"] == lifecycle.ADMISSION_GATED
@@ -187,7 +186,7 @@ def _requeue(context: WorkloadReconcile, reason: str, message: str) -> Reconcile
 
 
 def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Set the pending reason of a Workload without quota, or admit a Workload with quota and only Ready checks."""
+    """Set the reason why a Workload is pending, or admit a Workload with quota and only Ready admission checks."""
     workload, now = context.workload, context.now
     if lifecycle.is_admitted(workload):
         return None
@@ -205,7 +204,7 @@ def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _drain_local_queue(context: WorkloadReconcile) -> ReconcileResult | None:
-    return _drain(context, context.queues.local_queue, "LocalQueue")
+    return _evict_if_draining(context, context.queues.local_queue, "LocalQueue")
 
 
 def _release_reservation(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -220,10 +219,10 @@ def _release_reservation(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _drain_cluster_queue(context: WorkloadReconcile) -> ReconcileResult | None:
-    return _drain(context, context.queues.cluster_queue, "ClusterQueue")
+    return _evict_if_draining(context, context.queues.cluster_queue, "ClusterQueue")
 
 
-def _drain(context: WorkloadReconcile, queue: Obj | None, kind: str) -> ReconcileResult | None:
+def _evict_if_draining(context: WorkloadReconcile, queue: Obj | None, kind: str) -> ReconcileResult | None:
     if pending_reason.stop_policy(queue) != "HoldAndDrain":
         return None
     if not lifecycle.is_admitted(context.workload) or lifecycle.is_evicted(context.workload):
@@ -232,7 +231,7 @@ def _drain(context: WorkloadReconcile, queue: Obj | None, kind: str) -> Reconcil
 
 
 def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Apply the PodsReady timeout and the maximum execution time of a Workload, or wait for the earlier one."""
+    """Apply a Workload's PodsReady timeout and maximum execution time, or wait until the earlier of the two."""
     requeue_times = []
     for limit in (_check_pods_ready_timeout, _check_execution_time):
         outcome = limit(context)
@@ -244,7 +243,7 @@ def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _check_pods_ready_timeout(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict a Workload after the PodsReady timeout; deactivate it after backoffLimitCount evictions."""
+    """Evict a Workload after its PodsReady timeout; request deactivation after `backoffLimitCount` such evictions."""
     deadline = None if context.policy is None else pods_ready.deadline(context.workload, context.policy)
     if context.policy is None or deadline is None:
         return None
@@ -257,7 +256,7 @@ def _check_pods_ready_timeout(context: WorkloadReconcile) -> ReconcileResult | N
 
 
 def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Request deactivation of a Workload whose admitted time over all runs reached its maximum execution time."""
+    """Request deactivation of a Workload whose total time in admitted state reached its maximum execution time."""
     workload = context.workload
     limit = workload["spec"].get("maximumExecutionTimeSeconds")
     admission = find_condition(workload, lifecycle.ADMITTED)
@@ -296,7 +295,7 @@ def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
     return EventRecord(key, "Normal", "Admitted", message)
 
 
-_STEPS: Final[tuple[Callable[[WorkloadReconcile], ReconcileResult | None], ...]] = (
+_RECONCILE_STEPS: Final[tuple[Callable[[WorkloadReconcile], ReconcileResult | None], ...]] = (
     _check_activity,
     _sync_checks,
     _handle_failed_checks,
@@ -316,10 +315,10 @@ _MODIFIED: Final = EventType.MODIFIED
 
 
 class QueueIndex:
-    """Index of Workloads by LocalQueue, LocalQueues by ClusterQueue, and open queues; built only from watch events."""
+    """Index of Workloads by LocalQueue, of LocalQueues by ClusterQueue, and of the queues that are not stopped."""
 
     def __init__(self) -> None:
-        # LocalQueues by namespace and name: team-a/queue.
+        # LocalQueues are identified by namespace and name: team-a/queue.
         self._workloads: dict[str, dict[Key, None]] = {}
         self._local_queues: dict[str, dict[str, None]] = {}
         #: The ClusterQueue of each open LocalQueue.
@@ -334,13 +333,13 @@ class QueueIndex:
         return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
     def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
-        """Report whether a Workload's queues exist and are open; with `to_all`, whether they accept every namespace."""
+        """Report whether a Workload's queues are active and not stopped; with `to_all`, also open to all namespaces."""
         cluster_queue = self._open_local_queues.get(workload.queue)
         accepts_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
         return accepts_all is True or (accepts_all is False and not to_all)
 
     def note_workload(self, event: WatchEvent) -> None:
-        """Record the LocalQueue of a Workload; remove a finished or deleted Workload from the index."""
+        """Update the index from a Workload's watch event; finished and deleted Workloads are removed."""
         key, view = event.key, workload_view(event.obj)
         old_queue = None if event.old is None else workload_view(event.old).queue
         if old_queue == view.queue and event.type is _MODIFIED and not view.finished:
@@ -353,7 +352,7 @@ class QueueIndex:
             self._workloads.setdefault(view.queue, {})[key] = None
 
     def note_local_queue(self, event: WatchEvent) -> Iterable[Key]:
-        """Record a LocalQueue; return its Workloads if the change affects them."""
+        """Update the index from a LocalQueue's watch event; return the keys of Workloads that the change affects."""
         queue_key, cluster_queue = f"{event.key.namespace}/{event.key.name}", event.obj["spec"].get("clusterQueue", "")
         is_deleted = event.type is EventType.DELETED
         if is_deleted:
@@ -367,7 +366,7 @@ class QueueIndex:
         return list(self._workloads.get(queue_key, ())) if _affects_workloads(event) else ()
 
     def note_cluster_queue(self, event: WatchEvent) -> Iterable[Key]:
-        """Record a ClusterQueue; return the Workloads of its LocalQueues if the change affects them."""
+        """Update the index from a ClusterQueue's watch event; return the keys of Workloads that the change affects."""
         name = event.key.name
         if event.type is EventType.DELETED or _queue_state(event.obj) != _OPEN_QUEUE_STATE:
             self._open_cluster_queues.pop(name, None)
@@ -383,7 +382,7 @@ class QueueIndex:
 
 
 class _QueueState(NamedTuple):
-    """The state that decides whether a queue is open: its stop policy, deletion and Active condition."""
+    """The facts that decide whether a LocalQueue or ClusterQueue accepts Workloads."""
 
     stop_policy: str
     terminating: bool
@@ -394,12 +393,12 @@ _OPEN_QUEUE_STATE: Final = _QueueState("None", False, False)
 
 
 def _queue_state(queue: Obj) -> _QueueState:
-    inactive = queue["kind"] == "ClusterQueue" and is_inactive(queue)
-    return _QueueState(stop_policy(queue), "deletionTimestamp" in queue["metadata"], inactive)
+    is_queue_inactive = queue["kind"] == "ClusterQueue" and is_inactive(queue)
+    return _QueueState(stop_policy(queue), "deletionTimestamp" in queue["metadata"], is_queue_inactive)
 
 
 def _affects_workloads(event: WatchEvent) -> bool:
-    """Report whether a queue event affects its Workloads: created, deleted, opened, closed, or changed checks."""
+    """Report whether a queue's watch event affects its Workloads: created, deleted, stopped, resumed, other checks."""
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
     old_checks, new_checks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
@@ -408,8 +407,8 @@ def _affects_workloads(event: WatchEvent) -> bool:
 
 # The Workload lifecycle: transitions caused by its spec, its queues and time alone.
 #
-# Each reconcile makes one of the steps above; its write triggers the next reconcile. The controller decides when to
-# reconcile, and finishes orphans. Source: pkg/controller/core/workload_controller.go of Kueue, without queueing.
+# Each reconcile runs one of the steps above; the write of that step triggers the next reconcile. The controller decides
+# when to reconcile, and finishes orphans. Source: pkg/controller/core/workload_controller.go of Kueue.
 
 
 class WorkloadLifecycle:
@@ -425,7 +424,7 @@ class WorkloadLifecycle:
         self._policy = pods_ready_policy
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a Workload that may need a step, or of the Workloads affected by a queue's change."""
+        """Return the keys of the Workloads to reconcile after an event of a Workload, LocalQueue or ClusterQueue."""
         kind = event.key.kind
         if kind == scheme.WORKLOAD:
             self._index.note_workload(event)
@@ -437,7 +436,7 @@ class WorkloadLifecycle:
         return ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Make the first due step of a Workload; finish a Workload whose job is gone."""
+        """Run the first reconcile step that has something to do; finish a Workload whose owner is gone."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
@@ -448,7 +447,7 @@ class WorkloadLifecycle:
         return run_first_due_step(WorkloadReconcile(key, workload, _queues_of(workload, reader), now, self._policy))
 
     def _needs_reconcile(self, workload: Obj) -> bool:
-        """Report whether a changed Workload may need a step; most changes by the scheduler need none."""
+        """Report whether a changed Workload may need a reconcile; most changes by the scheduler need none."""
         view, status, index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
         if view.finished:
             return "finalizers" in workload["metadata"] and _is_orphan(workload)

@@ -1,4 +1,4 @@
-"""Eviction of Workloads: status changes for eviction, requeue backoff, quota release and deactivation."""
+"""Eviction of Workloads: functions that change the status for eviction, requeue backoff and deactivation."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ _IMMEDIATE_REQUEUE_REASONS: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_
 def evict(
     workload: meta.Obj, *, reason: str, message: str, now: Instant, preemption: str | None = None, cause: str = ""
 ) -> meta.Obj:
-    """Mark a Workload as evicted; `preemption` is the reason of a Preempted condition with the same message."""
+    """Return the Workload with Evicted set to True; with `preemption` (a reason), Preempted gets the same message."""
     draft = meta.StatusDraft(workload, now)
     if preemption is not None:
         draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, observed=False)
@@ -34,11 +34,11 @@ def evict(
     return draft.result()
 
 
-def hold_back(workload: meta.Obj, requeue_time: Instant, *, counts: bool) -> meta.Obj:
-    """Delay a Workload's requeue until an instant, unless a later one is set; `counts` increments its requeue count."""
+def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) -> meta.Obj:
+    """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `is_counted`: count the requeue."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
-    if counts:
+    if is_counted:
         state["count"] = state.get("count", 0) + 1
     if "requeueAt" not in state or parse_time(state["requeueAt"]) < requeue_time:
         state["requeueAt"] = format_time(requeue_time)
@@ -46,9 +46,10 @@ def hold_back(workload: meta.Obj, requeue_time: Instant, *, counts: bool) -> met
 
 
 def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Release the quota of an evicted Workload whose pods have stopped.
+    """Return the evicted Workload without its quota reservation, for use after its pods have stopped.
 
-    Requeued becomes True only after a preemption or node failure; other evictions wait for a backoff or change.
+    Requeued becomes True after a preemption or node failure; after other evictions, the Workload waits for a backoff or
+    a change.
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """
@@ -63,20 +64,20 @@ def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def set_requeued(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
-    """Set Requeued to True: the Workload may be queued again after an eviction."""
+    """Return the Workload with Requeued set to True: it may be queued again after an eviction."""
     draft = meta.StatusDraft(workload, now)
     draft.set_condition(REQUEUED, True, reason, message)
     return draft.result()
 
 
 def finish_backoff(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Requeue a Workload after the backoff of a PodsReady timeout or of an admission check's retry."""
+    """Return the Workload with Requeued set to True, after the backoff of a PodsReady timeout or check retry."""
     without_requeue_at = clear_requeue_at(workload)
     return set_requeued(without_requeue_at, BACKOFF_FINISHED, "The workload backoff was finished", now)
 
 
 def clear_requeue_at(workload: meta.Obj) -> meta.Obj:
-    """Remove the requeue time from a Workload's status; its requeue count is kept."""
+    """Return the Workload without `status.requeueState.requeueAt`; its requeue count is kept."""
     old = workload.get("status") or _NO_STATUS
     state = old.get("requeueState")
     if not state or "requeueAt" not in state:
@@ -86,14 +87,14 @@ def clear_requeue_at(workload: meta.Obj) -> meta.Obj:
 
 
 def target_deactivation(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
-    """Set DeactivationTarget to True, which requests the deactivation of a Workload."""
+    """Return the Workload with DeactivationTarget set to True, which requests its deactivation."""
     draft = meta.StatusDraft(workload, now)
     draft.set_condition(DEACTIVATION_TARGET, True, reason, message)
     return draft.result()
 
 
 def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Request deactivation of a Workload after its maximum execution time, and reset its accumulated time."""
+    """Return the Workload with its deactivation requested and its accumulated execution time reset."""
     draft = meta.StatusDraft(workload, now)
     message = "exceeding the maximum execution time"
     draft.set_condition(DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, message)
@@ -102,7 +103,7 @@ def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Evict a deactivated Workload for the cause in DeactivationTarget, and reset its requeue state."""
+    """Evict a Workload with `spec.active` false for the cause in DeactivationTarget, and remove its requeue state."""
     draft = meta.StatusDraft(workload, now)
     is_evicted = draft.is_true(lifecycle.EVICTED)
     if is_evicted and "requeueState" not in draft.status:
@@ -116,7 +117,7 @@ def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def deactivation(workload: meta.Obj) -> lifecycle.Eviction:
-    """Return the Eviction for a deactivated Workload, with the cause from its DeactivationTarget condition, if any."""
+    """Return reason and message for evicting a deactivated Workload, with the cause from DeactivationTarget, if any."""
     target = meta.find_condition(workload, DEACTIVATION_TARGET)
     message = "The workload is deactivated"
     if target is None:
@@ -135,7 +136,7 @@ def _mark_evicted(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None
 
 
 def _reset_checks(draft: meta.StatusDraft) -> None:
-    """Reset a Workload's admission checks to Pending after an eviction, and close its preemption gates."""
+    """Reset an evicted Workload's admission checks to Pending, and close its preemption gates (MultiKueue)."""
     status = draft.status
     if status.get("admissionChecks"):
         checks = [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
@@ -146,12 +147,12 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
 
 
 def _count_eviction(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None:
-    stats = draft.status.get("schedulingStats") or _NO_STATUS
-    counts = list(stats.get("evictions") or ())
-    for index, old in enumerate(counts):
+    scheduling_stats = draft.status.get("schedulingStats") or _NO_STATUS
+    eviction_counts = list(scheduling_stats.get("evictions") or ())
+    for index, old in enumerate(eviction_counts):
         if old["reason"] == eviction.reason and old["underlyingCause"] == eviction.underlying_cause:
-            counts[index] = {**old, "count": old["count"] + 1}
+            eviction_counts[index] = {**old, "count": old["count"] + 1}
             break
     else:
-        counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
-    draft.set_field("schedulingStats", {**stats, "evictions": counts})
+        eviction_counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
+    draft.set_field("schedulingStats", {**scheduling_stats, "evictions": eviction_counts})

@@ -1,4 +1,4 @@
-"""Workload lifecycle: functions that change a Workload's status, and the controller of the in-use finalizer.
+"""Workload lifecycle: functions that change a Workload's status, and the controller of the resource-in-use finalizer.
 
 A Workload is in one of four states, given by its conditions (`status`):
 
@@ -14,8 +14,8 @@ A Workload is in one of four states, given by its conditions (`status`):
 Two marks are independent of the state: Evicted (stop the work, then release quota) and Requeued (False: do not queue
 yet). Eviction takes two steps because quota is free only once the pods are gone.
 
-Rule 1: only the functions here and in `evictions.py` change these conditions.
-Rule 2: the conditions are the state. Nothing is stored elsewhere, so a restart loses nothing.
+Rule 1: only the functions here and in `evictions.py` change these conditions. Rule 2: the conditions are the state.
+Nothing is stored elsewhere, so a restart loses nothing.
 
 Every function takes an object and returns a new one that shares the unchanged parts, or the same object if nothing
 changed. Reasons and messages are Kueue's (pkg/workload at v0.20 with its default feature gates).
@@ -39,30 +39,30 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 # pkg/workload/admissionchecks.go, and its workload_controller in pkg/controller/core.
 
 
-Check: TypeAlias = Mapping[str, Any]
+AdmissionCheck: TypeAlias = Mapping[str, Any]
 
 PENDING: Final = "Pending"
 READY: Final = "Ready"
 RETRY: Final = "Retry"
 REJECTED: Final = "Rejected"
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
-def checks_of(workload: meta.Obj) -> Sequence[Check]:
+def checks_of(workload: meta.Obj) -> Sequence[AdmissionCheck]:
     """Return the admission checks in a Workload's status."""
-    return (workload.get("status") or _NOTHING).get("admissionChecks") or ()
+    return (workload.get("status") or _EMPTY).get("admissionChecks") or ()
 
 
-def are_ready(checks: Sequence[Check]) -> bool:
-    """Report whether all of these admission checks are Ready."""
+def are_ready(checks: Sequence[AdmissionCheck]) -> bool:
+    """Report whether all given admission checks are in state Ready."""
     return all(check["state"] == READY for check in checks)
 
 
 def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None) -> list[str]:
     """Return the sorted names of the admission checks that a ClusterQueue requires for a Workload.
 
-    With quota (`admission`), the checks of the assigned flavors are required; without, only checks of all flavors.
+    With quota (`admission`), these are the checks for the assigned flavors; without, only the checks for all flavors.
     """
     if not queue.check_rules:
         return []
@@ -70,12 +70,12 @@ def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None
         all_flavors = frozenset(queue.flavors)
         return sorted(rule.name for rule in queue.check_rules if all_flavors.issubset(rule.flavors))
     assignments = admission.get("podSetAssignments") or ()
-    used_flavors = {flavor: None for a in assignments for flavor in (a.get("flavors") or _NOTHING).values()}
+    used_flavors = {flavor: None for a in assignments for flavor in (a.get("flavors") or _EMPTY).values()}
     return sorted(rule.name for rule in queue.check_rules if any(flavor in used_flavors for flavor in rule.flavors))
 
 
 def retried_checks(workload: meta.Obj, queue: ClusterQueueView) -> list[str]:
-    """Return the names of a Workload's retried admission checks that its ClusterQueue still knows.
+    """Return the names of a Workload's admission checks that have been retried and that its ClusterQueue still lists.
 
     These checks stay while the Workload is pending. Otherwise their retry count would never reach its limit.
     """
@@ -84,7 +84,7 @@ def retried_checks(workload: meta.Obj, queue: ClusterQueueView) -> list[str]:
 
 
 def with_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant) -> meta.Obj:
-    """Return the Workload with exactly these admission checks, new ones Pending; the same object if unchanged."""
+    """Return the Workload with exactly the required admission checks, new ones Pending; the same if unchanged."""
     checks_by_name = {check["name"]: check for check in checks_of(workload)}
     if checks_by_name.keys() == frozenset(required_names):
         return workload
@@ -92,26 +92,26 @@ def with_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant)
     return meta.with_path(workload, ("status", "admissionChecks"), checks or None)
 
 
-def new_check(name: str, time: str) -> Check:
+def new_check(name: str, timestamp: str) -> AdmissionCheck:
     """Return a new admission check in state Pending."""
-    return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": time}
+    return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": timestamp}
 
 
-def reset_check(check: Check, time: str) -> Check:
-    """Return an admission check reset to Pending after an eviction; a check in Retry gets a higher retry count."""
+def reset_check(check: AdmissionCheck, timestamp: str) -> AdmissionCheck:
+    """Return an admission check as Pending, after an eviction; if it was in Retry, its retry count is incremented."""
     if check["state"] == PENDING:
         return check
     message = f"Reset to Pending after eviction. Previously: {check['state']}"
-    reset = {"name": check["name"], "state": PENDING, "message": message, "lastTransitionTime": time}
+    pending_check = {"name": check["name"], "state": PENDING, "message": message, "lastTransitionTime": timestamp}
     if "requeueAfterSeconds" in check:
-        reset["requeueAfterSeconds"] = check["requeueAfterSeconds"]
+        pending_check["requeueAfterSeconds"] = check["requeueAfterSeconds"]
     if check["state"] == RETRY:
-        reset["retryCount"] = check.get("retryCount", 0) + 1
-    return reset
+        pending_check["retryCount"] = check.get("retryCount", 0) + 1
+    return pending_check
 
 
-def with_check(workload: meta.Obj, check: Check, now: Instant) -> meta.Obj:
-    """Return the Workload with an admission check replaced by name; a changed state gets the current time."""
+def with_check(workload: meta.Obj, check: AdmissionCheck, now: Instant) -> meta.Obj:
+    """Return the Workload with `check` replacing the one of that name; a new state gets the current time."""
     checks = checks_of(workload)
     old = next(each for each in checks if each["name"] == check["name"])
     if check == old:
@@ -121,27 +121,27 @@ def with_check(workload: meta.Obj, check: Check, now: Instant) -> meta.Obj:
     return meta.with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
 
 
-def in_state(workload: meta.Obj, state: str) -> list[Check]:
-    """Return the Workload's admission checks in this state, sorted by name."""
+def in_state(workload: meta.Obj, state: str) -> list[AdmissionCheck]:
+    """Return the Workload's admission checks that are in `state`, sorted by name."""
     matching_checks = [check for check in checks_of(workload) if check["state"] == state]
     return sorted(matching_checks, key=lambda check: check["name"])
 
 
-def describe_checks(checks: Sequence[Check], state: str) -> str:
-    """Return Kueue's message about admission checks that are all in the given state."""
-    parts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
+def describe_checks(checks: Sequence[AdmissionCheck], state: str) -> str:
+    """Format Kueue's message that lists admission checks, all in the same state."""
+    check_texts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
     noun = "AdmissionChecks" if len(checks) > 1 else "AdmissionCheck"
-    return f"{noun} in {state} state: {'; '.join(parts)}"
+    return f"{noun} in {state} state: {'; '.join(check_texts)}"
 
 
 def retry_at(workload: meta.Obj) -> Instant | None:
-    """Return the latest retry time of a Workload's checks in state Retry; None if there is none."""
-    times = [
+    """Return the latest retry time of a Workload's admission checks in state Retry; None if there are none."""
+    retry_times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
         for check in in_state(workload, RETRY)
         if "requeueAfterSeconds" in check
     ]
-    return max(times, default=None)
+    return max(retry_times, default=None)
 
 
 # Condition types of a Workload, and the reasons that other modules branch on.
@@ -193,7 +193,7 @@ _NO_STATUS: Final[Mapping[str, Any]] = {}
 
 
 class Status(StrEnum):
-    """The four states of a Workload, with Kueue's names."""
+    """The state of a Workload, named as in Kueue."""
 
     PENDING = "pending"
     QUOTA_RESERVED = "quotaReserved"
@@ -202,7 +202,7 @@ class Status(StrEnum):
 
 
 class Eviction(NamedTuple):
-    """Why a Workload is evicted: reason, message and the underlying cause, if any."""
+    """Why a Workload is evicted: the reason, the message and the underlying cause ('' if none)."""
 
     reason: str
     message: str
@@ -210,7 +210,7 @@ class Eviction(NamedTuple):
 
     @property
     def condition_reason(self) -> str:
-        """The reason of the Evicted condition; a deactivation includes its cause."""
+        """The reason of the Evicted condition; `DeactivatedDueToCAUSE` after a deactivation with a cause."""
         if self.reason == DEACTIVATED and self.underlying_cause:
             return f"{self.reason}DueTo{self.underlying_cause}"
         return self.reason
@@ -236,7 +236,7 @@ def is_finished(workload: meta.Obj) -> bool:
 
 
 def is_admitted(workload: meta.Obj) -> bool:
-    """Report whether a Workload is admitted."""
+    """Report whether a Workload's Admitted condition is True."""
     return meta.is_true(workload, ADMITTED)
 
 
@@ -246,7 +246,7 @@ def is_evicted(workload: meta.Obj) -> bool:
 
 
 def has_quota_reservation(workload: meta.Obj) -> bool:
-    """Report whether a Workload holds a quota reservation."""
+    """Report whether a Workload's QuotaReserved condition is True."""
     return meta.is_true(workload, QUOTA_RESERVED)
 
 
@@ -256,7 +256,7 @@ def admission_of(workload: meta.Obj) -> Mapping[str, Any]:
 
 
 def cluster_queue_of(workload: meta.Obj) -> str:
-    """Return the ClusterQueue in a Workload's admission; '' if there is none."""
+    """Return the name of the ClusterQueue in a Workload's `status.admission`; '' if there is none."""
     return admission_of(workload).get("clusterQueue") or ""
 
 
@@ -266,20 +266,20 @@ def is_active(workload: meta.Obj) -> bool:
 
 
 def is_on_hold(workload: meta.Obj) -> bool:
-    """Report whether a Workload's job has put it on hold: it released its quota and does not request quota yet."""
+    """Report whether a Workload's job has put it on hold (QuotaReserved=False, reason OnHold), so it is not queued."""
     condition = meta.find_condition(workload, QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["reason"] == ON_HOLD
 
 
 def has_admission_gate(workload: meta.Obj) -> bool:
-    """Report whether an annotation gates the admission of a Workload."""
+    """Report whether a Workload has an admission gate annotation, which prevents its admission."""
     return bool(meta.annotation(workload, well_known.ADMISSION_GATED_BY))
 
 
 def reserve_quota(
     workload: meta.Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
 ) -> meta.Obj:
-    """Return the Workload with a quota reservation; with `admitted` (no check is outstanding), also Admitted.
+    """Return the Workload with a quota reservation; if `admitted`, all checks are Ready, and it is also Admitted.
 
     If `checks` is given, the Workload gets exactly these admission checks, new ones Pending. `resourceRequests` is
     removed, because the admission contains the usage.
@@ -305,16 +305,17 @@ def reserve_quota(
 
 
 def set_pending(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
-    """Remove a Workload's quota reservation, if any, and set the reason why it is pending."""
+    """Return the Workload without a quota reservation, and with the reason why it is pending."""
     draft = meta.StatusDraft(workload, now)
     unset_quota(draft, reason, message)
     return draft.result()
 
 
 def without_stale_admission(workload: meta.Obj) -> meta.Obj:
-    """Remove an admission without quota reservation, which remains if another client reset only the condition.
+    """Return the Workload without `status.admission` if it has no quota reservation; the same object if unchanged.
 
-    It would prevent the next admission, because a set admission is immutable.
+    A stale admission remains if another client resets only the QuotaReserved condition. As `status.admission` is
+    immutable once set, it would prevent the next admission.
     """
     if has_quota_reservation(workload) or "admission" not in (workload.get("status") or _NO_STATUS):
         return workload
@@ -322,7 +323,10 @@ def without_stale_admission(workload: meta.Obj) -> meta.Obj:
 
 
 def sync_admitted(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Set a Workload's Admitted condition from quota, checks and topology; when it ends, add up execution time."""
+    """Return the Workload with Admitted computed from quota, admission checks and topology.
+
+    When Admitted becomes False, the time in admitted state is added to `accumulatedPastExecutionTimeSeconds`.
+    """
     if not (workload.get("status") or _NO_STATUS).get("conditions"):
         return workload
     draft = meta.StatusDraft(workload, now)
@@ -331,7 +335,7 @@ def sync_admitted(workload: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def with_resource_requests(workload: meta.Obj, requests: Sequence[Mapping[str, Any]]) -> meta.Obj:
-    """Set `status.resourceRequests` of a pending Workload: items `{"name": ..., "resources": {...}}` per pod set."""
+    """Return the pending Workload with `status.resourceRequests`: per pod set, `{"name": ..., "resources": {...}}`."""
     old = workload.get("status") or _NO_STATUS
     if old.get("resourceRequests") == requests:
         return workload
@@ -339,7 +343,7 @@ def with_resource_requests(workload: meta.Obj, requests: Sequence[Mapping[str, A
 
 
 def finish(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
-    """Set a Workload's Finished condition to True; a finished Workload is unchanged."""
+    """Return the Workload with Finished set to True; the same object if it is already finished."""
     if is_finished(workload):
         return workload
     draft = meta.StatusDraft(workload, now)
@@ -348,7 +352,7 @@ def finish(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.
 
 
 def unset_quota(draft: meta.StatusDraft, reason: str, message: str) -> None:
-    """Remove the quota reservation in a draft of a Workload's status."""
+    """Remove the quota reservation from a Workload status under construction, and set the pending reason."""
     draft.set_condition(QUOTA_RESERVED, False, reason, message)
     draft.drop_fields("admission")
     _sync_admitted(draft)
@@ -397,7 +401,7 @@ _CURRENT_OWNER: Final = ("kueue-admission", "Apply", "status")
 
 
 def has_former_owner(workload: meta.Obj) -> bool:
-    """Report whether `managedFields` says that an earlier release of batchyard owns fields of the status."""
+    """Report whether `managedFields` lists status fields that an earlier release of batchyard wrote."""
     return any(_owner_identity(entry) == _FORMER_OWNER for entry in workload["metadata"].get("managedFields") or ())
 
 
@@ -424,7 +428,7 @@ def _owner_identity(entry: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _union_fields(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the union of two `fieldsV1` field sets."""
+    """Return the union of two field sets of `managedFields` in `fieldsV1` format."""
     return {**base, **{name: _union_fields(base.get(name) or {}, inner) for name, inner in extra.items()}}
 
 
@@ -451,7 +455,9 @@ class ResourceInUseFinalizer:
         self._deleting: dict[meta.Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the objects that are being deleted, and a changed object that lacks the finalizer."""
+        """Return the keys of objects being deleted, because they may be unused now, and of objects without the
+        finalizer.
+        """
         if event.key.kind == _USER_KIND:
             return list(self._deleting)
         if event.type is EventType.DELETED:
@@ -463,7 +469,7 @@ class ResourceInUseFinalizer:
         return list(self._deleting)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Add the finalizer to an object, or remove it from an unused object that is being deleted."""
+        """Add the finalizer to an object; remove it if the object is being deleted and is no longer used."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()

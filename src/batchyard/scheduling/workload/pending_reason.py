@@ -1,4 +1,4 @@
-"""Pending reasons that do not depend on the scheduler: from a Workload's queues, its namespace and its gates.
+"""The reasons why a Workload is pending that do not come from the scheduler, but from its queues, namespace and gates.
 
 Reasons set by the scheduler are kept until its next cycle. The reasons of this module are reevaluated on every change,
 so they disappear with their cause. Source: resolveGranularUnadmittedQuotaReservedCondition and getQueueBlocker in
@@ -35,14 +35,14 @@ _OWN_MESSAGES: Final = re.compile(
 
 
 class PendingReason(NamedTuple):
-    """The reason and message of a Workload's QuotaReserved=False condition."""
+    """The reason and message of a pending Workload's QuotaReserved condition."""
 
     reason: str
     message: str
 
 
 class WorkloadQueues(NamedTuple):
-    """The current LocalQueue, ClusterQueue and Namespace of a Workload; None if the object does not exist."""
+    """The current LocalQueue, ClusterQueue and Namespace of a Workload; each None if it does not exist."""
 
     local_queue: Obj | None
     cluster_queue: Obj | None
@@ -50,7 +50,7 @@ class WorkloadQueues(NamedTuple):
 
     @property
     def cluster_queue_name(self) -> str:
-        """The name of the ClusterQueue that the LocalQueue references, whether it exists or not."""
+        """The name of the ClusterQueue that the LocalQueue references, even if that ClusterQueue does not exist."""
         if self.local_queue is None:
             return ""
         return self.local_queue["spec"].get("clusterQueue") or ""
@@ -62,7 +62,7 @@ def stop_policy(queue: Obj | None) -> str:
 
 
 def holding_budgets_suffix(queue: Obj | None) -> str:
-    """Return a message suffix that names the Budgets that stop a LocalQueue; '' if there are none."""
+    """Return a message suffix that names the Budgets (batchyard objects) that stop a LocalQueue; '' if none."""
     names = None if queue is None else annotation(queue, well_known.HELD_BY)
     return "" if names is None else f": held by Budget {names}"
 
@@ -88,7 +88,7 @@ def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason |
 
 
 def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
-    """Return why a Workload's queues do not accept it; None if they accept it."""
+    """Return the pending reason if a Workload's queue is missing, stopped or inactive; otherwise None."""
     name = workload["spec"].get("queueName", "")
     if queues.local_queue is None:
         return PendingReason(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
@@ -109,7 +109,7 @@ def gate_reason(workload: Obj) -> PendingReason:
 
 
 def reservation_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
-    """Return why a Workload must release its quota before admission (stopped or deleted queue); None if not."""
+    """Return the pending reason if a stopped or deleted queue ends a Workload's quota reservation; otherwise None."""
     name = workload["spec"].get("queueName", "")
     return _closed_queue_reason("LocalQueue", name, queues.local_queue) or _closed_queue_reason(
         "ClusterQueue", queues.cluster_queue_name, queues.cluster_queue
@@ -130,14 +130,14 @@ def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
     """Return the pending reason if the ClusterQueue does not select the Workload's namespace; otherwise None."""
     if queues.namespace is None or queues.cluster_queue is None:
         return None
-    namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
-    if namespaces is not None and namespaces.matches(namespace_labels(queues.namespace)):
+    namespace_selector = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
+    if namespace_selector is not None and namespace_selector.matches(namespace_labels(queues.namespace)):
         return None
     return PendingReason(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)
 
 
 def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
-    """Return PendingEvaluation if the current condition has a reason of this module, which no longer applies."""
+    """Return PendingEvaluation if the current condition has a reason set by this module, which no longer applies."""
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if condition is None or condition["reason"] in SCHEDULER_REASONS:
         return None
@@ -148,6 +148,6 @@ def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
 
 
 def is_evaluation_awaited(workload: Obj) -> bool:
-    """Report whether a Workload waits for evaluation by the scheduler, according to its condition's message."""
+    """Report whether a Workload's condition message says that it waits for evaluation by the scheduler."""
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["message"] == _EVALUATION_AWAITED

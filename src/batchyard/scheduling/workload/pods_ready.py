@@ -1,11 +1,10 @@
-"""PodsReady of Workloads: the condition, its deadline, and the eviction after the timeout.
+"""PodsReady of Workloads: the condition, the deadline for ready pods, and the eviction after the timeout.
 
 All pods of an admitted Workload must be ready within a timeout, and again within a recovery timeout after one was lost.
 Otherwise the Workload is evicted, and requeued after a backoff that doubles each time. A Workload without a Job or
 JobSet has no pods in batchyard, so it has no timeout. With `without_job`, it has one: its own controller must set
-PodsReady, as with Kueue.
-Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), and the
-defaults of its configuration.
+PodsReady, as with Kueue. Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller
+(reconcileNotReadyTimeout), and the defaults of its configuration.
 """
 
 from dataclasses import dataclass
@@ -49,27 +48,27 @@ class PodsReadyPolicy:
     #: Whether the timeout also applies to Workloads without a Job or JobSet.
     without_job: bool = False
 
-    def awaits(self, workload: Obj) -> bool:
-        """Report whether a Workload has pods to wait for, so that the timeout applies."""
+    def covers(self, workload: Obj) -> bool:
+        """Report whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
         return self.without_job or has_pods(workload)
 
 
 class PodsReadyDeadline(NamedTuple):
-    """The time by which pods must be ready, and the cause: `WaitForStart` or `WaitForRecovery`."""
+    """The time by which a Workload's pods must be ready, and the timeout it comes from (start or recovery)."""
 
     cause: str
     at: Instant
 
 
 def has_pods(workload: Obj) -> bool:
-    """Report whether a Workload belongs to a Job or JobSet, whose pods batchyard runs."""
+    """Report whether a Workload belongs to a Job or JobSet, whose pods batchyard's kubelets run."""
     owner = controller_of(workload)
     return owner is not None and owner["kind"] in _JOB_KINDS
 
 
-def set_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
-    """Set a Workload's PodsReady condition from whether all its pods are ready; the same object if unchanged."""
-    reason, message = _pods_ready_reason(workload, ready)
+def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant) -> Obj:
+    """Return the Workload with its PodsReady condition updated; the same object if unchanged."""
+    reason, message = _pods_ready_reason(workload, are_pods_ready)
     is_ready = reason in _READY_REASONS
     old = find_condition(workload, lifecycle.PODS_READY)
     if old is not None and (old["status"] == "True", old["reason"]) == (is_ready, reason):
@@ -79,12 +78,12 @@ def set_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
     return draft.result()
 
 
-def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
+def _pods_ready_reason(workload: Obj, are_pods_ready: bool) -> tuple[str, str]:
     if not lifecycle.is_admitted(workload):
         return lifecycle.WAIT_FOR_START, _NOT_READY
     old = find_condition(workload, lifecycle.PODS_READY)
     old_reason = "" if old is None else old["reason"]
-    if ready:
+    if are_pods_ready:
         return (
             lifecycle.RECOVERED
             if old_reason in {lifecycle.WAIT_FOR_RECOVERY, lifecycle.RECOVERED}
@@ -98,7 +97,7 @@ def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
     """Return the time by which an admitted Workload's pods must be ready; None if they are ready or have no limit."""
     admission, readiness = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
-    if not admission or admission["status"] != "True" or lifecycle.is_evicted(workload) or not policy.awaits(workload):
+    if not admission or admission["status"] != "True" or lifecycle.is_evicted(workload) or not policy.covers(workload):
         return None
     if readiness is None or readiness["reason"] == lifecycle.WAIT_FOR_START:
         return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admission["lastTransitionTime"]) + policy.timeout)
@@ -109,13 +108,13 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
-    """Evict a Workload after the PodsReady timeout, with backoff; deactivate it after the last try."""
+    """Evict a Workload after its PodsReady timeout with a requeue backoff; after the last try, request deactivation."""
     tries = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
         return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
     requeue_time = now + exponential_backoff(policy.backoff_base, policy.backoff_max, tries)
-    held_back = evictions.hold_back(workload, requeue_time, counts=True)
+    held_back = evictions.hold_back(workload, requeue_time, is_counted=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
     return evictions.evict(held_back, reason=reason, message=message, now=now, cause=cause)
 

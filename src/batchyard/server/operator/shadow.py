@@ -21,7 +21,7 @@ from batchyard.interfaces.controller import Work
 from batchyard.metrics.exposition import Exposition
 from batchyard.metrics.forks import ShadowMetrics
 from batchyard.scheduling.kueue_configuration import KueueSettings, parse_kueue_settings
-from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
+from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 from batchyard.server.clocks.wall import LoopTimers
 from batchyard.server.kubeconfig.access import KubeconfigSource
@@ -128,7 +128,7 @@ class Shadow:
         self.page: ShadowPage | None = None
         reader = ReadOnlyTransport(http_transport.kernel_transport(self._post))
         dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_not_write)
-        self.client = RestClient(dependencies, KINDS)
+        self.client = RestClient(dependencies, WATCHED_KINDS)
         self.client.on_new_data = self._process_news
         settings = kueue.policy, _with_pods_ready(config.terms, kueue)
         self._controller = ShadowController(self.client, reader, self._timers, settings, report=self._report_divergence)
