@@ -1,7 +1,6 @@
-"""Admission chain of the platform: defaulting, mutating plugins, validating plugins and quota checks, in this order.
+"""The platform's admission chain: defaulting, mutating plugins, validating plugins and quota checks, in this order.
 
-The order is that of Kubernetes. docs/admission.md lists the plugins.
-Source: pkg/kubeapiserver/options/plugins.go.
+The order is that of Kubernetes. docs/admission.md lists the plugins. Source: pkg/kubeapiserver/options/plugins.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ _NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namesp
 
 
 class AdmissionChain:
-    """The admission plugins of a platform, with the quota usage; `observe` must receive every change in order."""
+    """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
     def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
         self._with_nodes = with_nodes
@@ -37,11 +36,11 @@ class AdmissionChain:
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the quota usage with a change of an object."""
+        """Update the tracked ResourceQuota usage with the change of an object."""
         self._quotas.observe(event)
 
     def rules(self) -> AdmissionHooks:
-        """Return the admission hooks for created, updated and deleted objects."""
+        """Return the admission hooks that the API server calls for created, updated and deleted objects."""
         return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: built_in.check_deletion}, self._check_hooks())
 
     def _prepare_hooks(self) -> Mapping[str, PrepareHook]:
@@ -131,5 +130,5 @@ def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
 
 
 def _drop_status(obj: Obj) -> Obj:
-    """Return a new object without the status that its manifest may contain."""
+    """Return a new Job or JobSet without the status that its manifest may contain."""
     return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

@@ -1,4 +1,4 @@
-"""The composition root: connects the controllers to the interfaces of a live platform or of a simulation."""
+"""Creates all controllers and connects them to the client, clock and other ports of a live platform or a simulation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ _CREATION: Final = RequeuingTimestamp.CREATION
 
 @dataclass(frozen=True, slots=True)
 class PlatformPorts:
-    """The interfaces whose implementations differ between the live platform, the operator and the simulator."""
+    """What differs between live platform, operator and simulator: client, clock, pod and machine controllers."""
 
     kernel: Kernel
     client: ObjectClient
@@ -143,7 +143,7 @@ def _group_controllers(
     ports: PlatformPorts,
     settings: PlatformSettings,
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """Return all controllers by group, in the order in which they observe changes."""
+    """Return pairs of a controller group's name and its controllers, in the order in which they observe changes."""
     return (
         (controller_groups.ADMISSION, _admission_controllers(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
@@ -173,7 +173,7 @@ def _group_controllers(
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controllers of costs and budgets."""
+    """Return the controllers that record machine costs and enforce budgets."""
     costs = CostController(ports.history, is_endless=settings.is_endless)
     return (costs, Budgets(costs, is_endless=settings.is_endless))
 
@@ -193,7 +193,7 @@ def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
 def _admission_controllers(
     index: SchedulerCache, ports: PlatformPorts, settings: PlatformSettings
 ) -> Sequence[Controller]:
-    """Return the controllers of Kueue: the scheduler, Workload lifecycle, and the integrations of Jobs and JobSets."""
+    """Return Kueue's controllers: the scheduler, the Workload lifecycle, and job reconcilers for Jobs and JobSets."""
     kueue, pods_ready_settings = settings.kueue, settings.kueue.pods_ready
     pods_ready_gate = (
         PodsReadyGate(pods_ready_settings)
@@ -226,7 +226,7 @@ def _admission_controllers(
 def _node_controllers(
     settings: PlatformSettings, placement: Controller, scaling_controllers: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """Return the controllers of nodes by group: placement, node health, hotswap and autoscaling."""
+    """Return the node-related controllers by group name: pod placement, node health, hotswap and autoscaling."""
     return (
         (controller_groups.PLACEMENT, (placement,)),
         (controller_groups.JOBSET, (ExclusivePlacement(),)),

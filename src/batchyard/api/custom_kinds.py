@@ -24,7 +24,7 @@ _STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
 
 
 def kind_from_definition(definition: Obj) -> ServedKind:
-    """Return the kind that a CustomResourceDefinition declares."""
+    """Return the custom kind that a CustomResourceDefinition declares: its names, served versions and scope."""
     spec = definition["spec"]
     names, versions = spec["names"], spec["versions"]
     served_versions = sorted((version["name"] for version in versions if version["served"]), key=version_priority)
@@ -50,7 +50,7 @@ def _selectable_paths(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Return a sort key by the stability of an API version: v1alpha1, v1beta1, v1beta2, v1; other names sort first.
+    """Return a sort key for API versions, least stable first: v1alpha1, v1beta1, v1beta2, v1; other names precede all.
 
     Source: k8s.io/apimachinery, pkg/version/helpers.go.
     """
@@ -61,7 +61,7 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 
 
 def built_in_kind(definition: Obj) -> ServedKind | None:
-    """Return the built-in kind that a CustomResourceDefinition declares again; None if it declares another kind."""
+    """Return the built-in kind with the group and names of a CustomResourceDefinition, or None if there is none."""
     spec = definition["spec"]
     identity = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
     return next((info for info in KINDS if (info.group, info.plural, info.kind) == identity), None)
@@ -78,7 +78,7 @@ def is_definition_deleted(definition: Obj) -> bool:
 
 
 def accepted_names(definition: Obj) -> Mapping[str, Any]:
-    """Return the names reserved for a CustomResourceDefinition: its `status.acceptedNames`."""
+    """Return the `status.acceptedNames` of a CustomResourceDefinition: the resource names that it has reserved."""
     names: Mapping[str, Any] = (definition.get("status") or {}).get("acceptedNames") or {}
     return names
 

@@ -24,11 +24,11 @@ _V1BETA1_FIELDS: Final = {
 
 
 class InvalidConfiguration(Exception):  # noqa: N818 - named like the API's Invalid
-    """The text is not a valid Configuration; the message has one line for each field error."""
+    """The text is not a valid Kueue Configuration; the message has one line for each field error."""
 
 
 def read_configuration(name: str, text: str) -> Obj:
-    """Parse a Configuration and return it in its storage version with all defaults.
+    """Parse a Kueue Configuration and return it with all defaults, in its storage version (v1beta2).
 
     `name` is the file name in error messages. Raises InvalidConfiguration with all errors.
     """
@@ -45,7 +45,7 @@ def read_configuration(name: str, text: str) -> Obj:
 
 
 def complete_configuration(configuration: Obj) -> Obj:
-    """Return a partial Configuration with all defaults filled in; raise InvalidConfiguration if it is invalid."""
+    """Return a partial Kueue Configuration with all defaults; raise InvalidConfiguration if it is invalid."""
     with_defaults, errors = _decode_configuration(configuration)
     if with_defaults is None:
         raise InvalidConfiguration("; ".join(map(str, errors)))
@@ -63,7 +63,7 @@ def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]
 
 
 def _with_v1beta1_remedies(faults: Sequence[FieldError]) -> Iterator[FieldError]:
-    """Replace the remedies for fields that exist only in v1beta1, which are not misspellings."""
+    """Yield the errors; for a field that only v1beta1 has, the remedy says so instead of suggesting a spelling."""
     for fault in faults:
         remedy = _V1BETA1_FIELDS.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

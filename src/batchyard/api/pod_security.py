@@ -60,7 +60,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class LevelVersion(NamedTuple):
-    """A level of the Pod Security Standards, and the minor version of Kubernetes whose checks apply."""
+    """A Pod Security level, and the minor version of Kubernetes whose checks of that level apply."""
 
     level: str = PRIVILEGED
     #: None: the latest version.
@@ -72,12 +72,12 @@ class LevelVersion(NamedTuple):
 
     @property
     def strictness(self) -> int:
-        """The rank of the level from 0 (privileged) to 2 (restricted)."""
+        """The rank of the Pod Security level: 0 for privileged, 1 for baseline, 2 for restricted."""
         return LEVELS.index(self.level)
 
 
 class PodSecurityPolicy(NamedTuple):
-    """The Pod Security policy of a namespace: level and version of each mode (enforce, audit, warn)."""
+    """The Pod Security settings of a namespace: level and version for each mode (enforce, audit, warn)."""
 
     enforce: LevelVersion = LevelVersion()
     audit: LevelVersion = LevelVersion()
@@ -90,10 +90,10 @@ class PodSecurityPolicy(NamedTuple):
 
 
 def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
-    """Return the policy set by a namespace's labels.
+    """Return the Pod Security policy that a namespace's labels set.
 
-    An invalid level means `restricted` for enforce, and `privileged` for audit and warn.
-    An invalid version means the latest one. If only enforce is set, its level also applies to warn.
+    An invalid level means `restricted` for enforce, and `privileged` for audit and warn. An invalid version means the
+    latest one. If only enforce is set, its level also applies to warn.
     """
     if not any(label.startswith(PREFIX) for label in labels):
         return PodSecurityPolicy()
@@ -263,17 +263,17 @@ def missing_seccomp_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation 
 
 
 def except_on_windows(check: CheckPod) -> CheckPod:
-    """Return the check with an exception: pods that run on Windows always pass."""
+    """Return the check changed so that pods that run on Windows always pass."""
     return lambda metadata, spec: None if is_windows_pod(spec) else check(metadata, spec)
 
 
 def except_in_user_namespaces(check: CheckPod) -> CheckPod:
-    """Return the check with an exception: pods with their own user namespace always pass."""
+    """Return the check changed so that pods with their own user namespace always pass."""
     return lambda metadata, spec: None if has_user_namespace(spec) else check(metadata, spec)
 
 
 class PodSecurityCheck(NamedTuple):
-    """A check of the Pod Security Standards, in all its versions."""
+    """One check of the Pod Security Standards, with its variants for different minor versions of Kubernetes."""
 
     name: str
     level: str
@@ -283,7 +283,7 @@ class PodSecurityCheck(NamedTuple):
     replaces: str = ""
 
     def at(self, minor: int) -> CheckPod | None:
-        """Return the check function of a minor version of Kubernetes; None if that version does not have the check."""
+        """Return the function of this check for a minor version of Kubernetes; None if that version lacks the check."""
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
 
@@ -344,7 +344,7 @@ LATEST_MINOR: Final = max(since for check in _CHECKS for since, _ in check.versi
 
 
 class PodSecurityViolations(NamedTuple):
-    """The violations of a pod: the checks of a level and version that it fails."""
+    """The Pod Security checks of a level and version that a pod fails."""
 
     policy: LevelVersion
     found: Sequence[PodSecurityViolation]
@@ -355,12 +355,12 @@ class PodSecurityViolations(NamedTuple):
 
     @property
     def reasons(self) -> str:
-        """The reasons of all violations without details, separated by commas."""
+        """The reasons of all violations, separated by commas, without the violating containers and fields."""
         return ", ".join(violation.reason for violation in self.found)
 
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
-    """Check the metadata and spec of a pod or pod template against a level and version."""
+    """Check the metadata and spec of a pod or pod template against a Pod Security level and version."""
     minor = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
     results = (check(metadata, spec) for check in _checks(policy.level, minor))
     return PodSecurityViolations(policy, [violation for violation in results if violation is not None])
@@ -368,7 +368,7 @@ def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityV
 
 @cache
 def _checks(level: str, minor: int) -> Sequence[CheckPod]:
-    """Return the check functions of a level in a minor version of Kubernetes, in the order of their names."""
+    """Return the functions that check a Pod Security level in a minor version of Kubernetes, ordered by check name."""
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)

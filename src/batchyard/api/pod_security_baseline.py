@@ -11,7 +11,7 @@ from batchyard.api.meta import Obj
 
 
 class PodSecurityViolation(NamedTuple):
-    """A violation of the Pod Security Standards: the reason, and the containers or fields that violate the check."""
+    """A failed Pod Security check of a pod: the reason, and the containers or fields that fail it."""
 
     reason: str
     detail: str
@@ -38,12 +38,12 @@ def security_context(pod_or_container: Obj) -> Mapping[str, Any]:
 
 
 def violating_containers(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
-    """Return the names of the containers that violate a rule."""
+    """Return the names of a pod's containers for which `violates` returns true."""
     return [container["name"] for container in containers(spec) if violates(container)]
 
 
 def pluralize(word: str, count: int) -> str:
-    """Return the noun for one, or with `s` appended for another count."""
+    """Return the noun unchanged if the count is one, else with `s` appended."""
     return word if count == 1 else f"{word}s"
 
 
@@ -237,7 +237,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
 
 def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report annotations (used before Kubernetes 1.19) that set other seccomp profiles than default and local ones."""
+    """Report seccomp annotations (used before Kubernetes 1.19) with a profile that is neither default nor local."""
     annotations = metadata.get("annotations") or {}
     names = {_POD_SECCOMP_ANNOTATION, *(_CONTAINER_SECCOMP_PREFIX + each["name"] for each in containers(spec))}
     forbidden = sorted(

@@ -27,7 +27,7 @@ _CACHE_SIZE: Final = 16384
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def format_time(instant: Instant) -> str:
-    """Format an instant in RFC 3339: whole seconds, or microseconds if they are not zero.
+    """Format an instant in RFC 3339: in whole seconds, or with six decimals if it has a fraction of a second.
 
     Instants out of range are clamped to the first or last one.
     """
@@ -55,7 +55,7 @@ def convert_micro_time_to_utc(text: str) -> str:
 
 
 def days_in_month(year: int, month: int) -> int:
-    """Return the number of days in a month."""
+    """Return the number of days in a month of the Gregorian calendar."""
     return monthrange(year or 4, month)[1]
 
 
@@ -87,28 +87,28 @@ def parse_time(text: str) -> Instant:
 
 
 class ReservationWindow(NamedTuple):
-    """The start and end of a machine reservation; an end of None means that it is unlimited."""
+    """The start and end of a machine reservation; the end is None for an unlimited reservation."""
 
     start: Instant
     end: Instant | None
 
     def overlaps(self, window: "ReservationWindow") -> bool:
-        """Report whether this window and another one overlap."""
+        """Report whether this reservation window overlaps another one."""
         return (window.end is None or self.start < window.end) and (self.end is None or window.start < self.end)
 
 
 def is_time(text: str) -> bool:
-    """Report whether a text is an RFC 3339 time; otherwise it is a duration from the start of the simulation."""
+    """Report whether a text is an RFC 3339 time and not a duration such as `2h`."""
     return "T" in text
 
 
 def parse_time_or_duration(text: str, began: Instant) -> Instant:
-    """Parse an RFC 3339 time, or a duration from `began`, the start of the simulation. Raises ValueError."""
+    """Return the instant of an RFC 3339 time, or of a duration counted from `began`. Raises ValueError."""
     return parse_time(text) if is_time(text) else began + parse_duration(text)
 
 
 def reservation_window(reservation: Mapping[str, Any], began: Instant) -> ReservationWindow:
-    """Return the start and end of a valid reservation of a Cluster; `began` is the start of the simulation."""
+    """Return the start and end of a Cluster's machine reservation; its durations count from `began`."""
     start = parse_time_or_duration(reservation.get("start") or "0s", began)
     length, end = reservation.get("duration"), reservation.get("end")
     if length is not None:

@@ -42,11 +42,11 @@ _INTEGER_BELOW: Final = 1e21
 
 
 class BadScalarError(ValueError):
-    """A YAML scalar does not match its tag, or JSON has no such value. The message is `problem; remedy`."""
+    """Raised for a YAML scalar that does not match its tag or has no JSON equivalent. Message: `problem; remedy`."""
 
 
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
-    """Return the value of a YAML scalar from its text, its tag if any, and whether it is unquoted (plain)."""
+    """Return the Python value of a YAML scalar, given its text, its tag if any, and whether it is unquoted (plain)."""
     if tag is None:
         return _plain_value(text) if is_plain else text
     name = tag.removeprefix(_TAG_PREFIX)
@@ -138,7 +138,7 @@ _GENERAL_REMEDY: Final = "check quotes, colons and indentation in this line"
 
 
 class Document(NamedTuple):
-    """A non-empty YAML or JSON document: its number from 1, its text, its parsed value, and the syntax errors.
+    """A non-empty YAML or JSON document of a file: its number from 1, text, parsed value, and syntax errors.
 
     The value is None if the text cannot be parsed. A duplicate field, for example, is an error, but leaves a value.
     """
@@ -162,7 +162,7 @@ def read_documents(text: str, values_max: int | None = None) -> Iterator[Documen
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the chunks of a text between `---` lines, each with its first line number; empty chunks are omitted.
+    """Split a text at its `---` lines; yield each non-empty chunk with the number of its first line.
 
     Directives (`%YAML 1.1`) stay with the document that they open.
     """
@@ -190,7 +190,7 @@ def _has_no_content(chunk: str) -> bool:
 def _parse_chunk(
     chunk: str, first_line: int, values_max: int | None
 ) -> Iterator[tuple[str, int, Any, Sequence[FieldError]]]:
-    """Parse a chunk to one document, or to one for each line if all lines are JSON objects.
+    """Parse the text between two `---` lines to one document, or to one per line if all lines are JSON objects.
 
     Yields text, first line number, value and errors of each document.
     """
@@ -208,7 +208,7 @@ def _parse_chunk(
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
-    """Return the lines of a chunk with their numbers if every line is a JSON object, else None."""
+    """Return the lines of a text with their line numbers if every line is a JSON object, else None."""
     lines = [(line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line.strip()]
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
@@ -248,19 +248,19 @@ def _reject_duplicate_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_too_deep(chunk: str) -> bool:
-    """Report whether a JSON text is nested deeper than NESTING_MAX."""
+    """Report whether brackets in a JSON text are nested more than NESTING_MAX levels deep."""
     brackets = chunk.count("[") + chunk.count("{")
     return brackets > NESTING_MAX and nesting_depth(chunk.encode(errors="replace")) > NESTING_MAX
 
 
 def nesting_depth(text: bytes) -> int:
-    """Return the nesting depth of brackets in a JSON text."""
+    """Return the maximum nesting depth of brackets in a JSON text, given as bytes."""
     brackets = remove_json_strings(text).translate(None, _NO_BRACKETS)
     return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets)), default=0)
 
 
 def remove_json_strings(text: bytes) -> bytes:
-    """Return a JSON text without its strings."""
+    """Return a JSON text without its string literals, so that only syntax, numbers and keywords remain."""
     return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
@@ -279,7 +279,7 @@ def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldEr
 
 
 class _LimitExceededError(yaml.YAMLError):
-    """The document exceeds a limit: its number of values, its nesting, or the expansion of anchors."""
+    """A YAML document exceeds the limit for its number of values, its nesting, or the expansion of anchors."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -300,7 +300,7 @@ class _OpenCollection:
 
 
 class _DocumentBuilder:
-    """Builds the value of one YAML document from parser events, without recursion."""
+    """Builds the Python value of one YAML document from the events of the YAML parser, without recursion."""
 
     def __init__(self, first_line: int, values_max: int | None) -> None:
         self.first_line = first_line
@@ -312,7 +312,7 @@ class _DocumentBuilder:
         self._result: Any = None
 
     def build(self, chunk: str) -> Any:
-        """Parse the text and return the value of the document; raise YAMLError if it cannot be parsed."""
+        """Parse the text of a YAML document and return its value; raise YAMLError if the text cannot be parsed."""
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
             self._values_left -= 1
             if self._values_left < 0:
@@ -363,7 +363,7 @@ class _DocumentBuilder:
             return ""
 
     def _add(self, value: Any, size: int, event: yaml.Event, anchor: str | None) -> None:
-        """Add a complete value to the list or mapping that contains it."""
+        """Add a completely read YAML value to the list or mapping that contains it."""
         if anchor:
             self._anchors[anchor] = (value, size)
         if not self._frames:
@@ -383,7 +383,7 @@ class _DocumentBuilder:
         return isinstance(frame.value, dict) and frame.key is None
 
     def _key(self, value: Any, frame: _OpenCollection, event: yaml.Event) -> str:
-        """Return a value of the YAML text as the name of a field; record an error if it is not a valid one."""
+        """Return the field name that a YAML value stands for; record an error unless it is a string and unique."""
         if isinstance(value, str):
             if value in frame.value:
                 self._fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
@@ -407,7 +407,7 @@ class _DocumentBuilder:
                 self._fault(event, "<< must have objects as value", "write `<<: *name`, where &name marks an object")
 
     def _fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
-        """Record an error with its path and line, up to FAULTS_MAX errors."""
+        """Record an error in the YAML document with its path and line; only the first FAULTS_MAX errors are kept."""
         if len(self.faults) >= FAULTS_MAX:
             return
         mark = event.start_mark
@@ -438,10 +438,10 @@ _OLD_NAMES: Final = {
 
 
 class DocumentLines:
-    """Finds the line numbers of the fields of one YAML document."""
+    """Finds the line number of a field in the text of a YAML document."""
 
     def __init__(self, text: str, first_line: int) -> None:
-        """Parse the text of a document, which starts at line `first_line` of its file."""
+        """Parse the text of a YAML document that starts at line `first_line` of its file."""
         self._first = first_line
         self._start = first_line + _blank_lines(text)
         try:
@@ -470,13 +470,13 @@ class DocumentLines:
 
 
 def _blank_lines(text: str) -> int:
-    """Return the number of blank, comment and separator lines before the first content of a text."""
+    """Return the number of blank, comment and `---` lines before the first content of a text."""
     lines = enumerate(line.strip() for line in text.splitlines())
     return next((count for count, line in lines if line and not line.startswith(("#", "---", "%"))), 0)
 
 
 def _find_child(node: Any, step: str) -> tuple[int, Any] | None:
-    """Return the line offset and the value of a field or list item of a YAML node; None if it does not exist."""
+    """Return a child (field or list item) of a parsed YAML node, with its line offset; None if there is no such one."""
     if isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
         item = node.value[int(step)]
         return item.start_mark.line, item

@@ -63,7 +63,7 @@ def duration_seconds(duration: Duration) -> int | float:
 
 
 def format_duration(duration: Duration) -> str:
-    """Format a duration as `parse_duration` reads it, without loss: `2100s`, or `1500us` for fractions of a second."""
+    """Format a duration so that `parse_duration` reads the same value: `2100s`, or `1500us` for parts of a second."""
     whole_seconds, remainder = divmod(duration, SECOND)
     return f"{whole_seconds}s" if remainder == 0 else f"{duration}us"
 
@@ -103,5 +103,5 @@ _DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
 def exponential_backoff(base: Duration, maximum: Duration, attempt: int) -> Duration:
-    """Return the delay before an attempt (counted from 1): `base`, doubled each time, and at most `maximum`."""
+    """Return the delay before a retry: `base` for attempt 1, doubled for each further one, and at most `maximum`."""
     return min(base << min(attempt - 1, _DOUBLINGS_MAX), maximum)

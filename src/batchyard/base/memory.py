@@ -69,7 +69,7 @@ _THRESHOLDS: Final = (200_000, 50, 100)
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
-    """Run the cyclic garbage collector rarely within the block."""
+    """Raise the thresholds of Python's cyclic garbage collector within a `with` block, so that it runs rarely."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
     try:
@@ -80,7 +80,7 @@ def rare_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Disable automatic cyclic garbage collection within the block."""
+    """Disable Python's automatic cyclic garbage collection within a `with` block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -91,5 +91,5 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def collect_garbage() -> None:
-    """Run a full cyclic garbage collection."""
+    """Run a full collection of Python's cyclic garbage collector."""
     gc.collect()

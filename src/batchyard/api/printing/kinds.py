@@ -1,4 +1,4 @@
-"""The printed columns of all kinds, and the cell functions of Pods, Jobs, Nodes, Events and batchyard's own kinds."""
+"""The `kubectl get` columns of all kinds, and the cell texts of Pods, Jobs, Nodes, Events and batchyard's own kinds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,7 +33,7 @@ _SCHEDULING_GATED: Final = "SchedulingGated"
 
 
 class _InitProgress(NamedTuple):
-    """The progress of a pod's init containers."""
+    """How far a pod's init containers have come, for its status in a table."""
 
     #: The statuses of the init containers up to the first unfinished one.
     statuses: Sequence[Container]
@@ -44,7 +44,7 @@ class _InitProgress(NamedTuple):
 
 
 def ready_containers(obj: Obj, _now: Instant) -> str:
-    """Return the number of ready containers and the total of a pod, including sidecars: `1/2`."""
+    """Return the number of a pod's ready containers and the total, including sidecars: `1/2`."""
     init_progress = _init_progress(obj)
     running_containers = [each for each in _main_statuses(obj, init_progress) if _is_running(each)]
     total = len(value_at(obj, "spec", "containers") or ()) + len(_sidecars(obj))
@@ -91,7 +91,7 @@ def readiness_gates(obj: Obj, _now: Instant) -> str:
 
 
 def _container_reason(obj: Obj, init_progress: _InitProgress) -> str:
-    """Return the reason of the first main container of a pod that does not run; empty if there is none."""
+    """Return why the first main container of a pod that does not run waits or has stopped; '' if all run."""
     main_statuses = _main_statuses(obj, init_progress)
     reason = next(filter(None, map(_why_not_running, main_statuses)), "")
     if reason == "Completed" and any(map(_is_running, main_statuses)):
@@ -188,7 +188,7 @@ def budget_amount(obj: Obj, _now: Instant) -> str:
 
 
 def budget_state(obj: Obj, _now: Instant) -> str:
-    """Return the state of a Budget: the reason of its condition Exceeded."""
+    """Return the state of a Budget, which is the reason of its condition Exceeded."""
     conditions = value_at(obj, "status", "conditions") or ()
     return next((str(each["reason"]) for each in conditions if each["type"] == "Exceeded"), "")
 
@@ -270,7 +270,7 @@ def job_status(obj: Obj, _now: Instant) -> str:
 
 
 def completions(obj: Obj, _now: Instant) -> str:
-    """Return the succeeded pods and the completions of a Job: `2/4`; without completions, `2/1 of 4`."""
+    """Return how many pods of a Job have succeeded, of how many needed: `2/4`; without spec.completions, `2/1 of 4`."""
     succeeded_count = value_at(obj, "status", "succeeded") or 0
     completion_count, parallelism = value_at(obj, "spec", "completions"), value_at(obj, "spec", "parallelism") or 0
     if completion_count is not None:
@@ -306,7 +306,7 @@ def roles(obj: Obj, _now: Instant) -> str:
 
 
 def address_cell(type_: str) -> Cell:
-    """Return a cell function for a Node's first address of a type, such as InternalIP."""
+    """Return a table cell function for a Node's first address of a type, such as InternalIP."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         addresses = value_at(obj, "status", "addresses") or ()
@@ -319,12 +319,12 @@ def address_cell(type_: str) -> Cell:
 
 
 def bound_role(obj: Obj, _now: Instant) -> str:
-    """Return the role of a role binding, such as `ClusterRole/view`."""
+    """Return the role to which a RoleBinding or ClusterRoleBinding refers, such as `ClusterRole/view`."""
     return f"{obj['roleRef']['kind']}/{obj['roleRef']['name']}"
 
 
 def subjects_cell(kind: str) -> Cell:
-    """Return a cell function for the subjects of one kind in a role binding."""
+    """Return a table cell function that lists the subjects of one kind in a RoleBinding or ClusterRoleBinding."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         kind_subjects = [subject for subject in obj.get("subjects") or () if subject["kind"] == kind]

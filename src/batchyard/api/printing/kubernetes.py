@@ -1,4 +1,4 @@
-"""Columns and cell functions of Kubernetes's Services, Ingresses, volumes, workload controllers, quotas and policies.
+"""The `kubectl get` columns of Kubernetes's Services, Ingresses, volumes, workload controllers, quotas and policies.
 
 Source: Kubernetes's pkg/printers.
 """
@@ -31,7 +31,7 @@ def cluster_ip(obj: Obj, _now: Instant) -> str:
 
 
 def external_ip(obj: Obj, now: Instant) -> str:
-    """Return the external addresses of a Service: load balancers and external IPs, or its external name."""
+    """Return a Service's external addresses, from load balancers and external IPs, or its external name."""
     external = list(value_at(obj, "spec", "externalIPs") or ())
     match service_type(obj, now):
         case "LoadBalancer":
@@ -47,7 +47,7 @@ def service_ports(obj: Obj, _now: Instant) -> str:
 
 
 def endpoint_addresses(obj: Obj, _now: Instant) -> str:
-    """Return the first three addresses of Endpoints with ports, and how many more there are."""
+    """Return the first three addresses of Endpoints with their ports, and the number of further ones."""
     address_texts = [
         f"{address['ip']}:{port['port']}" if port else str(address["ip"])
         for subset in obj.get("subsets") or ()
@@ -58,7 +58,7 @@ def endpoint_addresses(obj: Obj, _now: Instant) -> str:
 
 
 def slice_ports(obj: Obj, _now: Instant) -> str:
-    """Return the first three ports of an EndpointSlice, and how many more there are."""
+    """Return the first three ports of an EndpointSlice, and the number of further ones."""
     port_list = obj.get("ports")
     if port_list is None:
         return "<unset>"
@@ -66,7 +66,7 @@ def slice_ports(obj: Obj, _now: Instant) -> str:
 
 
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
-    """Return the first three addresses of an EndpointSlice, and how many more there are."""
+    """Return the first three addresses of an EndpointSlice, and the number of further ones."""
     endpoint_list = obj.get("endpoints")
     if endpoint_list is None:
         return "<unset>"
@@ -74,7 +74,7 @@ def slice_endpoints(obj: Obj, _now: Instant) -> str:
 
 
 def ingress_hosts(obj: Obj, _now: Instant) -> str:
-    """Return the first three hosts of an Ingress, and how many more rules there are; `*` without hosts."""
+    """Return the first three hosts of an Ingress, and the number of further rules; `*` without hosts."""
     rules = value_at(obj, "spec", "rules") or ()
     return _first_of_total([rule["host"] for rule in rules[:_SHOWN_MAX] if rule.get("host")], len(rules)) or "*"
 
@@ -85,13 +85,13 @@ def ingress_addresses(obj: Obj, _now: Instant) -> str:
 
 
 def _first_of_total(texts: Sequence[str], total: int) -> str:
-    """Return the first three texts, and how many of the total follow: `a,b,c + 2 more...`."""
+    """Return the first three texts, joined, and the rest of `total` as a number: `a,b,c + 2 more...`."""
     joined_texts = ",".join(texts[:_SHOWN_MAX])
     return f"{joined_texts} + {total - _SHOWN_MAX} more..." if joined_texts and total > _SHOWN_MAX else joined_texts
 
 
 def _first_three(texts: Sequence[str]) -> str:
-    """Return the first three texts of a list, and how many more there are; `<none>` if it is empty."""
+    """Return the first three texts and the number of further ones: `a,b,c + 2 more...`; `<none>` without texts."""
     more = f" + {len(texts) - _SHOWN_MAX} more..." if len(texts) > _SHOWN_MAX else ""
     return ",".join(texts[:_SHOWN_MAX]) + more or NONE
 
@@ -121,7 +121,7 @@ def _phase(obj: Obj, _now: Instant) -> str:
 
 
 def _access_modes(section: str) -> Cell:
-    """Return a cell function for the access modes in the object's `spec` or `status`, abbreviated: `RWO,ROX`."""
+    """Return a table cell function for the volume access modes in `spec` or `status`, abbreviated: `RWO,ROX`."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         modes = value_at(obj, section, "accessModes") or ()
@@ -195,7 +195,7 @@ def _last_schedule(obj: Obj, now: Instant) -> str:
 
 
 def _used_of_hard(obj: Obj, is_limit: bool) -> str:
-    """Return used and hard amounts of a ResourceQuota's limits, or of its other resources: `pods: 2/10, ...`."""
+    """Return used and hard amounts of a ResourceQuota as `pods: 2/10, ...`: only `limits.*`, or only the others."""
     hard, used = value_at(obj, "status", "hard") or {}, value_at(obj, "status", "used") or {}
     names = sorted(name for name in hard if name.startswith("limits") is is_limit)
     return ", ".join(f"{name}: {format_value(used.get(name, 0))}/{format_value(hard[name])}" for name in names)

@@ -1,10 +1,10 @@
-"""Schemas: validates the structure of objects, and fills in the default values of their fields.
+"""Schemas of API objects: validates the structure of objects, and fills in the default values of their fields.
 
-    validate(info, obj)         returns all structural errors of an object, in the version of its apiVersion
-    with_defaults(info, obj)    returns the object without nulls and with the defaults of its schema
-    settle(info, version, obj)  validates and fills in defaults in one pass, to decode manifests
-    completed(type, value)      returns a value of a Kubernetes type with its defaults
-    meaning_of(kind)            returns the comparison by meaning (semantic equality) for the types of a kind
+    validate                returns all structural errors of an object, in the version of its apiVersion
+    with_defaults           returns the object without nulls and with the defaults of its schema
+    validate_and_default    validates and fills in defaults in one pass, to decode manifests
+    fill_defaults           returns a value of a Kubernetes type such as PodSpec with its defaults
+    semantic_equality       returns the semantic comparison of values (SemanticEquality) for a kind
 
 Rules across fields are in batchyard.api.validation, defaults of webhooks in batchyard.api.defaults. A pod template is
 validated by the schema of the CRD that contains it; in Jobs and PodTemplates, by Kubernetes's own schema.
@@ -68,7 +68,7 @@ _TYPE_WITH_DEFAULTS: Final = "PodSpec"
 
 
 class SemanticEquality:
-    """Compares values by meaning: defaults, empty parts and the notation of quantities make no difference."""
+    """Compares API values by meaning: missing defaults, empty values and the notation of quantities do not matter."""
 
     def __init__(self, type_scope: TypeScope, complete: Complete) -> None:
         self._scope = type_scope
@@ -82,7 +82,7 @@ class SemanticEquality:
         return bool(self._normalize("", field, value) == self._normalize("", field, other_value))
 
     def is_same_field(self, type_name: str, name: str, obj: Obj, other_obj: Obj) -> bool:
-        """Report whether a field has the same meaning in two objects of a type."""
+        """Report whether two objects of a type have the same meaning in the named field."""
         value, other_value = obj.get(name), other_obj.get(name)
         if value is other_value or value == other_value:
             return True
@@ -121,7 +121,7 @@ class SemanticEquality:
 
 
 def _normalize_entry(element: Field, value: Any) -> Any:
-    """Normalize a value in a mapping: quantities become numbers; empty strings are kept."""
+    """Return a mapping's value in a form for comparison: quantities become numbers; empty strings are kept."""
     return _parse_or_keep(value) if element.expression == "quantity" else value
 
 
@@ -134,8 +134,9 @@ def _parse_or_keep(value: Any) -> Any:
 
 # Validators of objects, lists and mappings, compiled once from the field tables.
 #
-# A visitor validates a value. It returns the same object if it is valid and complete, a new object if nulls were
-# removed or defaults added (unchanged parts are shared), or Flaws. So one pass validates and fills in defaults.
+# A visitor is a function that validates a value. It returns the same object if the value is valid and complete. It
+# returns a new object if nulls were removed or defaults added; unchanged parts are shared. Else it returns
+# SchemaViolations. So one pass validates and fills in defaults.
 
 
 _REMOVED: Final = object()
@@ -149,7 +150,7 @@ _MARSHAL_WITHOUT_REFERENCES: Final = 2
 
 
 class Compiler:
-    """Builds the visitors (validators) for the types of one scope, each on first use."""
+    """Builds the validating functions (visitors) of the types in one TypeScope, each on first use."""
 
     def __init__(self, scope: TypeScope, compiler_for: "Callable[[TypeScope], Compiler]") -> None:
         self._scope = scope
@@ -157,11 +158,11 @@ class Compiler:
         self._visitors: dict[str, Visitor] = {}
 
     def root_visitor(self, type_name: str) -> "RootVisitor":
-        """Return the visitor for whole objects of a kind."""
+        """Return the function that validates whole objects of a kind."""
         return self._object(type_name)
 
     def object_visitor(self, type_name: str) -> Visitor:
-        """Return the visitor for an object type, which may be in another scope."""
+        """Return the function that validates objects of a type, which may belong to another TypeScope."""
         scope, name = self._scope.scope_of(type_name)
         if scope is not self._scope:
             return self._compiler_for(scope).object_visitor(name)
@@ -171,7 +172,7 @@ class Compiler:
         return self._visitors[name]
 
     def visitor(self, field: Field) -> PlainVisitor:
-        """Return the visitor for the values of a field."""
+        """Return the function that validates values of a field; the type `str` or `bool` if any such value is valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)
@@ -185,7 +186,7 @@ class Compiler:
         return scalar_visitor(field.expression, field.facts)
 
     def _element_visitor(self, field: Field) -> Visitor:
-        """Return the visitor for the elements of a list or mapping, always as a function."""
+        """Return a function that validates the elements of a list or mapping, also where `visitor` returns a type."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
@@ -197,7 +198,7 @@ class Compiler:
         return visit
 
     def _object(self, type_name: str) -> "RootVisitor":
-        """Build the visitor for an object type; visitors for nested objects are built on first use."""
+        """Build the function that validates objects of a type; those of nested objects are built on first use."""
         fields = self._scope.fields(type_name)
         visitors: dict[str, PlainVisitor] = {}
         for name, field in fields.items():
@@ -211,7 +212,7 @@ class Compiler:
         return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
     def _lazy_visitor(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
-        """Return a visitor that builds the visitor for the field on its first call and replaces itself by it."""
+        """Return a function that builds the field's validating function on its first call, and stores and calls it."""
 
         def visit(value: Any) -> Any:
             visitor = visitors[name] = self.visitor(field)
@@ -223,7 +224,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """Completes or rejects objects of a type with fields that are unknown, null, missing or normalized."""
+    """Validates those objects of a type that have unknown, null, missing or changed fields, and adds default values."""
 
     type_name: str
     visitors: Mapping[str, PlainVisitor]
@@ -233,7 +234,7 @@ class _Completion:
     nullable: frozenset[str]
 
     def handle_exceptional_field(self, name: str, value: Any) -> Any:
-        """Return the result for a field that is unknown, null, or not of the type str or bool that it must have."""
+        """Return the new value, or the violations, of a field that is unknown, null, or not of its type str or bool."""
         visitor = self.visitors.get(name)
         if visitor is None:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
@@ -246,7 +247,7 @@ class _Completion:
         return plain_flaws(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
-        """Return the object with `changed_fields` in place of its fields and with defaults; or all flaws."""
+        """Return the object with `changed_fields` replaced and defaults added; or all its schema violations."""
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
             if result is _REMOVED:
@@ -263,7 +264,7 @@ class _Completion:
         return new
 
     def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
-        """Return a flaw for each missing required field."""
+        """Return a schema violation for each required field that is missing."""
         missing_names = [name for name in self.required if name not in fields and name not in self.defaults]
         return SchemaViolations(
             SchemaViolation((name,), "Required value", f"set the field to {self.required[name]}")
@@ -271,7 +272,7 @@ class _Completion:
         )
 
     def _complete_default(self, name: str, default: Any) -> Any:
-        """Return the default of a field, with the defaults of nested fields and in normal form."""
+        """Return a field's default value, with the defaults of its nested fields and in normalized form."""
         visitor = self.visitors[name]
         if not isinstance(visitor, type):
             default = visitor(default)
@@ -280,10 +281,10 @@ class _Completion:
 
 
 class RootVisitor(Protocol):
-    """A visitor for whole objects, which can skip the parts that were already validated in an earlier object."""
+    """A function that validates whole objects, and can skip the parts that an earlier validated object shares."""
 
     def __call__(self, value: Any, sound: Mapping[str, Any] | None = None) -> Any:
-        """Validate a value; parts that are the same Python objects in the valid object `sound` are skipped."""
+        """Return the object with defaults, or its schema violations; fields identical in `sound` are not validated."""
 
 
 def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
@@ -315,7 +316,7 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
 
 
 def _with_computed_defaults(visitor: RootVisitor, compute_defaults: ComputeDefaults) -> RootVisitor:
-    """Return the visitor extended by the defaults that `compute_defaults` derives from other fields."""
+    """Return the validating function extended to add the defaults that `compute_defaults` derives from other fields."""
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         result = visitor(value, sound)
@@ -447,12 +448,12 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
 
 
 def _is_omitted(field: Field) -> bool:
-    """Report whether an empty list or mapping of a field is omitted, as Go's omitempty does (not in managedFields)."""
+    """Report whether Go omits an empty list or mapping in this field: if optional and not in managedFields."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 
 def _with_omitted_empty(visit: Visitor) -> Visitor:
-    """Return the visitor of a list or mapping changed to remove an empty value, as Go's omitempty does."""
+    """Return the validating function of a list or mapping, changed to remove an empty value, as Go's omitempty does."""
 
     def visit_filled(value: Any) -> Any:
         return _REMOVED if not value and value in _EMPTY_VALUES else visit(value)
@@ -461,7 +462,7 @@ def _with_omitted_empty(visit: Visitor) -> Visitor:
 
 
 def _with_cache(visit: Visitor) -> Visitor:
-    """Return the visitor with a cache of valid values, whose keys are the serialized values."""
+    """Return the validating function with a cache of results for valid values, by serialized value."""
     cache: dict[bytes, Any] = {}
 
     def visit_once(value: Any) -> Any:
@@ -505,7 +506,7 @@ _REMEDIES_MAX: Final = 100
 
 
 class SchemaResult(NamedTuple):
-    """The result of validation: the object with defaults, or None and the errors."""
+    """The result of validating an object against its schema: the object with defaults, or None and the errors."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
@@ -514,9 +515,9 @@ class SchemaResult(NamedTuple):
 def validate_and_default(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> SchemaResult:
     """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
-    The result is the same object if nothing changes, and shares all unchanged parts with it. It may share pod templates
+    Returns the same object if nothing changes; unchanged parts are shared. The returned object may share pod templates
     with other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object
-    of the version that was validated before, are not validated again.
+    already validated in this version, are not validated again.
     """
     result = _root_visitor(info.constant, version)(obj, sound)
     if type(result) is not SchemaViolations:
@@ -552,7 +553,7 @@ def fill_defaults(type_name: str, value: Any) -> Any:
 
 @cache
 def semantic_equality(constant: str) -> SemanticEquality:
-    """Return the comparison by meaning for the types of a kind in its storage version."""
+    """Return the semantic comparison of values for the types of a kind in its storage version."""
     info = kind_info(constant)
     return SemanticEquality(load_scope_for_kind(info, info.storage_version), fill_defaults)
 
@@ -576,7 +577,7 @@ def _compiler(type_scope: TypeScope) -> Compiler:
 
 
 def _faults(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
-    """Convert flaws to FieldErrors; only the first 100 get remedies, because finding remedies is slow."""
+    """Convert schema violations to FieldErrors; only the first 100 get a remedy, because finding remedies is slow."""
     with_remedies = [
         FieldError(format_path(flaw.path), flaw.problem, _remedy(flaw, type_scope, kind))
         for flaw in flaws[:_REMEDIES_MAX]

@@ -1,7 +1,8 @@
 """Validators of scalar fields (strings, numbers, quantities, times), and defaults that depend on other fields.
 
-A visitor returns the value if it is valid, else Flaws. Quantities and times are normalized to Kubernetes's form. If any
-string or boolean is valid, the type itself (`str`, `bool`) is the visitor, which saves a call.
+A visitor is a validating function: it returns the value if it is valid, else SchemaViolations. Quantities and times are
+normalized to Kubernetes's form. If any string or boolean is valid, the type itself (`str`, `bool`) is the visitor,
+which saves a call.
 """
 
 import binascii
@@ -47,7 +48,7 @@ _PATTERN_DESCRIPTIONS: Final = {
 
 
 def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
-    """Return the visitor for a scalar type with the constraints in `facts`."""
+    """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern` in `facts`."""
     if expression == "string":
         return _string_visitor(facts) if facts.keys() - {"default"} else str
     if expression in _RANGES:
@@ -60,7 +61,7 @@ def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
 
 
 def plain_flaws(expected_type: type, value: Any) -> violations.SchemaViolations:
-    """Return the flaw of a value that is not a string or not a boolean, as required."""
+    """Return the schema violation of a value that must be a string or a boolean but is not."""
     if expected_type is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
         remedy = f"write {boolean_text} without quotes" if boolean_text else ""
@@ -158,7 +159,7 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _parser_visitor(expression: str, types: tuple[type, ...], parse: Callable[[Any], object]) -> Visitor:
-    """Return a visitor that calls a parser, whose ValueError contains the problem and, after `; `, the remedy."""
+    """Return a validating function that calls `parse`, whose ValueError has the form `problem; remedy`."""
 
     def visit(value: Any) -> Any:
         if type(value) not in types:
@@ -215,7 +216,7 @@ _CLIENT_IP_SECONDS: Final = 10800
 
 
 def default_pull_policy(image: str) -> str:
-    """Return the default pull policy of an image: `Always` for the tag `latest` or no tag, else `IfNotPresent`."""
+    """Return the default imagePullPolicy: `Always` for an image tagged `latest` or untagged, else `IfNotPresent`."""
     match = _IMAGE_REFERENCE.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_MAX else None
     if match is None:
         return "IfNotPresent"
@@ -230,7 +231,7 @@ def _container_defaults(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the defaults of a volume: an emptyDir if it has no source, and the pull policy of an image volume."""
+    """Return the default fields of a pod volume: an emptyDir if no source is set, and an image volume's pull policy."""
     if len(volume) == 1 and "name" in volume:
         return {"emptyDir": {}}
     image = volume.get("image")
@@ -240,7 +241,7 @@ def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _pod_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `serviceAccountName` and the older `serviceAccount` with equal values; the former takes precedence."""
+    """Return default fields of a pod spec: `serviceAccountName`, and the older `serviceAccount` with the same value."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if not name or (spec.get("serviceAccountName") == name and spec.get("serviceAccount") == name):
         return _NO_DEFAULTS

@@ -38,7 +38,7 @@ class ScheduleError(Exception):
 
 
 class _Bounds(NamedTuple):
-    """The valid values of a field of a cron schedule: minimum, maximum, and names such as `jan`."""
+    """The valid values of one field of a cron schedule: minimum, maximum, and names such as `jan`."""
 
     minimum: int
     maximum: int

@@ -60,7 +60,7 @@ def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> I
 
 
 def pool_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Validate the fields of a node pool, at a path in a NodePool or a Cluster."""
+    """Validate a node pool's fields; `path` is where they are in a NodePool or a Cluster."""
     yield from rules.label_faults(pool.get("labels"), f"{path}.labels")
     yield from pods.taint_faults(pool.get("taints") or (), f"{path}.taints")
     yield from _size_faults(pool, path)
@@ -82,7 +82,7 @@ def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a node pool without a size: it needs nodeCount, or autoscaling with bounds that include nodeCount."""
+    """Report a node pool whose size is unset: it needs nodeCount, or autoscaling with bounds that include nodeCount."""
     autoscaling, count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if count is None and pool.get("provisioning") != "queued":
@@ -123,7 +123,7 @@ def _initial_count_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[
 
 
 def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a reservation of non-standard machines, and a queued pool without autoscaling or with initial nodes."""
+    """Report a node pool of non-standard machines with a reservation; a queued one with initial nodes or fixed size."""
     provisioning = pool.get("provisioning", "standard")
     if pool.get("reservation") and provisioning != "standard":
         message = f"{provisioning} machines do not use reservations"
@@ -143,7 +143,7 @@ def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report an unsupported accelerator count, and accelerators on machines of a TPU slice, which include chips."""
+    """Report a node pool's unsupported accelerator count, or accelerators on TPU machines, which include chips."""
     accelerator = pool.get("accelerator")
     if accelerator is None:
         return
@@ -157,7 +157,7 @@ def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a placement group with an invalid name, with queued provisioning, or in several zones."""
+    """Report a node pool's placement group with an invalid name, with queued provisioning, or in several zones."""
     group = pool.get("placementGroup")
     if group is None:
         return
@@ -285,7 +285,7 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _device_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
-    """Report an accelerator that is not an extended resource, and a topology without as many chips as the machine."""
+    """Report a machine type's accelerator that is no extended resource, or topology with another number of chips."""
     accelerator, topology = machine_type.get("accelerator") or {}, machine_type.get("topology")
     resource = accelerator.get("resource")
     if resource and not is_extended(resource):
@@ -315,7 +315,7 @@ def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
-    """Report priorities that are not regular expressions, are missing for the expander `priority`, or are unused."""
+    """Report autoscaler expander priorities that are no regular expressions, or missing or unused for the expander."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
         remedy = "list names of node pools, highest priority first, or use another expander"
@@ -345,7 +345,7 @@ def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
 
 
 def _times_faults(times: Spec, path: str) -> Iterator[FieldError]:
-    """Report durations of machine operations that are not in the order min, typical, max."""
+    """Report durations of a machine operation that are not in the order min, typical, max."""
     for field in _TIME_FIELDS:
         if spread := times.get(field):
             minimum, typical, maximum = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
@@ -394,7 +394,7 @@ def _zone_faults(spec: Spec) -> Iterator[FieldError]:
 
 
 def _image_faults(image: Spec, path: str) -> Iterator[FieldError]:
-    """Report an entry of local.images without exactly one source, with an unsuitable field, or with a relative path."""
+    """Report a local image of a Cluster without exactly one source, with an unsuitable field, or a relative path."""
     sources = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
     if len(sources) != 1:
         message = "must set exactly one of environment, root, machine and engine"
@@ -450,7 +450,7 @@ def _is_moment(text: str) -> bool:
 
 
 def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report reservations that together need more machines of a type than can be booked in a zone.
+    """Report reservations of a Cluster that together need more machines of a type than can be reserved in a zone.
 
     The sum is greatest at the start of a reservation, so only these times are checked. Durations count from the
     creation of the Cluster.

@@ -81,7 +81,7 @@ def _decoded_size(encoded_data: Mapping[str, str]) -> int:
 
 
 def _too_large(path: str) -> FieldError:
-    """Return the error for data of more than 1 MiB."""
+    """Return the error for ConfigMap or Secret data of more than 1 MiB."""
     return rules.too_long(path, BYTES_MAX, "split the object into several, or store large content in a volume")
 
 

@@ -74,7 +74,7 @@ def queue_settings_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def is_suspended(job: Obj) -> bool:
-    """Report whether a Job or JobSet is suspended."""
+    """Report whether a Job or JobSet is suspended (`spec.suspend`)."""
     return bool((job.get("spec") or {}).get("suspend"))
 
 
@@ -100,7 +100,7 @@ def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
 
 
 def _max_time_faults(value: str | None) -> Iterator[FieldError]:
-    """Report a max-exec-time-seconds label that is not a positive number."""
+    """Report a label kueue.x-k8s.io/max-exec-time-seconds whose value is not a positive number."""
     if value is None:
         return
     path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", parse_integer(value)
@@ -119,7 +119,7 @@ def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldErro
 
 
 def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report a removed priority class label, and one added to a running Job; it may be changed to another class."""
+    """Report the removal of a job's priority class label, and its addition to a running job; changes are allowed."""
     old_value, new_value = (_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
     if new_value and not old_value and not is_suspended(new):
@@ -146,7 +146,7 @@ _NODES_SHOWN_MAX: Final = 256
 
 
 def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a tpuTopology that is malformed or that the nodes of the pool do not match in number and chips."""
+    """Report a node pool's tpuTopology that is malformed, or does not match the number of nodes and their TPU chips."""
     topology = pool.get("tpuTopology")
     if topology is None:
         return
@@ -168,7 +168,7 @@ def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def topology_faults(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
-    """Report a malformed TPU topology, and one that does not have `count` chips if that is given."""
+    """Report a TPU topology that is malformed, or does not have `count` chips if `count` is given."""
     chips = _chips_in(topology)
     if chips is None:
         message = "must be the number of chips in each of two or three dimensions"
@@ -179,7 +179,7 @@ def topology_faults(topology: str, path: str, count: int | None = None) -> Itera
 
 
 def one_zone_faults(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
-    """Report several zones in a pool that must be in one because of `reason`, such as a placement group."""
+    """Report a node pool with several zones; `reason`, such as a placement group, is why one is allowed."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
         message = f"must have at most 1 item: {reason} must be in one zone"
@@ -192,13 +192,13 @@ def _chips_in(topology: str) -> int | None:
 
 
 def _chips_of_machine(machine_type: str) -> int | None:
-    """Return the number of TPU chips in a machine type's name, such as 4 in ct5lp-hightpu-4t; None without one."""
+    """Return the number of TPU chips that a machine type's name states, such as 4 in ct5lp-hightpu-4t, or None."""
     match = _CHIPS_IN_NAME.fullmatch(machine_type)
     return int(match[1]) if match else None
 
 
 def _chips_per_node_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldError]:
-    """Report node counts that do not divide the chips of a TPU slice evenly, or that differ from each other and 0."""
+    """Report a TPU slice's node counts that do not divide its chips evenly, or that differ from each other and 0."""
     counts = _counts(pool)
     for field, count in counts.items():
         if count and chips % count:
@@ -210,7 +210,7 @@ def _chips_per_node_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldE
 
 
 def _whole_slice_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldError]:
-    """Report node counts of a TPU slice that are neither 0 nor the number of its nodes."""
+    """Report a node pool's node counts that are neither 0 nor the number of nodes in its TPU slice."""
     for field, count in _counts(pool).items():
         if count not in (0, hosts):
             message = f"must be 0 or {hosts}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
@@ -218,7 +218,7 @@ def _whole_slice_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldErro
 
 
 def _counts(pool: Spec) -> dict[str, int]:
-    """Return the node counts that a pool sets, by field: nodeCount and the autoscaling bounds."""
+    """Return the node counts that a node pool sets, by field name: nodeCount and the autoscaling bounds."""
     autoscaling = pool.get("autoscaling") or {}
     bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "max", "totalMin", "totalMax")}
     return {field: n for field, n in {"nodeCount": pool.get("nodeCount"), **bounds}.items() if n is not None}
@@ -403,7 +403,7 @@ def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: str) -> Iterator[FieldError]:
-    """Report parallelism and maxFailedIndexes above the lower limits for Jobs with over 100,000 indexes."""
+    """Report an Indexed Job whose parallelism or maxFailedIndexes is too high for its over 100,000 indexes."""
     if failed_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
         remedy = f"use at most {_MANY_INDEXES_LIMIT}"
@@ -493,7 +493,7 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
-    """Report job-completions-equal-parallelism on a Job that is not Indexed or whose two numbers differ."""
+    """Report job-completions-equal-parallelism on a Job that is not Indexed, or has completions unlike parallelism."""
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:

@@ -36,7 +36,7 @@ def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
 
 
 def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report a missing or unknown action of a rule, and FailIndex without backoffLimitPerIndex."""
+    """Report a podFailurePolicy rule's missing or unknown action, and FailIndex without backoffLimitPerIndex."""
     if not action:
         shown_actions = " ".join(map(rules.format_json, _ACTIONS))
         yield rules.required(path, f"valid values: [{shown_actions}]", f"use one of {', '.join(_ACTIONS)}")
@@ -48,7 +48,7 @@ def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldEr
 
 
 def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Report onPodConditions patterns with an invalid type or status, and too many of them."""
+    """Report a podFailurePolicy rule's onPodConditions with an invalid type or status, or with too many patterns."""
     if len(conditions) > _RULES_MAX:
         yield rules.too_many(path, len(conditions), _RULES_MAX, "split the rule into several")
     for j, pattern in enumerate(conditions):
@@ -58,7 +58,7 @@ def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldErr
 
 
 def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
-    """Report an onExitCodes with an unknown operator or container, or with invalid or unsorted exit codes."""
+    """Report a podFailurePolicy rule's onExitCodes with an unknown operator or container, or invalid exit codes."""
     operator, values, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
     if operator not in _OPERATORS:
         yield rules.unsupported(f"{path}.operator", operator or "", _OPERATORS)
@@ -78,7 +78,7 @@ def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Itera
 
 
 def _exit_code_value_faults(values: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
-    """Report duplicate exit codes, and the exit code 0 with the operator In."""
+    """Report duplicate exit codes in a podFailurePolicy rule, and the exit code 0 with the operator In."""
     seen: dict[int, None] = {}
     for j, value in enumerate(values):
         if operator == "In" and value == 0:
@@ -101,7 +101,7 @@ def success_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
 
 
 def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
-    """Report a success rule without succeededIndexes and succeededCount, and invalid values of both."""
+    """Report a successPolicy rule without succeededIndexes and succeededCount, or with invalid values."""
     count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
     if count is None and indexes is None:
         message = "at least one of succeededCount or succeededIndexes must be specified"

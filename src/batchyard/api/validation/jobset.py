@@ -79,7 +79,7 @@ def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
 
 
 def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
-    """Validate the name, action, target jobs and failure reasons of a failure policy rule."""
+    """Validate a JobSet failure policy rule: its name, action, target replicated Jobs and failure reasons."""
     name = rule.get("name") or ""
     if len(name) > _RULE_NAME_LENGTH_MAX:
         message = (
@@ -169,7 +169,7 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 
 def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
-    """Report a volume claim that no container mounts, and pod volumes with the same name."""
+    """Report a JobSet's volume claim that no container mounts, and pod volumes with the same name."""
     is_mounted = False
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         pod = ((replicated["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
@@ -240,7 +240,7 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _name(jobset: Obj) -> str:
-    """Return the name of a JobSet, or generateName with a placeholder for the random suffix."""
+    """Return the name of a JobSet, or its generateName with a placeholder for the random suffix."""
     meta = jobset["metadata"]
     prefix = meta.get("generateName")
     return str(meta.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
@@ -255,7 +255,7 @@ def _job_spec(job: Obj) -> Obj:
 
 
 def _network_faults(spec: Obj) -> Iterator[FieldError]:
-    """Report a network subdomain that is not a valid name for a Service."""
+    """Report a JobSet's network subdomain that is not a valid name for a Service."""
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
@@ -315,7 +315,7 @@ def _replicated_job_faults(job: Obj, jobset_name: str, path: str) -> Iterator[Fi
 
 
 def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
-    """Validate the labels and annotations of a replicated Job's template."""
+    """Validate the labels and annotations in the Job template of a replicated Job."""
     meta = template.get("metadata") or {}
     yield from rules.label_faults(meta.get("labels"), f"{path}.labels")
     yield from rules.annotation_faults(meta.get("annotations"), f"{path}.annotations")
@@ -340,7 +340,7 @@ def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
 
 
 def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """Report a name that is not a DNS label; if it is too long, with the message `too_long`."""
+    """Report a name that is not a DNS label; `too_long` is the message for a name that is too long."""
     for message in rules.dns1035_label_errors(name):
         yield rules.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
 

@@ -263,7 +263,7 @@ def _pod_label_key_faults(obj: Mapping[str, Any], field: str, path: str) -> Iter
 
 
 def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report topology spread constraints that are invalid or duplicate."""
+    """Report a pod's topology spread constraints that are invalid or duplicate."""
     seen: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
         item_path, action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
@@ -286,7 +286,7 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
 
 
 def _domain_faults(constraint: Mapping[str, Any], action: str, path: str) -> Iterator[FieldError]:
-    """Report a minDomains that is not positive or lacks DoNotSchedule, and unknown node policies."""
+    """Report a topology spread constraint's invalid minDomains, or one without DoNotSchedule, and bad node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "give 1 or more")
@@ -514,7 +514,7 @@ def _without_seconds(toleration: Spec) -> Spec:
 
 
 def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
-    """Report scheduling gates that an update adds; it may only remove them."""
+    """Report scheduling gates that an update adds to a Pod: an update may only remove gates."""
     for i, gate in enumerate(new):
         if gate not in old:
             message = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
@@ -522,7 +522,7 @@ def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[Fi
 
 
 def _immutable_fields(spec: Spec, old: Spec) -> Spec:
-    """Return the immutable fields of a Pod's spec; nodeSelector and affinity may change while the Pod is gated."""
+    """Return the immutable fields of a Pod's spec; of a gated Pod, without nodeSelector and affinity."""
     mutable = _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
     spec = fill_defaults("PodSpec", spec)
     immutable = {field: value for field, value in spec.items() if field not in mutable}

@@ -68,7 +68,7 @@ def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    """Report minimum, maximum and default amounts of a resource that contradict each other."""
+    """Report a LimitRange's minimum, maximum and default amounts of a resource that contradict each other."""
     amounts = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
     for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
         if smaller in amounts and larger in amounts and rules.exceeds(amounts[smaller], amounts[larger]):
@@ -250,7 +250,7 @@ def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_count_faults(value: Any, path: str) -> Iterator[FieldError]:
-    """Report a number of pods that is negative, and a percentage that is malformed or above 100%."""
+    """Report a PodDisruptionBudget's number of pods if negative, or percentage if malformed or above 100%."""
     if isinstance(value, int):
         if value < 0:
             yield rules.invalid(path, value, rules.NEGATIVE, _PERCENT_REMEDY)
@@ -333,7 +333,7 @@ def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> 
 
 
 def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """Report a subject that is not a valid ServiceAccount with its namespace, User or Group."""
+    """Report a role binding's subject that is not a valid User or Group, or a ServiceAccount with its namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
         yield rules.required(f"{path}.name", "", f"give the name of the {kind}")

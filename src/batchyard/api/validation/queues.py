@@ -41,7 +41,7 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
 
 
 def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
-    """Report covered resources of a group that are not valid resource names, or are already in another group."""
+    """Report a resource group's covered resources that are no valid resource names, or are in another group too."""
     for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
         yield from rules.label_key_faults(resource, item_path)
@@ -49,7 +49,7 @@ def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) 
 
 
 def _duplicate_name_faults(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
-    """Report a name that is in `paths` already; otherwise add it to `paths` with its path."""
+    """Report a flavor or resource name that was used before (`paths`: paths by name); else add it to `paths`."""
     if name in paths:
         yield rules.duplicate(path, name, f"remove this one: {rule}, and {name} is already at {paths[name]}")
     else:
@@ -94,7 +94,7 @@ def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[
 
 
 def total_faults(groups: Groups) -> Iterator[FieldError]:
-    """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in a group."""
+    """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in one group."""
     for subject, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
         total = sum(len(group[field]) for group in groups)
         if total > 256:

@@ -1,4 +1,4 @@
-"""Validation functions for all kinds: error constructors, quantities, names, paths, metadata, selectors, resources.
+"""Validation rules that many kinds share: error constructors, quantities, names, metadata, selectors, resources.
 
 Source: k8s.io/apimachinery/pkg/api/validation and pkg/apis/meta/v1/validation.
 """
@@ -34,28 +34,28 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, faults: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Mark errors as reported by a webhook, except those of x-kubernetes-validations rules (the server's)."""
+    """Yield the errors marked as reported by a webhook, except those of x-kubernetes-validations rules in the CRD."""
     for fault in faults:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
-    """Return the error for an invalid value of a field."""
+    """Return the FieldError for an invalid value, which the message contains."""
     return FieldError(path, f"Invalid value: {format_json(value)}: {message}", remedy)
 
 
 def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
-    """Return the error for an invalid value of a field, without the value in the message."""
+    """Return the FieldError for an invalid value, which the message does not contain."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 
 def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
-    """Return the error for a violated x-kubernetes-validations rule, which shows the type instead of the value."""
+    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the value's type, not the value."""
     return invalid(path, schema_type, message, remedy)
 
 
 def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
-    """Return the error for the change of an immutable field."""
+    """Return the FieldError for a change of an immutable field."""
     return invalid(path, value, IMMUTABLE, remedy or "keep the old value, or delete the object and recreate it")
 
 
@@ -102,7 +102,7 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
 
 
 def parse_nano(value: str | int | float) -> int | None:
-    """Parse a quantity to billionths; None if it is malformed."""
+    """Parse a resource quantity to an integer in billionths; None if it is malformed."""
     return None if isinstance(value, str) and len(value) > meta.LENGTH_MAX else _nano(value)
 
 
@@ -115,7 +115,7 @@ def _nano(value: str | int | float) -> int | None:
 
 
 def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
-    """Report a value that is not a quantity or is negative."""
+    """Report a value that is not a resource quantity, or is negative."""
     amount = parse_nano(value)
     if amount is None:
         message = "must be a quantity: a number with an optional suffix"
@@ -125,13 +125,13 @@ def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
 
 
 def exceeds(value: Any, limit: Any) -> bool:
-    """Report whether a quantity exceeds a limit; False if one of them is malformed."""
+    """Report whether a resource quantity exceeds a limit; False if one of them is malformed."""
     amount, limit_amount = parse_nano(value), parse_nano(limit)
     return amount is not None and limit_amount is not None and amount > limit_amount
 
 
 def canonical_or_text(value: Any) -> str:
-    """Format a quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
+    """Return a resource quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
     return str(value) if parse_nano(value) is None else meta.canonical_quantity(value)
 
 
@@ -184,7 +184,7 @@ _CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric chara
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Report whether the whole text matches the pattern."""
+    """Report whether a regular expression matches the whole text."""
     return _compile_pattern(pattern).fullmatch(text) is not None
 
 
@@ -194,12 +194,12 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _check_length(text: str, length_max: int) -> Messages:
-    """Return the message if a text has too many bytes."""
+    """Return an error message if a text has more than `length_max` bytes."""
     return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
 
 
 def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> Messages:
-    """Return the message, with valid examples, if a text does not match the pattern."""
+    """Return an error message, with valid examples, if a text does not match a regular expression."""
     if _matches(pattern, text):
         return ()
     shown_examples = ",  or ".join(f"'{example}'" for example in examples)
@@ -289,7 +289,7 @@ def label_value_errors(text: str) -> Messages:
 
 
 def config_key_errors(text: str) -> Messages:
-    """Validate a key of a ConfigMap or Secret, which becomes a file name."""
+    """Validate a key of a ConfigMap or Secret, which becomes a file name in a volume."""
     messages = _check_length(text, SUBDOMAIN_LENGTH_MAX)
     messages += _check_pattern(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
     if text in {".", ".."}:
@@ -313,7 +313,7 @@ def domain_path_errors(text: str) -> Messages:
 
 
 def path_segment_errors(text: str) -> Messages:
-    """Validate the name of a role or binding: any single path segment."""
+    """Validate the name of an RBAC role or binding, which must be a single URL path segment."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
     return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
@@ -328,14 +328,14 @@ _PATH_REMEDY: Final = "use a relative path without '..'"
 
 
 def local_path_faults(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path that is not relative or contains '..' as a component or NUL."""
+    """Report a file path that is not relative, or contains NUL or a component '..'."""
     if path.startswith("/"):
         yield invalid(field_path, path, "must be a relative path", _PATH_REMEDY)
     yield from path_component_faults(path, field_path)
 
 
 def path_component_faults(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path that contains '..' as a component, or NUL."""
+    """Report a file path that contains NUL or a component '..'."""
     if ".." in path.split("/"):
         yield invalid(field_path, path, "must not contain '..'", "use a path without '..'")
     if "\0" in path:
@@ -350,7 +350,7 @@ def file_faults(path: str, field_path: str) -> Iterator[FieldError]:
 
 
 def mode_faults(mode: int | None, field_path: str) -> Iterator[FieldError]:
-    """Report file permissions that are not a number from 0 to 0777 (octal)."""
+    """Report file permission bits that are not from 0 to 0777 (octal)."""
     if mode is not None and not 0 <= mode <= _MODE_MAX:
         yield invalid(field_path, mode, _MODE_MESSAGE, "use 420, which is octal 0644, or another number from 0 to 511")
 
@@ -409,7 +409,7 @@ def _name_faults(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[F
 
 
 def name_remedy(name: Any, name_rule: NameRule) -> str:
-    """Return the remedy for an invalid name: a valid name that is similar to it."""
+    """Return the remedy for an invalid object name: a similar valid name."""
     similar = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
     return f"use a name such as {format_json(similar if similar and not name_rule(similar) else 'my-name')}"
 
@@ -442,7 +442,7 @@ def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Itera
 
 
 def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
-    """Report invalid finalizers, those without a prefix on Kubernetes's own kinds, and the conflicting pair of two."""
+    """Report invalid finalizers, unprefixed ones on Kubernetes's own kinds, and a pair that exclude each other."""
     for i, finalizer in enumerate(finalizers):
         for message in qualified_name_errors(finalizer):
             yield invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
@@ -455,7 +455,7 @@ def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: 
 
 
 def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Report incomplete owner references, Events as owners, and more than one controller."""
+    """Report owner references that are incomplete or name an Event, and more than one with `controller: true`."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):

@@ -32,7 +32,7 @@ _PREFIX: Final = "kueue.x-k8s.io/podset-"
 
 @dataclass(frozen=True, slots=True)
 class PodSetTopology:
-    """The topology annotations of one pod set, their path for error messages, and the number of pods."""
+    """The topology annotations of one pod set, where they are (for error messages), and the pod count."""
 
     annotations: Annotations
     path: str
@@ -57,7 +57,7 @@ def topology_request_faults(
 
 
 def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
-    """Report more than one of the three modes (required, preferred, unconstrained), and invalid values."""
+    """Report a pod set with several topology modes (required, preferred, unconstrained), or invalid values of them."""
     modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in modes) > 1:
         shown_modes = ", ".join(map(rules.format_json, modes))
@@ -74,7 +74,7 @@ def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
 
 
 def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
-    """Report a slice topology without a size or the reverse, and a slice size out of range."""
+    """Report a pod set's slice topology without a slice size or the reverse, and a slice size out of range."""
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
@@ -150,7 +150,7 @@ def _layer_faults(slice_layers: Sequence[SliceLayer], path: str, count: int) -> 
 
 
 def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
-    """Report pod set groups that do not have exactly two pod sets, of equal topology and one with a single pod."""
+    """Report pod set groups that are not a pair of pod sets of equal topology, one of them with a single pod."""
     groups: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
         annotations = pod_set.annotations

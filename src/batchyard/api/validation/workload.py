@@ -105,7 +105,7 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 
 def _assignment_faults(assignment: Obj, counts: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """Report an assignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
+    """Report a podSetAssignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
     if name not in counts:
         yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(counts)}")
@@ -165,7 +165,7 @@ def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
 
 
 def _check_faults(check: Obj, counts: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """Report pod set updates of an admission check for unknown pod sets, or with invalid labels or tolerations."""
+    """Report pod set updates in a Workload's admission check state that are invalid or for unknown pod sets."""
     for i, update in enumerate(check.get("podSetUpdates") or ()):
         item_path = f"{path}[{i}]"
         if update["name"] not in counts:
@@ -177,7 +177,7 @@ def _check_faults(check: Obj, counts: Mapping[str, int], path: str) -> Iterator[
 
 
 def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
-    """Report the change of an admission: it may be set and removed; only its topology assignments may change."""
+    """Report a changed Workload admission: it may be set or removed, but only its topology assignments may change."""
     if new is None or old is None:
         return
     if not semantic_equality(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):

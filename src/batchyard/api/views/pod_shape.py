@@ -1,4 +1,4 @@
-"""The shape of a pod: its resource requests and scheduling constraints, parsed once for all pods with equal content."""
+"""The scheduling-relevant part of a pod: requests and constraints, parsed once for all pods with equal content."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _MEMORY_ASSUMED: Final = "200Mi"
 
 
 class NodeTerm(NamedTuple):
-    """A term of node affinity: all its expressions on labels and on fields of the node must hold."""
+    """A term of node affinity: a node matches if it satisfies all requirements on labels and fields."""
 
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
@@ -48,7 +48,7 @@ class PodTerm(NamedTuple):
     namespace_selector: Selector | None
 
     def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-        """Report whether this term selects a pod by its namespace and labels; `namespaces`: labels by namespace."""
+        """Report whether this term selects a pod by its namespace and labels; `namespaces`: labels by Namespace."""
         if namespace not in self.namespaces and (
             self.namespace_selector is None
             or not self.namespace_selector.matches(namespaces.get(namespace, _NO_LABELS))
@@ -87,7 +87,7 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRules:
-    """The constraints of a pod on its node: node selector, node affinity and tolerations."""
+    """What a pod requires of its node or prefers: node selector, node affinity and tolerations."""
 
     node_selector: tuple[tuple[str, str], ...]
     #: The required terms of node affinity, one of which must match; None: no restriction.
@@ -123,7 +123,7 @@ _rules: dict[bytes, NodeRules] = {}
 
 
 def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Parse the shape of a pod from its spec, namespace and labels."""
+    """Parse the resource requests and scheduling constraints of a pod from its spec, namespace and labels."""
     template = parse_pod_template(spec)
     affinity = spec.get("affinity") or _EMPTY_OBJECT
     pod_affinity = affinity.get("podAffinity") or _EMPTY_OBJECT
@@ -155,7 +155,7 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
 
 
 def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod spec with the requests that node scoring assumes for containers without any."""
+    """Return the pod spec; containers without cpu or memory requests get the amounts that node scoring assumes."""
     container_lists = {
         kind: [_with_assumed_container_requests(c) for c in spec.get(kind) or ()]
         for kind in ("initContainers", "containers")
@@ -202,7 +202,7 @@ def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 
 def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
-    """Parse a term of pod affinity; without namespaces, it applies to the namespace of the pod itself."""
+    """Parse a pod affinity term; without namespaces, the term applies to the namespace of the pod itself."""
     namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
     if not namespaces and namespace_selector is None:
         namespaces = (namespace,)
@@ -210,7 +210,7 @@ def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str])
 
 
 def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
-    """Parse a label selector, and add the pod's own values of the labels in matchLabelKeys and mismatchLabelKeys."""
+    """Parse a pod affinity term's label selector, with requirements for its matchLabelKeys and mismatchLabelKeys."""
     label_selector = selector(obj.get("labelSelector"))
     if label_selector is None:
         return None

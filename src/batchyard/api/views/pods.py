@@ -86,22 +86,22 @@ class PodView:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the pod has succeeded or failed, so that it uses no resources of its node."""
+        """Whether the pod has succeeded or failed, and so no longer uses resources of its node."""
         return self.phase in _TERMINAL
 
     @property
     def awaits_node(self) -> bool:
-        """Whether the pod is neither bound to a node nor deleted nor terminal; it may be gated."""
+        """Whether the pod, gated or not, has no node yet and is neither being deleted nor terminal."""
         return not self.node_name and not self.deleting and self.phase not in _TERMINAL
 
     @property
     def node_selector(self) -> tuple[tuple[str, str], ...]:
-        """The labels that the pod's node must have, as pairs."""
+        """The labels that the pod's node must have, as pairs of key and value."""
         return self.shape.rules.node_selector
 
     @property
     def affinity(self) -> tuple[NodeTerm, ...] | None:
-        """The required terms of the pod's node affinity, one of which must match; None: no restriction."""
+        """The required terms of the pod's node affinity, one of which a node must match; None if there are none."""
         return self.shape.rules.affinity
 
     @property
@@ -130,7 +130,7 @@ _views: dict[str, tuple[meta.Obj, PodView]] = {}
 
 
 def pod_view(obj: meta.Obj) -> PodView:
-    """Return the view of a Pod; the view of its last revision is cached."""
+    """Return the parsed view of a Pod, from a cache if the object is unchanged."""
     uid = obj["metadata"].get("uid", "")
     cache_entry = _views.get(uid)
     if cache_entry is not None and cache_entry[0] is obj:
@@ -144,12 +144,12 @@ def pod_view(obj: meta.Obj) -> PodView:
 
 
 def forget_pod_view(uid: str) -> None:
-    """Remove the view of a deleted Pod from the cache."""
+    """Remove the parsed view of a deleted Pod from the cache."""
     _views.pop(uid, None)
 
 
 def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
-    """Report whether two revisions of a Pod share the same spec and labels, and so the shape."""
+    """Report whether two revisions of a Pod share their spec and labels, and so their requests and constraints."""
     if new["spec"] is not old["spec"]:
         return False
     labels: object = new["metadata"].get("labels")
@@ -157,7 +157,7 @@ def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
 
 
 def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
-    """Return the id of a pod's gang (the pods of its Workload): the uid of their JobSet or Job; '' if in none."""
+    """Return the uid of the JobSet or Job whose pods are scheduled together with this pod; '' without a Workload."""
     workload = (metadata.get("annotations") or _NO_LABELS).get(well_known.WORKLOAD)
     if not workload:
         return ""
@@ -171,7 +171,7 @@ def _gpus(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason of the condition PodScheduled=False or '', and its message if the reason is Unschedulable."""
+    """Return the reason of the condition PodScheduled=False, and the message if that is Unschedulable; else ''."""
     condition = meta.find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
         return "", ""
@@ -185,7 +185,7 @@ def _is_preempted(status: Mapping[str, Any]) -> bool:
 
 
 def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Return the shape of a pod, shared by all pods with equal content."""
+    """Return a pod's parsed requests and scheduling constraints, as one object for all pods with equal content."""
     content = _encode(_content(spec, namespace, labels))
     pod_shape = _shapes.get(content)
     if pod_shape is None:
@@ -196,7 +196,7 @@ def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
 
 
 def _content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
-    """Return the fields of a pod that determine its shape, with only the labels that matchLabelKeys name."""
+    """Return the fields of a pod that scheduling depends on, with only those labels that matchLabelKeys name."""
     affinity, spread = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
     content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
@@ -214,7 +214,7 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """Return all required and preferred terms of podAffinity or podAntiAffinity (`kind`)."""
+    """Return all required and preferred terms of a pod's podAffinity or podAntiAffinity, as `kind` says."""
     affinity_part = affinity.get(kind) or _EMPTY_OBJECT
     return [
         *(affinity_part.get(well_known.REQUIRED) or ()),
@@ -249,7 +249,7 @@ _NOT_TOLERATED_SECONDS: Final = 0
 
 
 class Disruption(NamedTuple):
-    """The cause of a disruption: reason and message of the condition DisruptionTarget."""
+    """Why a pod is disrupted: the reason and message of its condition DisruptionTarget."""
 
     reason: str
     message: str
@@ -279,12 +279,12 @@ def is_terminating(pod: meta.Obj) -> bool:
 
 
 def awaits_deletion(pod: meta.Obj) -> bool:
-    """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must then delete it."""
+    """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must now delete it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def has_only_finalizers_left(pod: meta.Obj) -> bool:
-    """Report whether only finalizers keep a pod: it is terminal and terminating, without a remaining grace period."""
+    """Report whether only finalizers keep a terminal pod from removal: it is terminating and its grace period is 0."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
 
@@ -304,12 +304,12 @@ def priority(pod: meta.Obj) -> int:
 
 
 def grace_period(pod: meta.Obj) -> int:
-    """Return the grace period of a pod in seconds."""
+    """Return the termination grace period of a pod, in seconds."""
     return node.grace_period(pod["spec"])
 
 
 def deleted_at(pod: meta.Obj) -> Instant | None:
-    """Return when a pod's deletion was requested: deletionTimestamp minus the grace period; None if not deleted."""
+    """Return when the deletion of a pod was requested, or None: its deletionTimestamp minus its grace period."""
     metadata = pod["metadata"]
     deletion_time = metadata.get("deletionTimestamp")
     if deletion_time is None:
@@ -319,7 +319,7 @@ def deleted_at(pod: meta.Obj) -> Instant | None:
 
 
 def scheduled_at(pod: meta.Obj) -> Instant:
-    """Return when a pod was bound to its node, else its start time or, if it has none, its creation time."""
+    """Return when a pod was bound to its node; if unknown, its start time or else its creation time."""
     scheduled_condition = meta.find_condition(pod, SCHEDULED)
     if scheduled_condition is not None and scheduled_condition["status"] == "True":
         return parse_time(scheduled_condition["lastTransitionTime"])
@@ -327,11 +327,10 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 
 
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
-    """Return when the NoExecute taints of its node evict a pod; None if it tolerates all of them forever.
+    """Return when the NoExecute taints of its node evict a pod; None if the pod tolerates all of them forever.
 
     The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
-    time in the past means now.
-    Source: pkg/controller/tainteviction.
+    time in the past means now. Source: pkg/controller/tainteviction.
     """
     seconds: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
@@ -347,7 +346,7 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
 
 
 def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> meta.Obj:
-    """Return the pod with a condition set; `why` is its reason and message. Returns the same object if unchanged."""
+    """Return the pod with a status condition set; `why` is its reason and message. The same object if unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
     old = next((c for c in conditions if c["type"] == kind), None)
@@ -359,7 +358,7 @@ def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], 
 
 
 def pod_condition(kind: str, holds: bool, why: tuple[str, str], old: meta.Obj | None, now: Instant) -> dict[str, Any]:
-    """Build a condition of a pod from its type, status, and `why` (reason and message; empty ones are omitted).
+    """Build a status condition of a pod; `why` is its reason and message, which are left out if empty.
 
     If `old`, the previous condition, has the same status, its lastTransitionTime is kept.
     """
@@ -388,7 +387,7 @@ def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> meta.Obj:
-    """Return the pod with the phase Failed and the disruption that caused it; a terminal pod stays unchanged."""
+    """Return the pod with the phase Failed and the disruption that caused the failure; a terminal pod is unchanged."""
     if is_terminal(pod):
         return pod
     marked_pod = pod if by is None else with_disruption(pod, by, now)
@@ -410,7 +409,7 @@ _NO_SAVED_WORK: Final[Mapping[str, str]] = {}
 
 
 class Resumption(NamedTuple):
-    """The saved work with which a pod resumes, and its place (see place_of)."""
+    """The checkpointed work with which a pod resumes, and the key under which its Job stores that work."""
 
     place: str
     work: Duration
@@ -434,24 +433,24 @@ def running_since(pod: meta.Obj) -> Instant | None:
 
 
 def lost_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the work that a pod loses if it stops now: the time since its last checkpoint, or since its start."""
+    """Return the run time that a pod loses if it stops now: since its last checkpoint or, without one, its start."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time % interval if interval else run_time
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the work that a pod keeps if it stops now: the time from its start to its last checkpoint."""
+    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 
 
 def is_interchangeable(pod: meta.Obj) -> bool:
-    """Report whether another pod of the Job can take over a pod's work: it has no completion index."""
+    """Report whether another pod of the Job can continue a pod's work, because the pod has no completion index."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) is None
 
 
 def saved_work_key(pod: meta.Obj) -> str:
-    """Return the key under which the Job stores a pod's saved work: its completion index, or else its name.
+    """Return the key under which a pod's checkpointed work is stored in its Job: completion index, or else pod name.
 
     A pod that resumed work uses the key of its predecessor. In a JobSet, whose Jobs are recreated, the key includes the
     replicated Job and the index of the Job.
@@ -465,7 +464,7 @@ def saved_work_key(pod: meta.Obj) -> str:
 
 
 def resumption(pod: meta.Obj) -> Resumption | None:
-    """Return the saved work with which a pod resumes, from its condition Resumed; None if it starts from zero."""
+    """Return the checkpointed work with which a pod resumes, from its condition Resumed; None if it has none."""
     resumed_condition = meta.find_condition(pod, RESUMED)
     if resumed_condition is None:
         return None
@@ -474,13 +473,13 @@ def resumption(pod: meta.Obj) -> Resumption | None:
 
 
 def resumed_work(pod: meta.Obj) -> Duration:
-    """Return the work that earlier pods or containers did before a pod's containers started; 0 without any."""
+    """Return the checkpointed work that was done before a pod's containers started; 0 if it started from zero."""
     resumed_from = resumption(pod)
     return 0 if resumed_from is None else resumed_from.work
 
 
 def with_resumption(pod: meta.Obj, resumed_from: Resumption | None, now: Instant) -> meta.Obj:
-    """Return the pod with the condition Resumed set or, for None, removed; the same object if unchanged."""
+    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None; the same pod if equal."""
     if resumption(pod) == resumed_from:
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
@@ -491,12 +490,12 @@ def with_resumption(pod: meta.Obj, resumed_from: Resumption | None, now: Instant
 
 
 def saved_work(job: meta.Obj, place: str) -> Duration:
-    """Return the work that a Job or JobSet has saved for a place; 0 if none."""
+    """Return the checkpointed work that a Job or JobSet stores under a pod's key (`saved_work_key`); 0 if none."""
     return _parse_saved_duration(saved_work_by_place(job).get(place))
 
 
 def most_saved_work(job: meta.Obj, places: Iterable[str]) -> Resumption | None:
-    """Return the place with the most saved work of a Job or JobSet among the given ones; None if none has any."""
+    """Return the most checkpointed work that a Job or JobSet stores under any of the pod keys `places`, or None."""
     saved_work = saved_work_by_place(job)
     resumptions = [
         Resumption(place, work) for place in places if (work := _parse_saved_duration(saved_work.get(place)))
@@ -505,13 +504,13 @@ def most_saved_work(job: meta.Obj, places: Iterable[str]) -> Resumption | None:
 
 
 def saved_work_by_place(job: meta.Obj) -> Mapping[str, str]:
-    """Return the saved work of a Job or JobSet by place, from its annotation."""
+    """Return the checkpointed work in the annotation of a Job or JobSet, by pod key (`saved_work_key`)."""
     text = meta.annotation(job, well_known.WORK_DONE)
     return _NO_SAVED_WORK if text is None else _parse_saved_work(text)
 
 
 def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
-    """Return the Job or JobSet with its saved work for a place set; the same object if unchanged."""
+    """Return the Job or JobSet with the checkpointed work under a pod key replaced; the same object if unchanged."""
     saved_work = saved_work_by_place(job)
     if _parse_saved_duration(saved_work.get(place)) == work:
         return job
@@ -530,7 +529,7 @@ def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
 
 @lru_cache(maxsize=64)
 def _parse_saved_work(text: str) -> Mapping[str, str]:
-    """Parse the annotation with saved work by place; cached, because many pods of a Job need it at the same time."""
+    """Parse the annotation with checkpointed work by pod key; cached, because many pods of a Job read it at once."""
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except (msgspec.DecodeError, RecursionError):

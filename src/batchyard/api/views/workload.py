@@ -45,7 +45,7 @@ class PodSet:
 
 
 class Holding(NamedTuple):
-    """The admission of one pod set: the number of pods, the flavor of each resource, and the usage."""
+    """What an admitted pod set holds: the number of pods, the flavor of each resource, and the quota used."""
 
     name: str
     pods: int
@@ -109,7 +109,7 @@ class WorkloadView:
     _shared: "_SharedPodSets"
 
     def __init__(self, obj: Obj, old_view: "WorkloadView | None" = None) -> None:
-        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, if any."""
+        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, which is then reused."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
@@ -171,7 +171,7 @@ class WorkloadView:
 
 
 def workload_view(obj: Obj) -> WorkloadView:
-    """Return the view of a Workload; the views of its last two revisions are cached."""
+    """Return the parsed view of a Workload; the views of its last two revisions are cached."""
     uid = obj["metadata"].get("uid", "")
     cache_entry = _views.get(uid)
     if cache_entry is None:
@@ -191,12 +191,12 @@ def workload_view(obj: Obj) -> WorkloadView:
 
 
 def forget_workload_view(uid: str) -> None:
-    """Remove the views of a deleted Workload from the cache."""
+    """Remove the parsed views of a deleted Workload from the cache."""
     _views.pop(uid, None)
 
 
 def view_by_creation(obj: Obj) -> WorkloadView:
-    """Return the view of a Workload for queues ordered by creation time, even after an eviction by PodsReadyTimeout."""
+    """Return a Workload's view with its creation as queue time, even after an eviction by PodsReadyTimeout."""
     view = workload_view(obj)
     if view.queued == view.created or not _has_timed_out(obj):
         return view
@@ -230,7 +230,7 @@ def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time:
 
 
 class _SharedPodSets:
-    """The parsed pod sets of a Workload, shared by all Workloads with equal ones, and a cache of their admissions."""
+    """The parsed pod sets of all Workloads with equal pod sets, and a cache of these Workloads' parsed admissions."""
 
     __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
@@ -244,7 +244,7 @@ class _SharedPodSets:
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
 
     def holdings_of(self, admission: Mapping[str, Any], counts: tuple[int, ...]) -> tuple[Holding, ...]:
-        """Parse an admission to a Holding for each pod set.
+        """Parse a Workload's admission: what each pod set holds in pods, flavors and quota.
 
         Reclaimable pods reduce the usage: `counts` are the numbers of pods that still need quota. If fewer pods were
         admitted (partial admission), their number is kept.
@@ -273,7 +273,7 @@ def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
 
 
 def _shared_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
-    """Return the cached pod sets that equal the given ones; if there are none, cache and return the given ones."""
+    """Return the cached pod sets equal to the given ones; if there are none, cache the given ones and return them."""
     if len(_pod_sets_by_value) >= _VALUES_MAX:
         _pod_sets_by_value.clear()
     return _pod_sets_by_value.setdefault((parsed_pod_sets.shape, parsed_pod_sets.pod_sets), parsed_pod_sets)
@@ -298,7 +298,7 @@ def _pod_set(obj: Mapping[str, Any]) -> PodSet:
 
 
 def _shape(obj: Mapping[str, Any]) -> list[Any]:
-    """Return the fields of a pod set that affect scheduling, which excludes images and commands, for example."""
+    """Return the fields of a pod set that affect scheduling: requests and constraints, but not images or commands."""
     spec = (obj.get("template") or {}).get("spec") or {}
     fields = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "priority", "topologySpreadConstraints")
     return [
@@ -344,7 +344,7 @@ def _holding(assignment: Mapping[str, Any], total: int, remaining_counts: Mappin
 
 
 class FlavorResourceQuota(NamedTuple):
-    """The quota of one resource in one flavor; a limit of None means no limit."""
+    """A ClusterQueue's quota for one resource in one flavor; a limit of None means no limit."""
 
     flavor: str
     resource: str
@@ -355,7 +355,7 @@ class FlavorResourceQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A resource group: resources that use the same flavor, and its flavors in the order in which Kueue tries them."""
+    """A resource group of a ClusterQueue: resources that share a flavor, and its flavors in the order of trial."""
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...]
@@ -374,13 +374,13 @@ class PreemptionRules:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether any preemption is allowed."""
+        """Whether the ClusterQueue may preempt Workloads at all."""
         return self.within_cluster_queue != "Never" or self.reclaim_within_cohort != "Never"
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorFungibility:
-    """The flavor fungibility of a ClusterQueue: when the search tries the next flavor, and the preference."""
+    """A ClusterQueue's flavor fungibility: when Kueue tries the next flavor, and which kind of fit it prefers."""
 
     try_next_when_borrowing: bool = False
     try_next_when_preempting: bool = True
@@ -388,7 +388,7 @@ class FlavorFungibility:
 
 
 class AdmissionCheckRule(NamedTuple):
-    """The name of an AdmissionCheck of a ClusterQueue, and the flavors to which it applies."""
+    """An AdmissionCheck that a ClusterQueue requires, and the flavors to which it applies."""
 
     name: str
     flavors: tuple[str, ...]
@@ -441,7 +441,7 @@ class LocalQueueView:
 
 
 def cluster_queue_view(obj: Obj) -> ClusterQueueView:
-    """Parse a ClusterQueue to its view."""
+    """Parse the spec of a ClusterQueue."""
     spec = obj.get("spec") or {}
     groups = _groups(spec)
     return ClusterQueueView(
@@ -459,13 +459,13 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
 
 
 def cohort_view(obj: Obj) -> CohortView:
-    """Parse a Cohort to its view."""
+    """Parse the spec of a Cohort."""
     spec = obj.get("spec") or {}
     return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _weight(spec))
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:
-    """Parse a LocalQueue to its view."""
+    """Parse the spec of a LocalQueue."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     key = f"{metadata.get('namespace', '')}/{metadata['name']}"
     return LocalQueueView(key, spec.get("clusterQueue") or "", spec.get("stopPolicy") or "None")
@@ -549,7 +549,7 @@ class FlavorView:
 
 
 def flavor_view(obj: Obj) -> FlavorView:
-    """Parse a ResourceFlavor to its view."""
+    """Parse the spec of a ResourceFlavor."""
     spec = obj.get("spec") or {}
     taints = map(node.parse_taint, spec.get("nodeTaints") or ())
     return FlavorView(
