@@ -34,14 +34,14 @@ STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a v1beta1 Kueue Configuration whose defaults are set to v1beta2."""
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
-    wait_settings, fairness = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
+    wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if wait_settings.pop("enable", False):
         configuration["waitForPodsReady"] = wait_settings
     else:
         configuration["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
-    if fairness.get("enable"):
+    if fair_sharing.get("enable"):
         configuration["fairSharing"] = {
-            "preemptionStrategies": fairness.get("preemptionStrategies") or list(STRATEGIES)
+            "preemptionStrategies": fair_sharing.get("preemptionStrategies") or list(STRATEGIES)
         }
     if "integrations" in configuration:
         configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
@@ -129,8 +129,8 @@ def cut_times_to_seconds(obj: dict[str, Any], locations: TimeLocations) -> dict[
 
 def cut_metadata_times_to_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object's metadata with its timestamps cut to whole seconds; the same mapping if unchanged."""
-    shown: dict[str, Any] = _cut_times(metadata, metadata_time_locations()["metadata"])
-    return shown
+    cut_metadata: dict[str, Any] = _cut_times(metadata, metadata_time_locations()["metadata"])
+    return cut_metadata
 
 
 class WireTimesCache:
@@ -206,8 +206,8 @@ def _cut_times(value: Any, locations: TimeLocations) -> Any:
         return value if changed_fields is None else changed_fields
     if not isinstance(value, list):
         return value
-    items = [_cut_times(item, locations) for item in value]
-    return value if all(map(is_, items, value)) else items
+    cut_items = [_cut_times(item, locations) for item in value]
+    return value if all(map(is_, cut_items, value)) else cut_items
 
 
 def _cut_to_seconds(text: str) -> str:

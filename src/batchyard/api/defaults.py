@@ -78,8 +78,8 @@ def with_default_spec(obj: Obj) -> Obj:
     """Return the object; a missing spec becomes one of default values if the kind has no required spec fields."""
     if "spec" in obj:
         return obj
-    info, empty = kind_info(group_kind(obj)), {**obj, "spec": {}}
-    return validate_and_default(info, info.storage_version, empty).obj or empty
+    info, obj_with_empty_spec = kind_info(group_kind(obj)), {**obj, "spec": {}}
+    return validate_and_default(info, info.storage_version, obj_with_empty_spec).obj or obj_with_empty_spec
 
 
 def cluster_queue_defaults(obj: Obj) -> Obj:
@@ -145,7 +145,7 @@ def _pool_defaults(pool: Spec) -> Spec:
 # Sources: Kubernetes's pkg/apis/core/v1/defaults.go and, for the phase, pkg/registry/core/pod/strategy.go.
 
 
-_CONTAINERS: Final = ("containers", "initContainers")
+_CONTAINER_FIELDS: Final = ("containers", "initContainers")
 #: The field by which a spec is known to have the defaults of pod templates already.
 _DEFAULTED_FIELD: Final = "securityContext"
 
@@ -154,21 +154,21 @@ def pod_defaults(pod: Obj) -> Obj:
     """Return the Pod with its defaults; the same object if it has all of them."""
     sent_spec, status = pod.get("spec") or {}, pod.get("status") or {}
     spec = sent_spec if _DEFAULTED_FIELD in sent_spec else fill_defaults("PodSpec", sent_spec)
-    missing: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
-    for field in _CONTAINERS:
+    missing_fields: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
+    for field in _CONTAINER_FIELDS:
         containers = spec.get(field) or ()
         if any(_missing_requests(container) for container in containers):
-            missing[field] = [_with_default_requests(container) for container in containers]
+            missing_fields[field] = [_with_default_requests(container) for container in containers]
     if spec.get("hostNetwork"):
-        missing |= _host_network_containers({**spec, **missing})
-    spec = {**spec, **missing} if missing else spec
+        missing_fields |= _host_network_containers({**spec, **missing_fields})
+    spec = {**spec, **missing_fields} if missing_fields else spec
     complete_pod = pod if spec is sent_spec else {**pod, "spec": spec}
     return complete_pod if status.get("phase") else {**complete_pod, "status": {**status, "phase": "Pending"}}
 
 
 def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the container fields of a Pod on the host network, with host ports equal to the container ports."""
-    return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINERS if spec.get(field)}
+    return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINER_FIELDS if spec.get(field)}
 
 
 def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -211,14 +211,14 @@ def volume_defaults(obj: Obj) -> dict[str, Any]:
     return {**complete_volume, "spec": {"persistentVolumeReclaimPolicy": "Retain", **complete_volume["spec"]}}
 
 
-_QUARTER_OF_PODS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
+_ROLLING_UPDATE_DEFAULTS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _CLAIM_TYPE: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-_ROLLING: Final = "RollingUpdate"
+_ROLLING_UPDATE: Final = "RollingUpdate"
 
 
 def deployment_defaults(obj: Obj) -> Obj:
     """Return the Deployment with its defaults, such as one replica and the strategy RollingUpdate."""
-    strategy = _update_strategy_defaults(obj["spec"].get("strategy"), _QUARTER_OF_PODS)
+    strategy = _update_strategy_defaults(obj["spec"].get("strategy"), _ROLLING_UPDATE_DEFAULTS)
     settings = {"progressDeadlineSeconds": 600, "replicas": 1, "revisionHistoryLimit": 10}
     return _with_spec_fields(obj, settings, strategy=strategy)
 
@@ -231,14 +231,14 @@ def replica_set_defaults(obj: Obj) -> Obj:
 def stateful_set_defaults(obj: Obj) -> Obj:
     """Return the StatefulSet with its defaults, such as one replica and ordered pod creation."""
     settings = {"podManagementPolicy": "OrderedReady", "replicas": 1, "revisionHistoryLimit": 10}
-    retention = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    retention_defaults = {"whenDeleted": "Retain", "whenScaled": "Retain"}
     sent_policy = obj["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
     claims = obj["spec"].get("volumeClaimTemplates")
     return _with_spec_fields(
         obj,
         settings,
         **({"volumeClaimTemplates": [{**_CLAIM_TYPE, **claim_defaults(claim)} for claim in claims]} if claims else {}),
-        persistentVolumeClaimRetentionPolicy={**retention, **sent_policy},
+        persistentVolumeClaimRetentionPolicy={**retention_defaults, **sent_policy},
         updateStrategy=_update_strategy_defaults(obj["spec"].get("updateStrategy"), {"partition": 0}),
     )
 
@@ -272,8 +272,8 @@ def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any
 
 def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an update strategy of type RollingUpdate with the given default settings; other types stay unchanged."""
-    typed_strategy = {"type": _ROLLING, **(strategy or {})}
-    if typed_strategy["type"] != _ROLLING:
+    typed_strategy = {"type": _ROLLING_UPDATE, **(strategy or {})}
+    if typed_strategy["type"] != _ROLLING_UPDATE:
         return typed_strategy
     return {**typed_strategy, "rollingUpdate": {**settings, **(typed_strategy.get("rollingUpdate") or {})}}
 
@@ -288,8 +288,8 @@ def job_defaults(job: Obj) -> Obj:
     """Return the Job with its defaults. A Job without labels gets all labels of its pod template."""
     spec = job.get("spec") or {}
     missing_fields = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
-    policy = spec.get("podFailurePolicy")
-    if policy and (policy_with_defaults := _policy_defaults(policy)) is not policy:
+    failure_policy = spec.get("podFailurePolicy")
+    if failure_policy and (policy_with_defaults := _policy_defaults(failure_policy)) is not failure_policy:
         missing_fields["podFailurePolicy"] = policy_with_defaults
     complete_job = {**job, "spec": {**spec, **missing_fields}} if missing_fields else job
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
@@ -320,10 +320,10 @@ def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a pod failure policy rule; patterns in its onPodConditions without a status get the status True."""
-    patterns = rule.get("onPodConditions")
-    if not patterns:
+    condition_patterns = rule.get("onPodConditions")
+    if not condition_patterns:
         return rule
-    return {**rule, "onPodConditions": [p if p.get("status") else {**p, "status": "True"} for p in patterns]}
+    return {**rule, "onPodConditions": [p if p.get("status") else {**p, "status": "True"} for p in condition_patterns]}
 
 
 # Defaults of LimitRanges. Source: Kubernetes's pkg/apis/core/v1/defaults.go (SetDefaults_LimitRangeItem).
@@ -391,7 +391,7 @@ def secret_defaults(secret: Obj) -> dict[str, Any]:
 Default: TypeAlias = Callable[[Obj], Obj]
 
 
-_DEFAULTS: Final[Mapping[str, Default]] = {
+_DEFAULTS_BY_KIND: Final[Mapping[str, Default]] = {
     **dict.fromkeys(
         (
             *(scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.COHORT, scheme.TOPOLOGY),
@@ -423,7 +423,7 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
 
 _DAEMON_SET_COUNTS: Final = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
 #: The initial status of kinds that batchyard has no controller for: clients that wait for a status read it.
-_STATUSES: Final[Mapping[str, Obj]] = {
+_INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
     scheme.DEPLOYMENT: {},
     scheme.REPLICA_SET: {"replicas": 0},
     scheme.REPLICATION_CONTROLLER: {"replicas": 0},
@@ -438,7 +438,7 @@ _STATUSES: Final[Mapping[str, Obj]] = {
 def with_defaults(obj: Obj) -> dict[str, Any]:
     """Return the object with the defaults of its kind; the same object if it has all of them."""
     kind = group_kind(obj)
-    default, status = _DEFAULTS.get(kind), _STATUSES.get(kind)
+    default, status = _DEFAULTS_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
     complete_object = default(obj) if default else obj
     if status is not None and complete_object.get("status") is None:
         return {**complete_object, "status": status}

@@ -13,8 +13,8 @@ from batchyard.api.scheme import CONFIGURATION, kind_info
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY
 from batchyard.api.yaml_documents import DocumentLines, read_documents
 
-_INFO: Final = kind_info(CONFIGURATION)
-_HEADER_REMEDY: Final = f"start the file with apiVersion: {_INFO.api_version} and kind: Configuration"
+_CONFIGURATION_KIND: Final = kind_info(CONFIGURATION)
+_HEADER_REMEDY: Final = f"start the file with apiVersion: {_CONFIGURATION_KIND.api_version} and kind: Configuration"
 #: Fields that enable features in v1beta1, each with the way to do it in v1beta2.
 _V1BETA1_FIELDS: Final = {
     "waitForPodsReady.enable": f"it is enabled by default; to disable it, set featureGates: "
@@ -54,7 +54,7 @@ def complete_configuration(configuration: Obj) -> Obj:
 
 def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
     kind = value.get("kind") if isinstance(value, dict) else None
-    if kind is not None and kind != _INFO.kind:
+    if kind is not None and kind != _CONFIGURATION_KIND.kind:
         return None, [FieldError("kind", f"{kind} is not the kind of a Kueue Configuration", _HEADER_REMEDY)]
     decoded_object = decode(value)
     if decoded_object.obj is not None and group_kind(decoded_object.obj) != CONFIGURATION:

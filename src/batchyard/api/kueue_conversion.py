@@ -19,10 +19,10 @@ from batchyard.api.well_known import HOSTNAME
 
 #: The values of the fields of a ConversionPart in one version; empty if none is set.
 Fragment: TypeAlias = Mapping[str, Any]
-Change: TypeAlias = Callable[[Fragment], Fragment]
+ConvertFragment: TypeAlias = Callable[[Fragment], Fragment]
 
 #: The exceptions that malformed originals in annotations may cause: users can write annotations.
-_MALFORMED: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
+_MALFORMED_ORIGINAL_ERRORS: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 class PartLocation(Protocol):
@@ -46,13 +46,13 @@ class MappingFields:
 
     def read(self, obj: Obj) -> Fragment:
         """Return those of the named fields that are set in the object to values other than their defaults."""
-        mapping = self._mapping(obj)
+        mapping = self._find_mapping(obj)
         set_fields = {name: mapping[name] for name in self.names if name in mapping} if mapping is not None else {}
         return {name: value for name, value in set_fields.items() if self.defaults.get(name) != value or value is None}
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
         """Return the object with the values of the named fields replaced; the same object if it lacks the mapping."""
-        mapping = self._mapping(obj)
+        mapping = self._find_mapping(obj)
         if mapping is None:
             return obj
         other_fields = {name: value for name, value in mapping.items() if name not in self.names}
@@ -63,7 +63,7 @@ class MappingFields:
             else with_path(obj, self.path, {**other_fields, **new_fields})
         )
 
-    def _mapping(self, obj: Obj) -> Mapping[str, Any] | None:
+    def _find_mapping(self, obj: Obj) -> Mapping[str, Any] | None:
         """Return the mapping in the object that contains the fields, or None if the object lacks it."""
         mapping: Any = obj
         for name in self.path:
@@ -78,8 +78,8 @@ class ConversionPart:
     name: str
     old: PartLocation
     new: PartLocation
-    upgrade: Change
-    downgrade: Change
+    upgrade: ConvertFragment
+    downgrade: ConvertFragment
 
 
 def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
@@ -121,10 +121,10 @@ def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: s
     Original fields that a reverse conversion saved in the annotation `restored_from` are restored. Fields that the new
     version cannot represent are saved in the annotation `saved_to`.
     """
-    originals, unrepresented_parts = _read_originals(obj, restored_from), {}
+    original_fields, unrepresented_parts = _read_originals(obj, restored_from), {}
     for part in parts:
         old_fields = part.old.read(obj)
-        converted_fields = _restore_original(originals.get(part.name), part, old_fields)
+        converted_fields = _restore_original(original_fields.get(part.name), part, old_fields)
         if converted_fields is None:
             converted_fields = part.upgrade(old_fields)
         if part.downgrade(converted_fields) != old_fields:
@@ -139,7 +139,7 @@ def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: F
         return None
     try:
         return saved_fields if part.downgrade(saved_fields) == current_fields else None
-    except _MALFORMED:
+    except _MALFORMED_ORIGINAL_ERRORS:
         return None
 
 
@@ -147,10 +147,10 @@ def _read_originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
     """Return the fields that an earlier conversion saved in the annotation, by ConversionPart name."""
     text = (obj["metadata"].get("annotations") or {}).get(annotation)
     try:
-        originals = msgspec.json.decode(text) if text else {}
+        original_fields = msgspec.json.decode(text) if text else {}
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return originals if isinstance(originals, Mapping) else {}
+    return original_fields if isinstance(original_fields, Mapping) else {}
 
 
 def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented_parts: Mapping[str, Any]) -> Obj:
@@ -164,8 +164,8 @@ def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unreprese
     return with_metadata(obj, annotations=annotations or None)
 
 
-_SPEC: Final = ("spec",)
-_STATUS: Final = ("status",)
+_SPEC_PATH: Final = ("spec",)
+_STATUS_PATH: Final = ("status",)
 
 
 def _upgrade_checks(old: Fragment) -> Fragment:
@@ -198,56 +198,58 @@ def _upgrade_cluster_source(old: Fragment) -> Fragment:
     if not old:
         return {}
     kube_config, profile = old.get("kubeConfig") or {}, old.get("clusterProfileRef")
-    source = {"kubeConfig": kube_config} if kube_config.get("location") else {}
-    return {"clusterSource": {**source, "clusterProfileRef": profile} if profile is not None else source}
+    cluster_source = {"kubeConfig": kube_config} if kube_config.get("location") else {}
+    return {
+        "clusterSource": {**cluster_source, "clusterProfileRef": profile} if profile is not None else cluster_source
+    }
 
 
 def _downgrade_cluster_source(new: Fragment) -> Fragment:
     """Split a MultiKueueCluster's clusterSource into kubeConfig, required in v1beta1, and clusterProfileRef if set."""
     if "clusterSource" not in new:
         return {}
-    source = new["clusterSource"] or {}
-    kube_config = source.get("kubeConfig") or {"location": "", "locationType": "Secret"}
-    profile = source.get("clusterProfileRef")
+    cluster_source = new["clusterSource"] or {}
+    kube_config = cluster_source.get("kubeConfig") or {"location": "", "locationType": "Secret"}
+    profile = cluster_source.get("clusterProfileRef")
     return {"kubeConfig": kube_config, **({} if profile is None else {"clusterProfileRef": profile})}
 
 
 _FAIR_SHARING: Final = old_field_part(("status", "fairSharing"), "admissionFairSharingStatus")
 
 CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed_field_part(_SPEC, "cohort", "cohortName"),
+    renamed_field_part(_SPEC_PATH, "cohort", "cohortName"),
     ConversionPart(
         "spec.admissionChecksStrategy",
-        MappingFields(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
-        MappingFields(_SPEC, ("admissionChecksStrategy",)),
+        MappingFields(_SPEC_PATH, ("admissionChecks", "admissionChecksStrategy")),
+        MappingFields(_SPEC_PATH, ("admissionChecksStrategy",)),
         _upgrade_checks,
         _downgrade_checks,
     ),
     _fungibility_part("whenCanBorrow", "Borrow"),
     _fungibility_part("whenCanPreempt", "Preempt"),
-    new_field_part(_SPEC, "concurrentAdmissionPolicy"),
-    old_field_part(_STATUS, "pendingWorkloadsStatus"),
+    new_field_part(_SPEC_PATH, "concurrentAdmissionPolicy"),
+    old_field_part(_STATUS_PATH, "pendingWorkloadsStatus"),
     _FAIR_SHARING,
 )
 
 COHORT_PARTS: Final[Sequence[ConversionPart]] = (_FAIR_SHARING,)
 
 LOCAL_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed_field_part(_STATUS, "flavorUsage", "flavorsUsage"),
-    old_field_part(_STATUS, "flavors"),
+    renamed_field_part(_STATUS_PATH, "flavorUsage", "flavorsUsage"),
+    old_field_part(_STATUS_PATH, "flavors"),
 )
 
 ADMISSION_CHECK_PARTS: Final[Sequence[ConversionPart]] = (
-    old_field_part(_SPEC, "retryDelayMinutes", retryDelayMinutes=15),
+    old_field_part(_SPEC_PATH, "retryDelayMinutes", retryDelayMinutes=15),
 )
 
-MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_field_part(_SPEC, "quotaManagement"),)
+MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_field_part(_SPEC_PATH, "quotaManagement"),)
 
 MULTI_KUEUE_CLUSTER_PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
         "spec.clusterSource",
-        MappingFields(_SPEC, ("kubeConfig", "clusterProfileRef")),
-        MappingFields(_SPEC, ("clusterSource",)),
+        MappingFields(_SPEC_PATH, ("kubeConfig", "clusterProfileRef")),
+        MappingFields(_SPEC_PATH, ("clusterSource",)),
         _upgrade_cluster_source,
         _downgrade_cluster_source,
     ),
@@ -279,39 +281,39 @@ def expand_slices(slices: Sequence[Obj]) -> list[dict[str, Any]]:
     ]
 
 
-def _domain_value(values: Obj, i: int) -> str:
+def _domain_value(level_values: Obj, i: int) -> str:
     """Return the i-th domain's value at one topology level, from `valuesPerLevel` in a TopologyAssignment slice."""
-    if (universal := values.get("universal")) is not None:
+    if (universal := level_values.get("universal")) is not None:
         return str(universal)
-    individual = values["individual"]
+    individual = level_values["individual"]
     return f"{individual.get('prefix') or ''}{individual['roots'][i]}{individual.get('suffix') or ''}"
 
 
-def _domain_count(counts: Obj, i: int) -> int:
+def _domain_count(pod_counts: Obj, i: int) -> int:
     """Return the i-th domain's pod count, from the `podCounts` of a TopologyAssignment slice."""
-    universal = counts.get("universal")
-    return int(counts["individual"][i] if universal is None else universal)
+    universal_count = pod_counts.get("universal")
+    return int(pod_counts["individual"][i] if universal_count is None else universal_count)
 
 
 def _build_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
     """Return one TopologyAssignment slice for all the given domains."""
-    counts = [domain["count"] for domain in domains]
-    all_equal = all(count == counts[0] for count in counts)
+    pod_counts = [domain["count"] for domain in domains]
+    all_equal = all(count == pod_counts[0] for count in pod_counts)
     return {
         "domainCount": len(domains),
-        "podCounts": {"universal": counts[0]} if all_equal else {"individual": counts},
+        "podCounts": {"universal": pod_counts[0]} if all_equal else {"individual": pod_counts},
         "valuesPerLevel": [_encode_values([domain["values"][i] for domain in domains]) for i in range(len(levels))],
     }
 
 
-def _encode_values(values: Sequence[str]) -> dict[str, Any]:
+def _encode_values(level_values: Sequence[str]) -> dict[str, Any]:
     """Encode domain values of a topology level: `universal` if equal, else `roots` with common prefix and suffix."""
-    if all(value == values[0] for value in values):
-        return {"universal": values[0]}
-    suffix = _common_prefix([value[::-1] for value in values])[::-1]
+    if all(value == level_values[0] for value in level_values):
+        return {"universal": level_values[0]}
+    suffix = _common_prefix([value[::-1] for value in level_values])[::-1]
     # The prefix and suffix must not overlap in a short value, as in `aba` beside `ababa`.
-    prefix = _common_prefix(values)[: min(map(len, values)) - len(suffix)]
-    roots = [value[len(prefix) : len(value) - len(suffix)] for value in values]
+    prefix = _common_prefix(level_values)[: min(map(len, level_values)) - len(suffix)]
+    roots = [value[len(prefix) : len(value) - len(suffix)] for value in level_values]
     affixes = {name: part for name, part in (("prefix", prefix), ("suffix", suffix)) if part}
     return {"individual": {**affixes, "roots": roots}}
 
@@ -319,8 +321,8 @@ def _encode_values(values: Sequence[str]) -> dict[str, Any]:
 def _common_prefix(values: Sequence[str]) -> str:
     """Return the longest common prefix of all given strings."""
     smallest, largest = min(values), max(values)
-    length = next((i for i, (a, b) in enumerate(zip(smallest, largest, strict=False)) if a != b), len(smallest))
-    return smallest[:length]
+    prefix_length = next((i for i, (a, b) in enumerate(zip(smallest, largest, strict=False)) if a != b), len(smallest))
+    return smallest[:prefix_length]
 
 
 def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
@@ -328,8 +330,8 @@ def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequ
     keys = [""] * len(domains)
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
         keys = _prefix_keys([domain["values"][-1] for domain in domains])
-    starts = _slice_starts(keys)
-    return [domains[start:end] for start, end in pairwise([*starts, len(domains)])]
+    slice_starts = _slice_starts(keys)
+    return [domains[start:end] for start, end in pairwise([*slice_starts, len(domains)])]
 
 
 def _slice_starts(keys: Sequence[str]) -> list[int]:
@@ -341,20 +343,20 @@ def _slice_starts(keys: Sequence[str]) -> list[int]:
     return starts
 
 
-def _prefix_keys(hosts: Sequence[str]) -> list[str]:
+def _prefix_keys(host_names: Sequence[str]) -> list[str]:
     """Return for each host name its longest prefix ending in a hyphen that another host name shares, or ''.
 
     If this results in too many slices, shorter prefixes are used.
     """
-    prefixes = [[host[: i + 1] for i in range(len(host) - 1) if host[i] == "-"] for host in hosts]
-    shared: dict[str, int] = {}
+    prefixes = [[host[: i + 1] for i in range(len(host) - 1) if host[i] == "-"] for host in host_names]
+    uses: dict[str, int] = {}
     for prefix in (prefix for host_prefixes in prefixes for prefix in host_prefixes):
-        shared[prefix] = shared.get(prefix, 0) + 1
+        uses[prefix] = uses.get(prefix, 0) + 1
     for depth in range(max(map(len, prefixes)), 0, -1):
-        keys = [next((p for p in reversed(host_prefixes[:depth]) if shared[p] > 1), "") for host_prefixes in prefixes]
+        keys = [next((p for p in reversed(host_prefixes[:depth]) if uses[p] > 1), "") for host_prefixes in prefixes]
         if len(_slice_starts(keys)) <= _SLICES_MAX:
             return keys
-    return [""] * len(hosts)
+    return [""] * len(host_names)
 
 
 _CLASS_REFERENCES: Final[Mapping[str, tuple[str, str]]] = {
@@ -363,8 +365,8 @@ _CLASS_REFERENCES: Final[Mapping[str, tuple[str, str]]] = {
 }
 _SOURCE_BY_CLASS: Final = {reference: source for source, reference in _CLASS_REFERENCES.items()}
 _SLICE_CONSTRAINTS: Final = "podsetSliceRequiredTopologyConstraints"
-_POD_SETS: Final = ("spec", "podSets")
-_ASSIGNMENTS: Final = ("status", "admission", "podSetAssignments")
+_POD_SETS_PATH: Final = ("spec", "podSets")
+_POD_SET_ASSIGNMENTS_PATH: Final = ("status", "admission", "podSetAssignments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,16 +379,16 @@ class ItemFields:
 
     def read(self, obj: Obj) -> Fragment:
         """Return the field's values in the object's list items, by item name, for the items that have the field."""
-        values = {}
-        for item in self._items(obj) or ():
+        value_by_item_name = {}
+        for item in self._find_items(obj) or ():
             mapping = _value_at(item, self.item_path)
             if isinstance(mapping, Mapping) and mapping.get(self.field) is not None:
-                values[item.get("name", "main")] = mapping[self.field]
-        return values
+                value_by_item_name[item.get("name", "main")] = mapping[self.field]
+        return value_by_item_name
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
         """Return the object with the field set in each list item named in `fragment`, and removed from the others."""
-        items = self._items(obj)
+        items = self._find_items(obj)
         if not items or fragment == self.read(obj):
             return obj
         return with_path(obj, self.path, [self._write_item(item, fragment) for item in items])
@@ -397,7 +399,7 @@ class ItemFields:
             return item
         return with_path(item, (*self.item_path, self.field), fragment.get(item.get("name", "main")))
 
-    def _items(self, obj: Obj) -> list[Obj] | None:
+    def _find_items(self, obj: Obj) -> list[Obj] | None:
         """Return the object's list at `path`, or None if there is none."""
         items = _value_at(obj, self.path)
         return items if isinstance(items, list) else None
@@ -422,8 +424,8 @@ def _upgrade_priority_class(old: Fragment) -> Fragment:
 def _downgrade_priority_class(new: Fragment) -> Fragment:
     """Convert priorityClassRef to priorityClassName and priorityClassSource; return no fields for an unknown kind."""
     reference = new.get("priorityClassRef") or {}
-    source = _SOURCE_BY_CLASS.get((reference.get("group", ""), reference.get("kind", "")))
-    return {"priorityClassName": reference["name"], "priorityClassSource": source} if source else {}
+    class_source = _SOURCE_BY_CLASS.get((reference.get("group", ""), reference.get("kind", "")))
+    return {"priorityClassName": reference["name"], "priorityClassSource": class_source} if class_source else {}
 
 
 def _compress_assignment(assignment: Obj) -> Obj:
@@ -443,9 +445,9 @@ def _expand_assignment(assignment: Obj) -> Obj:
     return {**other_fields, "domains": expand_slices(assignment["slices"])}
 
 
-def _for_each_assignment(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
+def _for_each_assignment(change_assignment: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
     """Return a ConversionPart's conversion that applies `change` to the TopologyAssignment of every pod set."""
-    return lambda fragment: {name: change(assignment) for name, assignment in fragment.items()}
+    return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
 
 WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
@@ -461,15 +463,15 @@ WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
     renamed_field_part(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
     ConversionPart(
         f"spec.podSets.topologyRequest.{_SLICE_CONSTRAINTS}",
-        MappingFields(_POD_SETS, ()),
-        ItemFields(_POD_SETS, _SLICE_CONSTRAINTS, ("topologyRequest",)),
+        MappingFields(_POD_SETS_PATH, ()),
+        ItemFields(_POD_SETS_PATH, _SLICE_CONSTRAINTS, ("topologyRequest",)),
         lambda _: {},
         lambda _: {},
     ),
     ConversionPart(
         "status.admission.podSetAssignments.topologyAssignment",
-        ItemFields(_ASSIGNMENTS, "topologyAssignment"),
-        ItemFields(_ASSIGNMENTS, "topologyAssignment"),
+        ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
+        ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
         _for_each_assignment(_compress_assignment),
         _for_each_assignment(_expand_assignment),
     ),

@@ -62,10 +62,10 @@ def label(obj: Obj, name: str) -> str | None:
 
 def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
     """Return the object with the value at a path set, or removed if the value is None; the original is not changed."""
-    head, *rest = path
+    head, *remaining_path = path
     new = dict(obj)
-    if rest:
-        new[head] = with_path(new.get(head) or {}, rest, value)
+    if remaining_path:
+        new[head] = with_path(new.get(head) or {}, remaining_path, value)
     elif value is None:
         new.pop(head, None)
     else:
@@ -280,10 +280,10 @@ class StatusDraft:
 # Validation and controllers share these functions, so that accepted values are interpreted in the same way.
 
 
-_TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
-_FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
+_TRUE_TEXTS: Final = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE_TEXTS: Final = ("0", "f", "F", "false", "FALSE", "False")
 #: The pattern allows at most the digits of an int64, because Python rejects very long numbers.
-_INTEGER: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
+_INTEGER_PATTERN: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
 SLICE_LAYERS_MAX: Final = 3
 
 
@@ -296,7 +296,7 @@ class SliceLayer(msgspec.Struct, frozen=True):
 
 def parse_integer(text: str, *, bits: int = 64) -> int | None:
     """Parse a decimal integer with an optional sign; None for any other text, or if it does not fit in `bits` bits."""
-    match = _INTEGER.fullmatch(text)
+    match = _INTEGER_PATTERN.fullmatch(text)
     if match is None:
         return None
     value = int(match[1] + match[2])
@@ -305,9 +305,9 @@ def parse_integer(text: str, *, bits: int = 64) -> int | None:
 
 def parse_boolean(text: str) -> bool | None:
     """Parse a boolean as Go does (such as `true` or `1`); None for other texts."""
-    if text in _TRUE:
+    if text in _TRUE_TEXTS:
         return True
-    return False if text in _FALSE else None
+    return False if text in _FALSE_TEXTS else None
 
 
 def annotated_duration(obj: Obj, name: str) -> Duration | None:
@@ -385,9 +385,11 @@ def selector(obj: Mapping[str, Any] | None) -> Selector | None:
     """Parse a metav1.LabelSelector; return None for None, which selects nothing."""
     if obj is None:
         return None
-    equal = [Requirement(key, "In", (value,)) for key, value in sorted((obj.get("matchLabels") or {}).items())]
+    equalities = [Requirement(key, "In", (value,)) for key, value in sorted((obj.get("matchLabels") or {}).items())]
     entries = obj.get("matchExpressions") or ()
-    return Selector((*equal, *(Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in entries)))
+    return Selector(
+        (*equalities, *(Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in entries))
+    )
 
 
 # Ownership of jobs: the chain of Jobs and JobSets above an object.
@@ -439,11 +441,11 @@ def find_managed_ancestor(job: Obj, find: Callable[[Key], Obj | None]) -> Ancest
 
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
-    managed_key, top = None, job
-    for top in controlling_jobs(job, find):
-        if label(top, well_known.QUEUE_NAME):
-            managed_key = key_of(top)
-    next_owner = controlling_job_key(top)
+    managed_key, topmost_job = None, job
+    for topmost_job in controlling_jobs(job, find):
+        if label(topmost_job, well_known.QUEUE_NAME):
+            managed_key = key_of(topmost_job)
+    next_owner = controlling_job_key(topmost_job)
     if next_owner is not None and find(next_owner) is None:
         return AncestorSearch(None, missing=next_owner)
     return AncestorSearch(managed_key)
@@ -462,13 +464,15 @@ INT64_MAX: Final = 2**63 - 1
 UNLIMITED: Final = 1 << 100
 _UNLIMITED_FROM: Final = 1 << 98
 
-_BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
-_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
-_SYNTAX: Final = re.compile(r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII)
+_BINARY_FACTORS: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
+_DECIMAL_EXPONENTS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENTS.items()}
+_QUANTITY_PATTERN: Final = re.compile(
+    r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII
+)
 #: The maximum length of a quantity. Kubernetes has none, but no amount needs more than 19 digits and a suffix.
-LENGTH_MAX: Final = 400
-_EXPONENT: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
+QUANTITY_LENGTH_MAX: Final = 400
+_EXPONENT_SUFFIX_PATTERN: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
 _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
@@ -479,19 +483,19 @@ def parse_quantity(value: str | int | float) -> int:
     Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
     """
     text = str(value)
-    match = _SYNTAX.fullmatch(text) if len(text) <= LENGTH_MAX else None
+    match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None
     if match is None or isinstance(value, bool):
         raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
     sign, digits, suffix, exponent = match.groups()
     integer_digits, _, fraction = digits.partition(".")
     numerator, denominator = int(integer_digits + fraction or "0") * NANO, _power_of_ten(len(fraction))
-    if suffix in _BINARY:
-        numerator *= _BINARY[suffix]
+    if suffix in _BINARY_FACTORS:
+        numerator *= _BINARY_FACTORS[suffix]
     else:
-        power = int(exponent) if exponent is not None else _DECIMAL[suffix or ""]
+        power = int(exponent) if exponent is not None else _DECIMAL_EXPONENTS[suffix or ""]
         numerator, denominator = numerator * _power_of_ten(power), denominator * _power_of_ten(-power)
-    nano = min(-(-numerator // denominator), INT64_MAX * NANO)
-    return -nano if sign == "-" else nano
+    nano_amount = min(-(-numerator // denominator), INT64_MAX * NANO)
+    return -nano_amount if sign == "-" else nano_amount
 
 
 def _power_of_ten(exponent: int) -> int:
@@ -547,9 +551,9 @@ def canonical_quantity(value: str | int | float) -> str:
 def quantity_format(value: str | int | float) -> QuantityFormat:
     """Return the suffix format that a resource quantity is written in."""
     text = str(value)
-    if any(text.endswith(suffix) for suffix in _BINARY):
+    if any(text.endswith(suffix) for suffix in _BINARY_FACTORS):
         return QuantityFormat.BINARY
-    return QuantityFormat.EXPONENT if _EXPONENT.search(text) else QuantityFormat.DECIMAL
+    return QuantityFormat.EXPONENT if _EXPONENT_SUFFIX_PATTERN.search(text) else QuantityFormat.DECIMAL
 
 
 def format_quantity(nano: int, family: QuantityFormat) -> str:
@@ -579,7 +583,7 @@ def _format_decimal(mantissa: int, exponent: int) -> str:
 
 def _format_binary(amount: int) -> str:
     """Format an integer with the largest binary suffix that divides it, else in decimal form."""
-    for suffix, factor in reversed(_BINARY.items()):
+    for suffix, factor in reversed(_BINARY_FACTORS.items()):
         if amount % factor == 0:
             return f"{amount // factor}{suffix}"
     return _format_decimal(amount, 0)

@@ -19,7 +19,7 @@ __all__ = ["Column", "Table", "columns", "format_table", "row", "table"]
 Table: TypeAlias = list[list[str]]
 
 # The spaces after the longest cell of a column, and the minimum width of a column.
-_PADDING: Final = 3
+_COLUMN_PADDING: Final = 3
 _WIDTH_MIN: Final = 6
 _LINE_BREAK: Final = re.compile(r"[\f\n\r]")
 
@@ -46,7 +46,7 @@ def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespace
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Format table rows like kubectl: all columns are left-aligned, and all but the last are padded with spaces."""
     cells = [[_one_line(cell) for cell in cells] for cells in rows]
-    widths = [max(_WIDTH_MIN, *(len(cell) + _PADDING for cell in column)) for column in zip(*cells, strict=True)]
+    widths = [max(_WIDTH_MIN, *(len(cell) + _COLUMN_PADDING for cell in column)) for column in zip(*cells, strict=True)]
     return "".join(_format_line(line, widths) for line in cells)
 
 
@@ -60,8 +60,8 @@ def _one_line(cell: str) -> str:
     if cell.isprintable():
         return cell
     first_line, *after_break = _LINE_BREAK.split(cell, maxsplit=1)
-    printable = "".join(character if character.isprintable() else " " for character in first_line)
-    return f"{printable}..." if after_break else printable
+    printable_line = "".join(character if character.isprintable() else " " for character in first_line)
+    return f"{printable_line}..." if after_break else printable_line
 
 
 @lru_cache(maxsize=256)

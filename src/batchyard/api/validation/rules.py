@@ -103,7 +103,7 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
 
 def parse_nano(value: str | int | float) -> int | None:
     """Parse a resource quantity to an integer in billionths; None if it is malformed."""
-    return None if isinstance(value, str) and len(value) > meta.LENGTH_MAX else _nano(value)
+    return None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _nano(value)
 
 
 @lru_cache(maxsize=65536)
