@@ -22,7 +22,7 @@ from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, 
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
 
-_NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
+_NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 
 
 class AdmissionChain:
@@ -50,7 +50,7 @@ class AdmissionChain:
             scheme.JOB_SET: self._prepare_job_set,
         }
         prepare_by_kind: dict[str, PrepareHook] = {
-            kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED
+            kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED_KINDS
         }
         if self._with_api:
             prepare_by_kind |= {
@@ -104,7 +104,7 @@ class AdmissionChain:
         return with_selector(self._prepare_job_set(job, reader))
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        return built_in.queue_job(_drop_status(job_set), reader.get, self._managed_namespaces)
+        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_namespaces)
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
@@ -129,6 +129,6 @@ def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
     built_in.check_default(new, built_in.default_class(reader.list(scheme.PRIORITY_CLASS)))
 
 
-def _drop_status(obj: Obj) -> Obj:
+def _without_status(obj: Obj) -> Obj:
     """Return a new Job or JobSet without the status that its manifest may contain."""
     return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

@@ -133,11 +133,11 @@ def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str,
     `*` selects all groups, `name` adds one and `-name` excludes one. The first item about a group decides. Source:
     IsControllerEnabled in cmd/controller-manager of Kubernetes.
     """
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    for item in items:
+    group_items = [item.strip() for item in text.split(",") if item.strip()]
+    for item in group_items:
         if item != "*" and item.removeprefix("-") not in known_groups:
             raise ValueError(f"{item!r} is not in the list of known controllers: {', '.join(known_groups)}")
-    return tuple(group for group in known_groups if _is_selected(group, items))
+    return tuple(group for group in known_groups if _is_selected(group, group_items))
 
 
 def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:
@@ -154,8 +154,8 @@ def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
     return {kind: tuple(verbs) for kind, verbs in verbs_by_kind.items()}
 
 
-def _is_selected(group: str, items: Sequence[str]) -> bool:
-    for item in items:
+def _is_selected(group: str, group_items: Sequence[str]) -> bool:
+    for item in group_items:
         if item in {group, f"-{group}"}:
             return item == group
-    return "*" in items
+    return "*" in group_items

@@ -53,7 +53,7 @@ from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 
-_CREATION: Final = RequeuingTimestamp.CREATION
+_BY_CREATION: Final = RequeuingTimestamp.CREATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,17 @@ class PlatformPorts:
     kernel: Kernel
     client: ObjectClient
     #: The controllers that run pods and bare Workloads.
-    runtime: Sequence[Controller]
+    pod_controllers: Sequence[Controller]
     #: The controllers that create machines; none in a world without nodes.
-    cloud: Sequence[Controller]
+    machine_controllers: Sequence[Controller]
     events: EventSink
     on_preemption_loop: Callable[[PreemptionLoop], None]
     #: Limits the share of real time for reconciling; None if time is simulated.
-    pace: ReconcileThrottle | None = None
+    throttle: ReconcileThrottle | None = None
     #: The handler of unexpected exceptions in controllers.
-    defects: DefectReporter = raise_defect
+    defect_reporter: DefectReporter = raise_defect
     #: Observes every scheduling cycle.
-    cycles: CycleObserver = field(default_factory=NoCycleObserver)
+    cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
     history: History = no_history
 
@@ -118,7 +118,7 @@ class WiredPlatform:
 def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPlatform:
     """Create the controllers, connect them to the ports, and return them with their runner."""
     pods_ready_settings = settings.kueue.pods_ready
-    requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _CREATION
+    requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
     index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
@@ -131,7 +131,7 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
     controllers_by_group = _group_controllers(index, node_controllers, ports, settings)
     controllers = [each for group, members in controllers_by_group if group in settings.controllers for each in members]
     costs = next((each for each in controllers if isinstance(each, CostController)), None)
-    runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
+    runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.throttle, ports.defect_reporter)
     ports.client.subscribe(ViewExpiry().observe)
     capacity_view = NodeCapacityView(scaling_index, autoscaler, placement) if settings.with_nodes else None
     return WiredPlatform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity_view), costs)
@@ -139,7 +139,7 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
 
 def _group_controllers(
     index: SchedulerCache,
-    nodes: Sequence[tuple[str, Sequence[Controller]]],
+    node_controllers: Sequence[tuple[str, Sequence[Controller]]],
     ports: PlatformPorts,
     settings: PlatformSettings,
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
@@ -157,9 +157,9 @@ def _group_controllers(
         (controller_groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
         (controller_groups.DISRUPTION, (DisruptionBudgets(),)),
         (controller_groups.API, _api_controllers(settings) if settings.with_api else ()),
-        *nodes,
-        (controller_groups.RUNTIME, ports.runtime),
-        (controller_groups.CLOUD, ports.cloud),
+        *node_controllers,
+        (controller_groups.RUNTIME, ports.pod_controllers),
+        (controller_groups.CLOUD, ports.machine_controllers),
         (controller_groups.API, (EventExpiry(),) if settings.with_api else ()),
         (controller_groups.COSTS, _cost_controllers(ports, settings) if settings.with_costs else ()),
         (
@@ -205,7 +205,7 @@ def _admission_controllers(
         kueue.policy,
         ports.on_preemption_loop,
         pods_ready_gate,
-        ports.cycles,
+        ports.cycle_observer,
         records_alternatives=settings.with_api,
     )
     job_reconciler = partial(

@@ -279,7 +279,7 @@ _NATIVE_GROUPS: Final = frozenset(
         *("", "apps", "batch", "coordination", "discovery", "networking", "node", "policy", "rbac", "scheduling"),
     }
 )
-_SCALARS: Final = frozenset(
+_SCALAR_TYPES: Final = frozenset(
     {
         *("string", "bool", "int", "int32", "int64", "quantity", "int-or-string"),
         *("time", "micro-time", "duration", "bytes", "any"),
@@ -295,7 +295,7 @@ class Field:
 
     expression: str
     required: bool
-    facts: Mapping[str, Any]
+    constraints: Mapping[str, Any]
 
     @property
     def is_list(self) -> bool:
@@ -310,12 +310,12 @@ class Field:
     @property
     def is_object(self) -> bool:
         """Whether the field contains an object whose type has named fields."""
-        return not (self.is_list or self.is_map) and self.expression not in _SCALARS
+        return not (self.is_list or self.is_map) and self.expression not in _SCALAR_TYPES
 
     @property
     def element(self) -> "Field":
         """The schema of the items of this list field, or of the values of this mapping field."""
-        return Field(self.expression[1:-1], False, self.facts.get("items" if self.is_list else "values", {}))
+        return Field(self.expression[1:-1], False, self.constraints.get("items" if self.is_list else "values", {}))
 
     @property
     def object_type(self) -> str:
@@ -384,8 +384,8 @@ def _group_prefix(info: ServedKind) -> str:
 
 
 def _parse_field(spec: str | tuple[str, dict[str, Any]]) -> Field:
-    expression, facts = (spec, {}) if isinstance(spec, str) else spec
-    return Field(expression.removesuffix("!"), expression.endswith("!"), facts)
+    expression, constraints = (spec, {}) if isinstance(spec, str) else spec
+    return Field(expression.removesuffix("!"), expression.endswith("!"), constraints)
 
 
 # Descriptions of types and fields from `descriptions.json`, by type and by `Type.field`.
@@ -398,10 +398,10 @@ _ANY_TYPE: Final = "*"
 
 def description(type_name: str, field: str = "") -> str:
     """Return the documentation text of an object type or of one of its fields; '' if there is none."""
-    texts = _description_texts()
+    text_by_name = _description_texts()
     if not field:
-        return texts.get(type_name, "")
-    return texts.get(f"{type_name}.{field}") or texts.get(f"{_ANY_TYPE}.{field}", "")
+        return text_by_name.get(type_name, "")
+    return text_by_name.get(f"{type_name}.{field}") or text_by_name.get(f"{_ANY_TYPE}.{field}", "")
 
 
 @cache

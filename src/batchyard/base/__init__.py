@@ -25,8 +25,8 @@ def invariant(condition: bool, message: str) -> None:
 def uid_for(seed: int, *names: str) -> str:
     """Return a UUID in the format of version 4, derived from a seed and names: equal arguments give equal UUIDs."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=16).hexdigest()
-    variant = "89ab"[int(digest[16], 16) & 3]
-    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
+    variant_digit = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant_digit}{digest[17:20]}-{digest[20:]}"
 
 
 def fnv1a_64(text: str) -> int:

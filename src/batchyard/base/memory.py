@@ -64,18 +64,18 @@ def memoized_if_short(maxsize: int, length_max: int = CACHED_ARGUMENT_LENGTH_MAX
 # collection traverses them.
 
 
-_THRESHOLDS: Final = (200_000, 50, 100)
+_RARE_COLLECTION_THRESHOLDS: Final = (200_000, 50, 100)
 
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
     """Raise the thresholds of Python's cyclic garbage collector within a `with` block, so that it runs rarely."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(*_THRESHOLDS)
+    old_thresholds = gc.get_threshold()
+    gc.set_threshold(*_RARE_COLLECTION_THRESHOLDS)
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
+        gc.set_threshold(*old_thresholds)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ from batchyard.api.scheme import (
 )
 
 #: Fills in the defaults of a value of a Kubernetes type; returns the value unchanged if its structure is invalid.
-Complete = Callable[[str, Any], Any]
+FillDefaults = Callable[[str, Any], Any]
 
 _ABSENT: Final = object()
 #: Fields that Go stores without a pointer, so that 0 or false means the same as an absent field.
@@ -70,7 +70,7 @@ _TYPE_WITH_DEFAULTS: Final = "PodSpec"
 class SemanticEquality:
     """Compares API values by meaning: missing defaults, empty values and the notation of quantities do not matter."""
 
-    def __init__(self, type_scope: TypeScope, complete: Complete) -> None:
+    def __init__(self, type_scope: TypeScope, complete: FillDefaults) -> None:
         self._scope = type_scope
         self._complete = complete
 
@@ -107,15 +107,16 @@ class SemanticEquality:
         type_scope, name = self._scope.scope_of(type_name)
         if name == _TYPE_WITH_DEFAULTS:
             type_scope, value = load_scope(NATIVE), self._complete(name, value)
-        comparison = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
-        return comparison._normalize_fields(name, value)
+        scope_equality = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
+        return scope_equality._normalize_fields(name, value)
 
     def _normalize_fields(self, name: str, value: Mapping[str, Any]) -> Any:
-        types = self._scope.fields(name)
+        field_types = self._scope.fields(name)
         normal_fields = {
             field: normal_child
             for field, child in value.items()
-            if (normal_child := self._normalize(field, types[field], child) if field in types else child) is not _ABSENT
+            if (normal_child := self._normalize(field, field_types[field], child) if field in field_types else child)
+            is not _ABSENT
         }
         return normal_fields if normal_fields or name in _SIGNIFICANT_EMPTY_TYPES else _ABSENT
 
@@ -183,7 +184,7 @@ class Compiler:
             return _with_omitted_empty(visitor) if is_native and _is_omitted(field) else visitor
         if field.is_object:
             return self.object_visitor(field.expression)
-        return scalar_visitor(field.expression, field.facts)
+        return scalar_visitor(field.expression, field.constraints)
 
     def _element_visitor(self, field: Field) -> Visitor:
         """Return a function that validates the elements of a list or mapping, also where `visitor` returns a type."""
@@ -204,10 +205,12 @@ class Compiler:
         for name, field in fields.items():
             visitors[name] = self._lazy_visitor(visitors, name, field) if field.object_type else self.visitor(field)
         required_descriptions = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
-        defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
-        nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
+        defaults = {
+            name: field.constraints["default"] for name, field in fields.items() if "default" in field.constraints
+        }
+        nullable_names = frozenset(name for name, field in fields.items() if field.constraints.get("nullable"))
         full_name = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
-        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable))
+        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable_names))
         compute_defaults = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
         return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
@@ -283,7 +286,7 @@ class _Completion:
 class RootVisitor(Protocol):
     """A function that validates whole objects, and can skip the parts that an earlier validated object shares."""
 
-    def __call__(self, value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+    def __call__(self, value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
         """Return the object with defaults, or its schema violations; fields identical in `sound` are not validated."""
 
 
@@ -291,13 +294,13 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
     expected_names = frozenset(completion.required) | frozenset(completion.defaults)
     find_visitor, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
 
-    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+    def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
         if type(value) is not dict:
             return _not_an_object_flaws(value, visitors)
         changed_fields: dict[str, Any] | None = None
         for name, child in value.items():
             visitor = find_visitor(name)
-            if type(child) is visitor or (sound is not None and child is not None and sound.get(name) is child):
+            if type(child) is visitor or (valid_obj is not None and child is not None and valid_obj.get(name) is child):
                 continue
             if visitor is None or child is None or visitor is str or visitor is bool:
                 result = handle_exceptional_field(name, child)
@@ -318,8 +321,8 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
 def _with_computed_defaults(visitor: RootVisitor, compute_defaults: ComputeDefaults) -> RootVisitor:
     """Return the validating function extended to add the defaults that `compute_defaults` derives from other fields."""
 
-    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
-        result = visitor(value, sound)
+    def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
+        result = visitor(value, valid_obj)
         if type(result) is SchemaViolations:
             return result
         computed_fields = compute_defaults(result)
@@ -335,9 +338,13 @@ def _not_an_object_flaws(value: Any, visitors: Mapping[str, PlainVisitor]) -> Sc
 
 
 def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
-    facts = field.facts
-    keys, minimum, maximum = facts.get("keys"), facts.get("minItems", 0), facts.get("maxItems", 1 << 62)
-    unique = bool(keys) or facts.get("set", False)
+    constraints = field.constraints
+    keys, minimum, maximum = (
+        constraints.get("keys"),
+        constraints.get("minItems", 0),
+        constraints.get("maxItems", 1 << 62),
+    )
+    must_be_distinct = bool(keys) or constraints.get("set", False)
 
     def visit(value: Any) -> Any:
         if type(value) is not list:
@@ -351,43 +358,43 @@ def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
                 changed_items[index] = result
                 may_be_invalid = may_be_invalid or type(result) is SchemaViolations
         new = value if changed_items is None else [changed_items.get(index, item) for index, item in enumerate(value)]
-        if not may_be_invalid and (not unique or len(new) < 2 or _are_distinct(new, keys)):
+        if not may_be_invalid and (not must_be_distinct or len(new) < 2 or _are_distinct(new, keys)):
             return new
         return _list_flaws(new, field) or new
 
     return visit
 
 
-def _are_distinct(items: list[Any], keys: list[str] | None) -> bool:
+def _are_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
     """Report whether no two items of a valid list have equal keys."""
-    if keys is None:
+    if key_fields is None:
         identities = set(items)
-    elif len(keys) == 1:
-        key = keys[0]
+    elif len(key_fields) == 1:
+        key = key_fields[0]
         identities = {item.get(key) for item in items}
     else:
-        identities = {tuple([item.get(key) for key in keys]) for item in items}
+        identities = {tuple([item.get(key) for key in key_fields]) for item in items}
     return len(identities) == len(items)
 
 
 def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
-    flaws, facts = SchemaViolations(), field.facts
+    flaws, constraints = SchemaViolations(), field.constraints
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
             flaws += item.below(index)
-    if len(items) < facts.get("minItems", 0):
-        requirement = f"must have at least {_count_items(facts['minItems'])}"
+    if len(items) < constraints.get("minItems", 0):
+        requirement = f"must have at least {_count_items(constraints['minItems'])}"
         flaws += (
             single_violation(f"Invalid value: {requirement}", "add the missing items")
             if items
             else single_violation("Required value", f"it {requirement}")
         )
-    if len(items) > facts.get("maxItems", len(items)):
-        maximum = facts["maxItems"]
+    if len(items) > constraints.get("maxItems", len(items)):
+        maximum = constraints["maxItems"]
         problem = f"Too many: {len(items)}: must have at most {_count_items(maximum)}"
         flaws += single_violation(problem, f"remove {len(items) - maximum}")
-    if "keys" in facts or facts.get("set"):
-        flaws += _duplicate_flaws(items, facts.get("keys"))
+    if "keys" in constraints or constraints.get("set"):
+        flaws += _duplicate_flaws(items, constraints.get("keys"))
     return flaws
 
 
@@ -395,53 +402,53 @@ def _count_items(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
 
 
-def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> SchemaViolations:
+def _duplicate_flaws(items: list[Any], key_fields: list[str] | None) -> SchemaViolations:
     flaws, seen_identities = SchemaViolations(), set[Any]()
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
             continue
-        identity = item if keys is None else tuple(item.get(key) for key in keys)
+        identity = item if key_fields is None else tuple(item.get(key) for key in key_fields)
         if identity in seen_identities:
-            problem = f"Duplicate value: {_identity_text(item, keys)}"
+            problem = f"Duplicate value: {_identity_text(item, key_fields)}"
             flaws.append(SchemaViolation((index,), problem, "remove or rename one of them"))
         seen_identities.add(identity)
     return flaws
 
 
-def _identity_text(item: Any, keys: list[str] | None) -> str:
-    if keys is None:
+def _identity_text(item: Any, key_fields: list[str] | None) -> str:
+    if key_fields is None:
         return format_value(item)
-    return ", ".join(f"{key} {format_value(item.get(key))}" for key in keys)
+    return ", ".join(f"{key} {format_value(item.get(key))}" for key in key_fields)
 
 
 def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
-    maximum = field.facts.get("maxProperties", 1 << 62)
+    maximum = field.constraints.get("maxProperties", 1 << 62)
 
     def visit(value: Any) -> Any:
         if type(value) is not dict:
             return wrong_type_violation(value, "an object", "write `name: value` pairs below the name")
-        changed: dict[Any, Any] | None = None
+        changes: dict[Any, Any] | None = None
         for name, child in value.items():
             result = visit_value(child)
             if result is not child or type(name) is not str:
                 if takes_null and child is None:
                     result = ""
-                changed = changed or {}
-                changed[name] = result if type(name) is str else wrong_type_violation(name, "a string as its name")
-        if changed is None and len(value) <= maximum:
+                changes = changes or {}
+                changes[name] = result if type(name) is str else wrong_type_violation(name, "a string as its name")
+        if changes is None and len(value) <= maximum:
             return value
-        return _map_flaws(value, changed or {}, field) or {**value, **(changed or {})}
+        return _map_flaws(value, changes or {}, field) or {**value, **(changes or {})}
 
     return visit
 
 
 def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], field: Field) -> SchemaViolations:
-    flaws, facts = SchemaViolations(), field.facts
+    flaws, constraints = SchemaViolations(), field.constraints
     for name, result in changed_values.items():
         if type(result) is SchemaViolations:
             flaws += result.below(MapKey(name))
-    if len(value) > facts.get("maxProperties", len(value)):
-        maximum = facts["maxProperties"]
+    if len(value) > constraints.get("maxProperties", len(value)):
+        maximum = constraints["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
         flaws += single_violation(problem, f"remove {len(value) - maximum}")
     return flaws
@@ -490,7 +497,7 @@ def describe(field: Field, scope: TypeScope) -> str:
     if field.is_map:
         return f"a mapping from names to {_plural(describe(field.element, scope))}"
     if not field.is_object:
-        return " or ".join(field.facts.get("enum", ())) or TYPE_DESCRIPTIONS[field.expression]
+        return " or ".join(field.constraints.get("enum", ())) or TYPE_DESCRIPTIONS[field.expression]
     type_scope, name = scope.scope_of(field.expression)
     required_names = [name for name, inner in type_scope.fields(name).items() if inner.required]
     return f"an object with {', '.join(required_names)}" if required_names else "an object"
@@ -512,14 +519,14 @@ class SchemaResult(NamedTuple):
     faults: list[FieldError]
 
 
-def validate_and_default(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> SchemaResult:
+def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Obj | None = None) -> SchemaResult:
     """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
     Returns the same object if nothing changes; unchanged parts are shared. The returned object may share pod templates
     with other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object
     already validated in this version, are not validated again.
     """
-    result = _root_visitor(info.constant, version)(obj, sound)
+    result = _root_visitor(info.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:
         return SchemaResult(result, []) if "metadata" in result else SchemaResult(None, [_MISSING_METADATA])
     faults = _faults(result, load_scope_for_kind(info, version), info.kind)

@@ -164,9 +164,9 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
     steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
     if closest_path and steps <= _NEAR_STEPS:
         return f"it belongs at {closest_path}"
-    similar = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
-    if similar:
-        return f"did you mean {similar}?"
+    similar_name = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
+    if similar_name:
+        return f"did you mean {similar_name}?"
     if closest_path and steps <= _FAR_STEPS:
         return f"it belongs at {closest_path}"
     return (
@@ -193,30 +193,32 @@ def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: 
 def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[ObjectLocation]]:
     """Return the locations of all nested objects of an API kind, by the names of their fields."""
     locations: dict[str, list[ObjectLocation]] = {}
-    for location, fields in _objects(scope, kind):
+    for location, fields in _nested_objects(scope, kind):
         for name in fields:
             locations.setdefault(name, []).append(location)
     return locations
 
 
-def _objects(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
+def _nested_objects(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
     """Yield the location and the fields of every nested object of an API kind, outermost first."""
-    pending: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
-    for path, outer_scope, type_name in pending:
+    pending_objects: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
+    for path, outer_scope, type_name in pending_objects:
         type_scope, name = outer_scope.scope_of(type_name)
         fields = dict(type_scope.fields(name))
         yield path, fields
         if len(path) < _DEPTH_MAX and name != "ObjectMeta":
-            inner = [(field, spec) for field, spec in fields.items() if spec.object_type]
-            pending += [((*path, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in inner]
+            children = [(field, spec) for field, spec in fields.items() if spec.object_type]
+            pending_objects += [
+                ((*path, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in children
+            ]
 
 
 def _location_of(path: tuple[Step, ...]) -> ObjectLocation:
     """Return the location of the object that contains the field at the given path."""
-    location: list[str] = []
+    location_steps: list[str] = []
     for step in path[:-1]:
         if isinstance(step, int):
-            location[-1] += "[]"
+            location_steps[-1] += "[]"
         else:
-            location.append(step)
-    return tuple(location)
+            location_steps.append(step)
+    return tuple(location_steps)
