@@ -29,7 +29,7 @@ from batchyard.api.validation import (
 Rule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
 UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
 
-_RULES: Final[Mapping[str, Rule]] = {
+_RULE_BY_KIND: Final[Mapping[str, Rule]] = {
     scheme.CONFIGURATION: queues.configuration_faults,
     scheme.CLUSTER: cluster.cluster_faults,
     scheme.NODE_POOL: cluster.node_pool_faults,
@@ -106,7 +106,7 @@ _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.work
 
 def validate(obj: Obj) -> list[FieldError]:
     """Return all errors of a new object; of kinds without rules of their own, only the metadata is validated."""
-    return list(_RULES.get(group_kind(obj), rules.metadata_faults)(obj))
+    return list(_RULE_BY_KIND.get(group_kind(obj), rules.metadata_faults)(obj))
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:

@@ -22,8 +22,8 @@ from batchyard.base.memory import memoized_if_short
 
 #: How the messages of x-kubernetes-validations rules start: they show the type of the value.
 _TYPE_MESSAGE_STARTS: Final = ('Invalid value: "object": ', 'Invalid value: "array": ')
-NEGATIVE: Final = "must be greater than or equal to 0"
-IMMUTABLE: Final = "field is immutable"
+NEGATIVE_MESSAGE: Final = "must be greater than or equal to 0"
+IMMUTABLE_MESSAGE: Final = "field is immutable"
 _VALUE_LENGTH_MAX: Final = 200
 
 
@@ -56,7 +56,7 @@ def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) ->
 
 def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
     """Return the FieldError for a change of an immutable field."""
-    return invalid(path, value, IMMUTABLE, remedy or "keep the old value, or delete the object and recreate it")
+    return invalid(path, value, IMMUTABLE_MESSAGE, remedy or "keep the old value, or delete the object and recreate it")
 
 
 def required(path: str, message: str, remedy: str) -> FieldError:
@@ -103,11 +103,11 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
 
 def parse_nano(value: str | int | float) -> int | None:
     """Parse a resource quantity to an integer in billionths; None if it is malformed."""
-    return None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _nano(value)
+    return None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _parse_nano_cached(value)
 
 
 @lru_cache(maxsize=65536)
-def _nano(value: str | int | float) -> int | None:
+def _parse_nano_cached(value: str | int | float) -> int | None:
     try:
         return meta.parse_quantity(value)
     except ValueError:
@@ -121,10 +121,10 @@ def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
     elif amount < 0:
-        yield invalid(path, meta.canonical_quantity(value), NEGATIVE, "give 0 or more")
+        yield invalid(path, meta.canonical_quantity(value), NEGATIVE_MESSAGE, "give 0 or more")
 
 
-def exceeds(value: Any, limit: Any) -> bool:
+def exceeds_limit(value: Any, limit: Any) -> bool:
     """Report whether a resource quantity exceeds a limit; False if one of them is malformed."""
     amount, limit_amount = parse_nano(value), parse_nano(limit)
     return amount is not None and limit_amount is not None and amount > limit_amount
@@ -148,13 +148,13 @@ PORT_LENGTH_MAX: Final = 15
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
-_UNDERSCORED: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
-_SEARCH: Final = rf"{_UNDERSCORED}(\.{_UNDERSCORED})*"
-_DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
-_QUALIFIED: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_LABEL_VALUE: Final = f"({_QUALIFIED})?"
+_UNDERSCORED_LABEL: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH_DOMAIN: Final = rf"{_UNDERSCORED_LABEL}(\.{_UNDERSCORED_LABEL})*"
+_DNS1035_LABEL: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED_NAME: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_LABEL_VALUE: Final = f"({_QUALIFIED_NAME})?"
 _CONFIG_KEY: Final = "[-._a-zA-Z0-9]+"
-_PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
+_DOMAIN_PATH_PATTERN: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 
 _LABEL_TEXT: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
@@ -222,7 +222,7 @@ def dns_subdomain_errors(text: str) -> Messages:
 
 def search_domain_errors(text: str) -> Messages:
     """Validate a DNS search domain: a subdomain whose labels may have underscores."""
-    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH, _SEARCH_TEXT, "example.com")
+    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH_DOMAIN, _SEARCH_TEXT, "example.com")
 
 
 def port_name_errors(text: str) -> Messages:
@@ -253,13 +253,17 @@ def is_word(text: str) -> bool:
 @memoized_if_short(maxsize=65536)
 def dns1035_label_errors(text: str) -> Messages:
     """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
-    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(
+        text, _DNS1035_LABEL, _DNS1035_TEXT, "my-name", "abc-123"
+    )
 
 
 @memoized_if_short(maxsize=65536)
 def gke_name_errors(text: str) -> Messages:
     """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
-    return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+    return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(
+        text, _DNS1035_LABEL, _DNS1035_TEXT, "my-name", "abc-123"
+    )
 
 
 @memoized_if_short(maxsize=65536)
@@ -269,7 +273,7 @@ def qualified_name_errors(text: str) -> Messages:
     if "/" in prefix:
         rule_text = f"a qualified name {_QUALIFIED_TEXT}"
         example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        return tuple(message + example for message in _check_pattern("", _QUALIFIED, rule_text, *_NAME_EXAMPLES))
+        return tuple(message + example for message in _check_pattern("", _QUALIFIED_NAME, rule_text, *_NAME_EXAMPLES))
     messages: Messages = ()
     if slash and not prefix:
         messages = ("prefix part must be non-empty",)
@@ -278,7 +282,7 @@ def qualified_name_errors(text: str) -> Messages:
     if not name:
         return (*messages, "name part must be non-empty")
     messages += tuple(f"name part {message}" for message in _check_length(name, LABEL_LENGTH_MAX))
-    return messages + _check_pattern(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
+    return messages + _check_pattern(name, _QUALIFIED_NAME, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
 
 
 @memoized_if_short(maxsize=65536)
@@ -309,7 +313,7 @@ def domain_path_errors(text: str) -> Messages:
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
-    return dns_subdomain_errors(domain) + _check_pattern(path, _PATH, "Invalid path")
+    return dns_subdomain_errors(domain) + _check_pattern(path, _DOMAIN_PATH_PATTERN, "Invalid path")
 
 
 def path_segment_errors(text: str) -> Messages:
@@ -371,7 +375,7 @@ ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 #: Kubernetes's own kinds, whose finalizers have stricter rules than those of custom kinds.
 _KUBERNETES_KINDS: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
 #: The kind Event: Events must not be owners of objects.
-_EVENT: Final = scheme.kind_info(scheme.EVENT)
+_EVENT_KIND: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers without a prefix.
 _STANDARD_FINALIZERS: Final = ("kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
 _LABEL_REMEDY: Final = "use at most 63 letters, digits, '-', '_' and '.', and start and end with a letter or digit"
@@ -465,8 +469,8 @@ def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
         if api_version.endswith("/") or api_version.count("/") > 1:
             path = f"metadata.ownerReferences[{i}].apiVersion"
             yield invalid(path, api_version, "version must not be empty", "use an apiVersion such as batch/v1")
-        if owner.get("kind") == _EVENT.kind and api_version == _EVENT.api_version:
-            message = f"/{api_version}, Kind={_EVENT.kind} is disallowed from being an owner"
+        if owner.get("kind") == _EVENT_KIND.kind and api_version == _EVENT_KIND.api_version:
+            message = f"/{api_version}, Kind={_EVENT_KIND.kind} is disallowed from being an owner"
             yield invalid_without_value(f"metadata.ownerReferences[{i}]", message, "use the Event's object as owner")
     controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
@@ -582,7 +586,7 @@ def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -
             yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_or_text(value)}")
         return
     request_text, limit_text = canonical_or_text(value), canonical_or_text(limit)
-    if is_overcommitable and exceeds(value, limit):
+    if is_overcommitable and exceeds_limit(value, limit):
         message = f"must be less than or equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"request at most {limit_text}, or raise the limit")
     elif not is_overcommitable and parse_nano(value) != parse_nano(limit):
