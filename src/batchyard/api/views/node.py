@@ -110,9 +110,9 @@ def parse_taint(obj: Mapping[str, Any]) -> Taint:
     return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
-def _to_integer(resource: str, nano: int) -> int:
+def _to_integer(resource: str, nano_amount: int) -> int:
     """Convert billionths of a resource to an integer, rounded up: thousandths for cpu, whole units for others."""
-    return -(-nano // (1_000_000 if resource == "cpu" else meta.NANO))
+    return -(-nano_amount // (1_000_000 if resource == "cpu" else meta.NANO))
 
 
 def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
@@ -149,7 +149,7 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
     for container in spec.get("containers") or ():
         _add(total, container_amounts(container))
     sidecars: dict[str, int] = {}
-    largest: dict[str, int] = {}
+    largest_init_amounts: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
         init_step = container_amounts(container)
         if container.get("restartPolicy") == "Always":
@@ -159,8 +159,8 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
         else:
             _add(init_step, sidecars)
         for name, nano in init_step.items():
-            largest[name] = max(nano, largest.get(name, nano))
-    for name, nano in largest.items():
+            largest_init_amounts[name] = max(nano, largest_init_amounts.get(name, nano))
+    for name, nano in largest_init_amounts.items():
         total[name] = max(nano, total.get(name, nano))
     pod_amounts = container_amounts(spec)
     total.update({n: v for n, v in pod_amounts.items() if n in _POD_LEVEL_RESOURCES or n.startswith("hugepages-")})
@@ -215,25 +215,25 @@ class NodeView:
 
 
 _VIEWS_MAX: Final = 65536
-_views: dict[str, tuple[Obj, NodeView]] = {}
+_views_by_uid: dict[str, tuple[Obj, NodeView]] = {}
 
 
 def node_view(obj: Obj) -> NodeView:
     """Return the parsed view of a Node, from a cache if the object is unchanged."""
     uid = obj["metadata"].get("uid", "")
-    cache_entry = _views.get(uid)
+    cache_entry = _views_by_uid.get(uid)
     if cache_entry is not None and cache_entry[0] is obj:
         return cache_entry[1]
-    if cache_entry is None and len(_views) >= _VIEWS_MAX:
-        _views.clear()
+    if cache_entry is None and len(_views_by_uid) >= _VIEWS_MAX:
+        _views_by_uid.clear()
     view = _parse_node(obj)
-    _views[uid] = obj, view
+    _views_by_uid[uid] = obj, view
     return view
 
 
 def forget_node_view(uid: str) -> None:
     """Remove the parsed view of a deleted Node from the cache."""
-    _views.pop(uid, None)
+    _views_by_uid.pop(uid, None)
 
 
 def _parse_node(obj: Obj) -> NodeView:

@@ -12,7 +12,7 @@ from batchyard.api.views.node import Requests, Toleration, parse_pod_template
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
-_MEMO_MAX: Final = 16384
+_CACHED_RULES_MAX: Final = 16384
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -119,7 +119,7 @@ class PodShape:
     depends_on_pods: bool
 
 
-_rules: dict[bytes, NodeRules] = {}
+_rules_by_content: dict[bytes, NodeRules] = {}
 
 
 def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
@@ -175,13 +175,13 @@ def _node_rules(
     spec: Mapping[str, Any], node_selector: tuple[tuple[str, str], ...], tolerations: tuple[Toleration, ...]
 ) -> NodeRules:
     node_affinity = (spec.get("affinity") or _EMPTY_OBJECT).get("nodeAffinity") or _EMPTY_OBJECT
-    content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
-    node_rules = _rules.get(content)
+    rules_content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
+    node_rules = _rules_by_content.get(rules_content)
     if node_rules is None:
-        if len(_rules) >= _MEMO_MAX:
-            _rules.clear()
+        if len(_rules_by_content) >= _CACHED_RULES_MAX:
+            _rules_by_content.clear()
         affinity = node_affinity.get(well_known.REQUIRED)
-        node_rules = _rules[content] = NodeRules(
+        node_rules = _rules_by_content[rules_content] = NodeRules(
             node_selector=node_selector,
             affinity=tuple(map(_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
             preferences=tuple(
@@ -214,9 +214,9 @@ def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selec
     label_selector = selector(obj.get("labelSelector"))
     if label_selector is None:
         return None
-    equal = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
-    unequal = [Requirement(k, "NotIn", (labels[k],)) for k in obj.get("mismatchLabelKeys") or () if k in labels]
-    return Selector((*label_selector.requirements, *equal, *unequal))
+    equalities = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
+    inequalities = [Requirement(k, "NotIn", (labels[k],)) for k in obj.get("mismatchLabelKeys") or () if k in labels]
+    return Selector((*label_selector.requirements, *equalities, *inequalities))
 
 
 def _weighted_terms(affinity: Obj, sign: int, namespace: str, labels: Mapping[str, str]) -> list[WeightedTerm]:
@@ -241,9 +241,9 @@ def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRul
 def _host_ports(spec: Mapping[str, Any]) -> Iterable[HostPort]:
     """Yield the host ports of containers and sidecars; on the host network, all container ports are host ports."""
     on_host = bool(spec.get("hostNetwork"))
-    restartable = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
-    for container in (*restartable, *(spec.get("containers") or ())):
+    sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+    for container in (*sidecars, *(spec.get("containers") or ())):
         for port in container.get("ports") or ():
-            number = port.get("hostPort") or (port.get("containerPort") if on_host else 0)
-            if number:
-                yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", number)  # noqa: S104
+            port_number = port.get("hostPort") or (port.get("containerPort") if on_host else 0)
+            if port_number:
+                yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", port_number)  # noqa: S104

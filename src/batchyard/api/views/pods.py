@@ -20,7 +20,7 @@ from batchyard.base.instant import SECOND, Duration, Instant, format_duration, p
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
-_TERMINAL: Final = ("Succeeded", "Failed")
+_TERMINAL_PHASES: Final = ("Succeeded", "Failed")
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -73,7 +73,7 @@ class PodView:
             self._copy_spec(old_view)
         self.requests = self.shape.requests
         self.node_name = spec.get("nodeName") or ""
-        self.gpus = _gpus(metadata) if self.shape.gpu_milli else ()
+        self.gpus = _gpu_indices(metadata) if self.shape.gpu_milli else ()
         self.gated = bool(spec.get("schedulingGates"))
         self.gang = _gang(metadata, self.namespace, self.labels)
         self.deleting = "deletionTimestamp" in metadata
@@ -82,17 +82,17 @@ class PodView:
         start_time = status.get("startTime")
         self.started = times.parse_time(start_time) if start_time else None
         self.preempted = self.deleting and _is_preempted(status)
-        self.unscheduled, self.unplaced = _unscheduled(status)
+        self.unscheduled, self.unplaced = _scheduling_failure(status)
 
     @property
     def is_terminal(self) -> bool:
         """Whether the pod has succeeded or failed, and so no longer uses resources of its node."""
-        return self.phase in _TERMINAL
+        return self.phase in _TERMINAL_PHASES
 
     @property
     def awaits_node(self) -> bool:
         """Whether the pod, gated or not, has no node yet and is neither being deleted nor terminal."""
-        return not self.node_name and not self.deleting and self.phase not in _TERMINAL
+        return not self.node_name and not self.deleting and self.phase not in _TERMINAL_PHASES
 
     @property
     def node_selector(self) -> tuple[tuple[str, str], ...]:
@@ -125,27 +125,27 @@ class PodView:
         self.scheduler, self.shape = old_view.scheduler, old_view.shape
 
 
-_shapes: dict[bytes, PodShape] = {}
-_views: dict[str, tuple[meta.Obj, PodView]] = {}
+_shape_by_content: dict[bytes, PodShape] = {}
+_views_by_uid: dict[str, tuple[meta.Obj, PodView]] = {}
 
 
 def pod_view(obj: meta.Obj) -> PodView:
     """Return the parsed view of a Pod, from a cache if the object is unchanged."""
     uid = obj["metadata"].get("uid", "")
-    cache_entry = _views.get(uid)
+    cache_entry = _views_by_uid.get(uid)
     if cache_entry is not None and cache_entry[0] is obj:
         return cache_entry[1]
     old_view = cache_entry[1] if cache_entry is not None and uid and _has_same_shape(obj, cache_entry[0]) else None
-    if cache_entry is None and len(_views) >= _VIEWS_MAX:
-        _views.clear()
+    if cache_entry is None and len(_views_by_uid) >= _VIEWS_MAX:
+        _views_by_uid.clear()
     view = PodView(obj, old_view)
-    _views[uid] = obj, view
+    _views_by_uid[uid] = obj, view
     return view
 
 
 def forget_pod_view(uid: str) -> None:
     """Remove the parsed view of a deleted Pod from the cache."""
-    _views.pop(uid, None)
+    _views_by_uid.pop(uid, None)
 
 
 def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
@@ -164,13 +164,13 @@ def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     return labels.get(well_known.JOB_SET_UID) or labels.get(well_known.CONTROLLER_UID) or f"{namespace}/{workload}"
 
 
-def _gpus(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+def _gpu_indices(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     """Parse the annotation with the GPU indices of a pod; empty if it is missing or malformed."""
-    parts = (metadata.get("annotations") or _NO_LABELS).get(well_known.GPU_INDEX, "").split(",")
-    return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
+    index_texts = (metadata.get("annotations") or _NO_LABELS).get(well_known.GPU_INDEX, "").split(",")
+    return tuple(map(int, index_texts)) if all(part.isdecimal() and part.isascii() for part in index_texts) else ()
 
 
-def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
+def _scheduling_failure(status: Mapping[str, Any]) -> tuple[str, str]:
     """Return the reason of the condition PodScheduled=False, and the message if that is Unschedulable; else ''."""
     condition = meta.find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
@@ -186,16 +186,16 @@ def _is_preempted(status: Mapping[str, Any]) -> bool:
 
 def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
     """Return a pod's parsed requests and scheduling constraints, as one object for all pods with equal content."""
-    content = _encode(_content(spec, namespace, labels))
-    pod_shape = _shapes.get(content)
+    content = _encode(_shape_content(spec, namespace, labels))
+    pod_shape = _shape_by_content.get(content)
     if pod_shape is None:
-        if len(_shapes) >= _MEMO_MAX:
-            _shapes.clear()
-        pod_shape = _shapes[content] = read_shape(spec, namespace, labels)
+        if len(_shape_by_content) >= _MEMO_MAX:
+            _shape_by_content.clear()
+        pod_shape = _shape_by_content[content] = read_shape(spec, namespace, labels)
     return pod_shape
 
 
-def _content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
+def _shape_content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
     """Return the fields of a pod that scheduling depends on, with only those labels that matchLabelKeys name."""
     affinity, spread = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
     content = [
@@ -314,8 +314,8 @@ def deleted_at(pod: meta.Obj) -> Instant | None:
     deletion_time = metadata.get("deletionTimestamp")
     if deletion_time is None:
         return None
-    grace: int = metadata.get("deletionGracePeriodSeconds") or 0
-    return parse_time(deletion_time) - grace * SECOND
+    grace_seconds: int = metadata.get("deletionGracePeriodSeconds") or 0
+    return parse_time(deletion_time) - grace_seconds * SECOND
 
 
 def scheduled_at(pod: meta.Obj) -> Instant:
@@ -332,17 +332,17 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
     The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
     time in the past means now. Source: pkg/controller/tainteviction.
     """
-    seconds: list[int] = []
+    tolerated_limits: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
-    for obj in taints:
-        view = parse_taint(obj)
-        tolerated_seconds = next((limit for each, limit in tolerations if each.tolerates(view)), _NOT_TOLERATED_SECONDS)
-        if tolerated_seconds is not None:
-            seconds.append(max(0, tolerated_seconds))
-    if not seconds:
+    for taint_obj in taints:
+        taint = parse_taint(taint_obj)
+        limit_seconds = next((limit for each, limit in tolerations if each.tolerates(taint)), _NOT_TOLERATED_SECONDS)
+        if limit_seconds is not None:
+            tolerated_limits.append(max(0, limit_seconds))
+    if not tolerated_limits:
         return None
-    added_times = [parse_time(obj["timeAdded"]) for obj in taints if "timeAdded" in obj]
-    return max(min(added_times, default=0), scheduled_at(pod)) + min(seconds) * SECOND
+    added_times = [parse_time(taint_obj["timeAdded"]) for taint_obj in taints if "timeAdded" in taint_obj]
+    return max(min(added_times, default=0), scheduled_at(pod)) + min(tolerated_limits) * SECOND
 
 
 def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> meta.Obj:
@@ -397,8 +397,8 @@ def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> met
 # Simulated checkpoints: the work that a stopped pod loses, and the work with which its successor resumes.
 #
 # A job saves its work periodically if its annotation `batchyard.dev/checkpoint-every` is set. An annotation of the Job,
-# or of its JobSet, stores the saved work by place. A place identifies a pod and its successors: it is the completion
-# index or the name of the first pod. A pod that resumes saved work has the condition Resumed.
+# or of its JobSet, stores the saved work by pod key. A pod key identifies a pod and its successors: it is the
+# completion index or the name of the first pod. A pod that resumes saved work has the condition Resumed.
 
 
 #: The condition of a pod that resumes saved work: of an earlier pod, or its own after its containers failed.
@@ -411,7 +411,7 @@ _NO_SAVED_WORK: Final[Mapping[str, str]] = {}
 class Resumption(NamedTuple):
     """The checkpointed work with which a pod resumes, and the key under which its Job stores that work."""
 
-    place: str
+    pod_key: str
     work: Duration
 
 
@@ -457,7 +457,7 @@ def saved_work_key(pod: meta.Obj) -> str:
     """
     resumed_from = resumption(pod)
     if resumed_from is not None:
-        return resumed_from.place
+        return resumed_from.pod_key
     pod_key = meta.annotation(pod, well_known.COMPLETION_INDEX) or pod["metadata"]["name"]
     replicated_job, job = meta.label(pod, well_known.REPLICATED_JOB_NAME), meta.label(pod, well_known.JOB_INDEX)
     return pod_key if replicated_job is None or job is None else f"{replicated_job}/{job}/{pod_key}"
@@ -468,8 +468,8 @@ def resumption(pod: meta.Obj) -> Resumption | None:
     resumed_condition = meta.find_condition(pod, RESUMED)
     if resumed_condition is None:
         return None
-    work, _, place = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
-    return Resumption(place, parse_duration(work))
+    work, _, pod_key = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
+    return Resumption(pod_key, parse_duration(work))
 
 
 def resumed_work(pod: meta.Obj) -> Duration:
@@ -484,44 +484,44 @@ def with_resumption(pod: meta.Obj, resumed_from: Resumption | None, now: Instant
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed_from is not None and resumed_from.work:
-        why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.place}")
+        why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}")
         conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
     return meta.with_status(pod, {**pod["status"], "conditions": conditions})
 
 
-def saved_work(job: meta.Obj, place: str) -> Duration:
+def saved_work(job: meta.Obj, pod_key: str) -> Duration:
     """Return the checkpointed work that a Job or JobSet stores under a pod's key (`saved_work_key`); 0 if none."""
-    return _parse_saved_duration(saved_work_by_place(job).get(place))
+    return _parse_saved_duration(saved_work_by_pod_key(job).get(pod_key))
 
 
-def most_saved_work(job: meta.Obj, places: Iterable[str]) -> Resumption | None:
-    """Return the most checkpointed work that a Job or JobSet stores under any of the pod keys `places`, or None."""
-    saved_work = saved_work_by_place(job)
+def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> Resumption | None:
+    """Return the most checkpointed work that a Job or JobSet stores under any of the given pod keys, or None."""
+    saved_work = saved_work_by_pod_key(job)
     resumptions = [
-        Resumption(place, work) for place in places if (work := _parse_saved_duration(saved_work.get(place)))
+        Resumption(pod_key, work) for pod_key in pod_keys if (work := _parse_saved_duration(saved_work.get(pod_key)))
     ]
-    return min(resumptions, key=lambda each: (-each.work, each.place), default=None)
+    return min(resumptions, key=lambda each: (-each.work, each.pod_key), default=None)
 
 
-def saved_work_by_place(job: meta.Obj) -> Mapping[str, str]:
+def saved_work_by_pod_key(job: meta.Obj) -> Mapping[str, str]:
     """Return the checkpointed work in the annotation of a Job or JobSet, by pod key (`saved_work_key`)."""
     text = meta.annotation(job, well_known.WORK_DONE)
     return _NO_SAVED_WORK if text is None else _parse_saved_work(text)
 
 
-def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
+def with_saved_work(job: meta.Obj, pod_key: str, work: Duration) -> meta.Obj:
     """Return the Job or JobSet with the checkpointed work under a pod key replaced; the same object if unchanged."""
-    saved_work = saved_work_by_place(job)
-    if _parse_saved_duration(saved_work.get(place)) == work:
+    saved_work = saved_work_by_pod_key(job)
+    if _parse_saved_duration(saved_work.get(pod_key)) == work:
         return job
-    new_saved = dict(saved_work)
+    new_saved_work = dict(saved_work)
     if work:
-        new_saved[place] = format_duration(work)
+        new_saved_work[pod_key] = format_duration(work)
     else:
-        del new_saved[place]
+        del new_saved_work[pod_key]
     annotations = dict(job["metadata"].get("annotations") or ())
-    if new_saved:
-        annotations[well_known.WORK_DONE] = msgspec.json.encode(new_saved).decode()
+    if new_saved_work:
+        annotations[well_known.WORK_DONE] = msgspec.json.encode(new_saved_work).decode()
     else:
         del annotations[well_known.WORK_DONE]
     return meta.with_metadata(job, annotations=annotations)
