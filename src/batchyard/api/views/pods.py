@@ -43,7 +43,7 @@ class PodView:
     #: The indices of the GPUs on the node that a pod with shared GPUs uses.
     gpus: tuple[int, ...]
     #: The nominated node, where preempted pods are still terminating, or ''.
-    nominated: str
+    nominated_node: str
     phase: str
     priority: int
     may_preempt: bool
@@ -58,9 +58,9 @@ class PodView:
     #: When the kubelet acknowledged the pod (status.startTime); None if it has not.
     started: Instant | None
     #: The reason of its condition PodScheduled=False, or ''.
-    unscheduled: str
+    unscheduled_reason: str
     #: The message of the last failed scheduling attempt, or ''.
-    unplaced: str
+    unschedulable_message: str
     scheduler: str
 
     def __init__(self, obj: meta.Obj, old_view: "PodView | None" = None) -> None:
@@ -77,12 +77,12 @@ class PodView:
         self.gated = bool(spec.get("schedulingGates"))
         self.gang = _gang(metadata, self.namespace, self.labels)
         self.deleting = "deletionTimestamp" in metadata
-        self.nominated = status.get("nominatedNodeName") or ""
+        self.nominated_node = status.get("nominatedNodeName") or ""
         self.phase = status.get("phase") or "Pending"
         start_time = status.get("startTime")
         self.started = times.parse_time(start_time) if start_time else None
         self.preempted = self.deleting and _is_preempted(status)
-        self.unscheduled, self.unplaced = _scheduling_failure(status)
+        self.unscheduled_reason, self.unschedulable_message = _scheduling_failure(status)
 
     @property
     def is_terminal(self) -> bool:
