@@ -64,7 +64,7 @@ class PlatformPorts:
     client: ObjectClient
     #: The controllers that run pods and bare Workloads.
     pod_controllers: Sequence[Controller]
-    #: The controllers that create machines; none in a world without nodes.
+    #: The controllers that create machines; none in a platform without nodes.
     machine_controllers: Sequence[Controller]
     events: EventSink
     on_preemption_loop: Callable[[PreemptionLoop], None]
@@ -83,7 +83,7 @@ class PlatformSettings:
     """The configuration of a platform: Kueue settings, optional features, and the controller groups that run."""
 
     kueue: KueueSettings = SIMULATION_SETTINGS
-    #: Whether pods are scheduled to nodes; otherwise they run without one.
+    #: Whether pods are scheduled to nodes; otherwise pods run without a node.
     with_nodes: bool = False
     #: The scoring profile of nodes.
     profile: AutoscalingProfile = AutoscalingProfile.BALANCED

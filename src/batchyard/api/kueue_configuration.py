@@ -17,9 +17,9 @@ _CONFIGURATION_KIND: Final = kind_info(CONFIGURATION)
 _HEADER_REMEDY: Final = f"start the file with apiVersion: {_CONFIGURATION_KIND.api_version} and kind: Configuration"
 #: Fields that enable features in v1beta1, each with the way to do it in v1beta2.
 _V1BETA1_FIELDS: Final = {
-    "waitForPodsReady.enable": f"it is enabled by default; to disable it, set featureGates: "
+    "waitForPodsReady.enable": f"waitForPodsReady is enabled by default; to disable it, set featureGates: "
     f"{{{DISABLE_WAIT_FOR_PODS_READY}: true}}",
-    "fairSharing.enable": "to enable it, set fairSharing.preemptionStrategies; to disable it, remove fairSharing",
+    "fairSharing.enable": "set fairSharing.preemptionStrategies to enable fair sharing; remove fairSharing to disable it",
 }
 
 

@@ -208,7 +208,7 @@ def event_count(event: Obj) -> int:
     return (event.get("series") or {}).get("count") or event.get("count") or 1
 
 
-# A mutable draft of a status: it copies the status once, is changed in place, and returns the new object once.
+# A mutable draft of an object's status: a copy that is changed in place and then becomes part of a new object.
 #
 # A transition often sets four conditions. One draft takes a third of the time of copying the list for each.
 

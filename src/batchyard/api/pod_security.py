@@ -141,7 +141,7 @@ def _is_version(text: str) -> bool:
 # Evaluation of a pod against a level and version of the Pod Security Standards.
 #
 # Source: k8s.io/pod-security-admission, policy/{registry,checks}.go. Checks run in the order of their names, those of
-# `baseline` first. `restricted` has all checks of `baseline` except those that it replaces.
+# `baseline` first. `restricted` has all checks of `baseline` except those that its own checks replace.
 
 
 def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:

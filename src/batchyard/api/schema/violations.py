@@ -163,12 +163,12 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
         return f"did you mean {likely_name}?"
     steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
     if closest_path and steps <= _NEAR_STEPS:
-        return f"it belongs at {closest_path}"
+        return f"move the field to {closest_path}"
     similar_name = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
     if similar_name:
         return f"did you mean {similar_name}?"
     if closest_path and steps <= _FAR_STEPS:
-        return f"it belongs at {closest_path}"
+        return f"move the field to {closest_path}"
     return (
         f"use one of the fields {', '.join(names)}"
         if len(names) <= _LISTED_MAX

@@ -489,8 +489,9 @@ def _reservation_use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Ite
     reservations = {each["name"]: each for each in spec.get("reservations") or ()}
     reservation = reservations.get(name)
     if reservation is None:
-        reservation_remedy = f"use one of {', '.join(reservations)}, or add" if reservations else "add"
-        yield rules.not_found(f"{path}.reservation", name, f"{reservation_remedy} it to spec.reservations")
+        remedy = "add the reservation to spec.reservations"
+        choice = f"use one of {', '.join(reservations)}, or " if reservations else ""
+        yield rules.not_found(f"{path}.reservation", name, f"{choice}{remedy}")
         return
     if pool["machineType"] != reservation["machineType"]:
         message = f"must be the machine type of reservation {name}, {reservation['machineType']}"

@@ -450,7 +450,7 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     template, old_template = (spec.get("template") or {} for spec in (new, old))
     comparable_templates = (_without_scheduling(each) if may_move else each for each in (template, old_template))
     if not equality.is_same(_TEMPLATE_TYPE, *comparable_templates):
-        remedy = "recreate the Job" if may_move else "suspend it first; then its scheduling directives may change"
+        remedy = "recreate the Job" if may_move else "suspend the Job first; then its scheduling directives may change"
         yield rules.immutable("spec.template", template, remedy)
 
 

@@ -232,7 +232,11 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", "create another JobSet")
     may_move = bool(spec.get("suspend") or old_spec.get("suspend"))
     if not equality.is_same(_JOBS_TYPE, *(_comparable_jobs(each, may_move=may_move) for each in (spec, old_spec))):
-        remedy = "create another JobSet" if may_move else "suspend it first; then its scheduling directives may change"
+        remedy = (
+            "create another JobSet"
+            if may_move
+            else "suspend the JobSet first; then its scheduling directives may change"
+        )
         yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != old_spec.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))

@@ -115,7 +115,7 @@ class PodShape:
     anti_affinity: tuple[PodTerm, ...]
     preferred: tuple[WeightedTerm, ...]
     spread: tuple[SpreadRule, ...]
-    #: Whether its required terms or spread constraints make its placement depend on other pods.
+    #: Whether required terms or spread constraints make the pod's placement depend on other pods.
     depends_on_pods: bool
 
 

@@ -42,22 +42,22 @@ class PodView:
     node_name: str
     #: The indices of the GPUs on the node that a pod with shared GPUs uses.
     gpus: tuple[int, ...]
-    #: The nominated node, where preempted pods are still terminating, or ''.
+    #: The node nominated for the pod, where preempted pods are still terminating, or ''.
     nominated_node: str
     phase: str
     priority: int
     may_preempt: bool
-    #: Whether the pod has scheduling gates, which prevent that it is scheduled.
+    #: Whether the pod has scheduling gates, which keep kube-scheduler from scheduling the pod.
     gated: bool
-    #: The id of its gang, whose pods are scheduled together; '' if it is in none.
+    #: The id of the pod's gang, whose pods are scheduled together; '' if the pod is in none.
     gang: str
     deleting: bool
-    #: Whether it is terminating because kube-scheduler preempted it for a pod of higher priority.
+    #: Whether the pod is terminating because kube-scheduler preempted it for a pod of higher priority.
     preempted: bool
     created: Instant
-    #: When the kubelet acknowledged the pod (status.startTime); None if it has not.
+    #: When the kubelet acknowledged the pod (status.startTime); None before that.
     started: Instant | None
-    #: The reason of its condition PodScheduled=False, or ''.
+    #: The reason of the pod's condition PodScheduled=False, or ''.
     unscheduled_reason: str
     #: The message of the last failed scheduling attempt, or ''.
     unschedulable_message: str

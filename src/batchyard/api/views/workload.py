@@ -40,7 +40,7 @@ class PodSet:
     count: int
     min_count: int | None
     template: node.PodTemplate
-    #: The name of the pod set group, whose pod sets get the same flavors; None if it is in none.
+    #: The name of the pod set group, whose pod sets get the same flavors; None without a group.
     group: str | None
 
 
@@ -87,21 +87,21 @@ class WorkloadView:
     pods_ready: bool
     #: Whether an admission check has the state Rejected or Retry.
     has_failed_check: bool
-    #: Whether it may be queued: it is active and not finished, holds no quota, and is not held or gated.
+    #: Whether the Workload may be queued: it is active and not finished, holds no quota, and is not held or gated.
     admissible: bool
-    #: Whether the condition Requeued is False; and the time before which it must not be requeued.
+    #: Whether the condition Requeued is False; and the time before which the Workload must not be requeued.
     requeue_blocked: bool
     requeue_at: Instant | None
-    #: The reason of the condition QuotaReserved=False, which says why it is pending; None if it is not False.
+    #: The reason of the condition QuotaReserved=False, which says why the Workload is pending; or None.
     waits_for: str | None
-    #: Whether Kueue is going to deactivate it: the condition DeactivationTarget is True.
+    #: Whether Kueue is going to deactivate the Workload: the condition DeactivationTarget is True.
     deactivation_target: bool
     cluster_queue: str
     reserved_at: Instant | None
     holdings: tuple[Holding, ...]
     #: Whether a pod set has requests above its limits.
     over_limit: bool
-    #: Why LimitRanges would reject its pods; '' if they would not, or if this was not checked.
+    #: Why LimitRanges would reject the Workload's pods; '' if they would not, or if that was not checked.
     out_of_bounds: str
     #: Whether a pod set may run with fewer pods than its count.
     can_be_partially_admitted: bool
@@ -372,7 +372,7 @@ class PreemptionRules:
 
     within_cluster_queue: str = "Never"
     reclaim_within_cohort: str = "Never"
-    #: Whether it may preempt in the cohort while borrowing, and the maximum priority of victims (None: any lower one).
+    #: Whether the queue may preempt in the cohort while borrowing, and the victims' maximum priority (None: any lower).
     borrow_within_cohort: bool = False
     priority_threshold_max: int | None = None
 
@@ -406,7 +406,7 @@ class ClusterQueueView:
     cohort: str
     groups: tuple[ResourceGroup, ...]
     strict_fifo: bool
-    #: Selects the namespaces whose Workloads it admits; None selects none.
+    #: Selects the namespaces whose Workloads the ClusterQueue admits; None selects none.
     namespaces: Selector | None
     preemption: PreemptionRules
     fungibility: FlavorFungibility
