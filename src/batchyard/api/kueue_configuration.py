@@ -19,7 +19,7 @@ _HEADER_REMEDY: Final = f"start the file with apiVersion: {_CONFIGURATION_KIND.a
 _V1BETA1_FIELDS: Final = {
     "waitForPodsReady.enable": f"waitForPodsReady is enabled by default; to disable it, set featureGates: "
     f"{{{DISABLE_WAIT_FOR_PODS_READY}: true}}",
-    "fairSharing.enable": "set fairSharing.preemptionStrategies to enable fair sharing; remove fairSharing to disable it",
+    "fairSharing.enable": "for fair sharing, set fairSharing.preemptionStrategies; to disable it, remove fairSharing",
 }
 
 

@@ -34,7 +34,7 @@ _WEEKDAY_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class ScheduleError(Exception):
-    """The schedule of a CronJob is invalid; the message is that of Kubernetes's cron library."""
+    """Raised for an invalid CronJob schedule, with the message of Kubernetes's cron library."""
 
 
 class _Bounds(NamedTuple):

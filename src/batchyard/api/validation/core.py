@@ -76,7 +76,7 @@ def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def _decoded_size(encoded_data: Mapping[str, str]) -> int:
-    """Return the total size in bytes of base64 values after decoding."""
+    """Return the total size of base64-encoded values after decoding, in bytes."""
     return sum(len(value) * 3 // 4 - value.count("=") for value in encoded_data.values())
 
 

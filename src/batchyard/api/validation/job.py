@@ -85,7 +85,7 @@ def _labels(job: Obj) -> Mapping[str, str]:
 
 
 def _prebuilt_workload(job: Obj) -> tuple[str | None, str]:
-    """Return the name of a Job's prebuilt Workload, and the path of the annotation or else the label that sets it."""
+    """Return the name of a Job's prebuilt Workload, and the path of the annotation or label that contains the name."""
     annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
     if annotation:
         return annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"

@@ -134,7 +134,7 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
 
 
 def _index_count(text: str, completions: int) -> int | None:
-    """Return the number of indexes in a text such as `0,2-4`; None if it is malformed or has an index out of range."""
+    """Return the number of completion indexes in a text such as `0,2-4`; None if malformed or out of range."""
     last_index, total = -1, 0
     for part in text.split(",") if text else ():
         start_text, dash, end_text = part.partition("-")

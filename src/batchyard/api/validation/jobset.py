@@ -251,7 +251,7 @@ def _name(jobset: Obj) -> str:
 
 
 def _job_spec(job: Obj) -> Obj:
-    """Return the spec of the Jobs of a replicated Job, with default completions and parallelism."""
+    """Return the Job spec in a replicated Job's template, with default completions and parallelism."""
     spec: Obj = job["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
@@ -365,7 +365,7 @@ def _topology_faults(spec: Obj) -> Iterator[FieldError]:
 
 
 def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:
-    """Return the replicated Jobs of a JobSet; if `may_move`, without scheduling directives, which may then change."""
+    """Return the replicated Jobs of a JobSet; without scheduling directives if these may change (`may_move`)."""
     jobs: list[Obj] = spec.get("replicatedJobs") or []
     return [_without_scheduling(each) for each in jobs] if may_move else jobs
 

@@ -167,7 +167,7 @@ def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _flavors(spec: Mapping[str, Any]) -> dict[str, None]:
-    """Return the names of a ClusterQueue's flavors in order, as keys."""
+    """Return the names of a ClusterQueue's flavors, in the order of its resource groups."""
     return {flavor["name"]: None for group in spec.get("resourceGroups") or () for flavor in group["flavors"]}
 
 
@@ -177,7 +177,7 @@ def _admission_checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _flavors_by_check(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the flavors (onFlavors) of each admission check of a ClusterQueue, by its name."""
+    """Return the flavors (onFlavors) to which each of a ClusterQueue's admission checks applies, by check name."""
     return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _admission_checks(spec)}
 
 

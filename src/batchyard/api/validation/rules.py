@@ -60,27 +60,27 @@ def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
 
 
 def required(path: str, message: str, remedy: str) -> FieldError:
-    """Return the error for a missing required field."""
+    """Return the FieldError for a missing required field."""
     return FieldError(path, f"Required value: {message}" if message else "Required value", remedy)
 
 
 def forbidden(path: str, message: str, remedy: str) -> FieldError:
-    """Return the error for a forbidden field or change."""
+    """Return the FieldError for a field or change that is forbidden."""
     return FieldError(path, f"Forbidden: {message}", remedy)
 
 
 def duplicate(path: str, value: Any, remedy: str) -> FieldError:
-    """Return the error for a value that must be unique and occurs twice."""
+    """Return the FieldError for a value that occurs twice but must be unique."""
     return FieldError(path, f"Duplicate value: {format_json(value)}", remedy)
 
 
 def not_found(path: str, value: Any, remedy: str) -> FieldError:
-    """Return the error for a reference to an object that does not exist."""
+    """Return the FieldError for a reference to an object that does not exist."""
     return FieldError(path, f"Not found: {format_json(value)}", remedy)
 
 
 def unsupported(path: str, value: Any, supported_values: Iterable[str], remedy: str = "") -> FieldError:
-    """Return the error for a value that is not one of the supported ones."""
+    """Return the FieldError for a value that is not one of the supported values."""
     shown_values = ", ".join(format_json(each) for each in supported_values)
     used_remedy = remedy or (
         f"use one of {shown_values}" if shown_values else "remove the field: no value is supported"
@@ -89,12 +89,12 @@ def unsupported(path: str, value: Any, supported_values: Iterable[str], remedy: 
 
 
 def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
-    """Return the error for a text with too many bytes."""
+    """Return the FieldError for a text of more than `bytes_max` bytes."""
     return FieldError(path, f"Too long: may not be more than {bytes_max} bytes", remedy)
 
 
 def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
-    """Return the error for a list with too many items."""
+    """Return the FieldError for a list with more than `count_max` items."""
     return FieldError(path, f"Too many: {count}: must have at most {count_max} items", remedy)
 
 

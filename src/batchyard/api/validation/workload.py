@@ -79,7 +79,7 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _counts_by_pod_set(workload: Obj) -> dict[str, int]:
-    """Return the counts of a Workload's pod sets by name."""
+    """Return the pod count of each pod set in a Workload's spec, by pod set name."""
     pod_sets = (workload.get("spec") or {}).get("podSets") or ()
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
 
@@ -138,7 +138,7 @@ def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 
 def _reclaimable_counts(workload: Obj) -> dict[str, int]:
-    """Return the numbers of reclaimable pods of a Workload by pod set."""
+    """Return the number of reclaimable pods of each pod set in a Workload's status, by pod set name."""
     return {p["name"]: p.get("count", 0) for p in (workload.get("status") or {}).get("reclaimablePods") or ()}
 
 
